@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/NnDerivatives.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -31,6 +31,10 @@ void NnDialect::initialize() {
   addOperations<
 #define GET_OP_LIST
 #include "meshwright/dialects/Nn/NnOps.cpp.inc"
+      >();
+  addOperations<
+#define GET_OP_LIST
+#include "meshwright/dialects/Nn/NnDerivativeOps.cpp.inc"
       >();
 }
 

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Codegen/Elements.h"
 
+#include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/RandomNumbers.h"
 
@@ -340,7 +341,7 @@ static Value emitFloat(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value> x
   auto constant = [&](double value) { return emitConstant(b, x[0].getType(), value); };
   return TypeSwitch<Operation *, Value>(op)
       .Case<nn::NegOp>([&](auto) { return arith::NegFOp::create(b, x[0]); })
-      .Case<nn::StopGradientOp>([&](auto) { return x[0]; })
+      .Case<nn::StopGradientOp, nn::WithDerivativeOp>([&](auto) { return x[0]; })
       .Case<nn::AbsOp>([&](auto) { return math::AbsFOp::create(b, x[0]); })
       .Case<nn::ExpOp>([&](auto) { return math::ExpOp::create(b, x[0], accuracy); })
       .Case<nn::LogOp>([&](auto) { return emitLog(b, x[0]); })

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
@@ -250,6 +251,11 @@ static LogicalResult differentiateCast(CastOp op, Vjp &vjp) {
   return success();
 }
 
+static LogicalResult differentiateWithDerivative(WithDerivativeOp, Vjp &vjp) {
+  vjp.add(1, vjp.getCotangent());
+  return success();
+}
+
 void meshwright::attachElementwiseModels(MLIRContext *context) {
   attachSlope<NegOp, ofNeg>(context);
   attachSlope<AbsOp, ofAbs>(context);
@@ -278,5 +284,6 @@ void meshwright::attachElementwiseModels(MLIRContext *context) {
   attachVjp<DropoutOp, differentiateDropout>(context);
   attachVjp<CastOp, differentiateCast>(context);
   attachVjp<FloorOp, differentiateFloor>(context);
+  attachVjp<WithDerivativeOp, differentiateWithDerivative>(context);
   attachConstant<StopGradientOp, NotOp, AndOp, OrOp, XorOp, CompareOp>(context);
 }

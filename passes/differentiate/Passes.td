@@ -67,8 +67,10 @@ def DifferentiateGradientsPass : Pass<"differentiate-gradients", "::mlir::Module
     It is an error if the loss depends on none of the parameters, or through an op that
     cannot be differentiated.
 
-    Then replaces each `nn.stop_gradient` by its operand, unless the op carries a sharding.
-    Guarantees that no op is an `nn.gradient`.
+    Then replaces each `nn.stop_gradient` by its operand, unless the op carries a sharding, and
+    each `nn.with_derivative` by its value. An op from which a stated derivative is computed
+    moves into the backward pass if nothing else reads it.
+    Guarantees that no op is an `nn.gradient` or an `nn.with_derivative`.
 
     Before:
     ```mlir

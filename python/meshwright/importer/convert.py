@@ -12,12 +12,14 @@ from typing import Any
 import torch
 
 from . import forms
+from .derivatives import stated, with_derivative
 from .errors import Diagnostic, ImportFailed, Uncovered
 from .export import Exported
 from .forms import Dense, Diagonal
 from .functionalize import written_arguments
 from .graph import DTYPES, FLOATS, TORCH_DTYPES, Builder, Graph, Node, Write, numel
 from .locations import Locations
+from .names import operation_name
 from .specialise import is_symbolic
 
 HANDLERS: dict[str, Callable] = {}
@@ -229,6 +231,9 @@ class Convert:
             # An operand failed already; say at least whether this operation would, too.
             self._handler(target, name)
             return None
+        if target is stated:
+            result, operation, args, kwargs = args
+            return with_derivative(self, result, operation_name(operation), args, kwargs)
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor) and val.dtype.is_complex or any(
                 isinstance(a, ops_complex.Complex) for a in _leaves(args, kwargs)):
@@ -245,6 +250,7 @@ class Convert:
                 result = self.build.cast(result, element_type(val.dtype))
             if result.thunk is None and result.form is None:
                 result.thunk = self._thunk(target, args, kwargs)
+            result = with_derivative(self, result, name, args, kwargs)
         return result
 
     def _handler(self, target, name):
@@ -422,14 +428,6 @@ _RESHAPES = {"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten
              "view_copy", "_reshape_alias"}
 _POINTWISE = {"_to_copy", "to", "type_as", "__and__", "__or__", "__xor__", "where", "masked_fill",
               "rsub", "square", "clip", "clamp"}
-#: PyTorch's parts of operations that are operations themselves; with other names, or the same.
-_PRIMS = {"convert_element_type": "_to_copy"} | {n: n for n in (
-    "abs", "acos", "add", "amax", "amin", "asin", "atan", "atan2", "bitwise_and", "bitwise_not",
-    "bitwise_or", "bitwise_xor", "ceil", "cos", "cosh", "eq", "erf", "erfc", "exp", "exp2",
-    "expm1", "floor", "fmax", "fmin", "fmod", "ge", "gt", "le", "log", "log10", "log1p", "log2",
-    "lt", "maximum", "minimum", "mul", "ne", "neg", "pow", "prod", "reciprocal", "remainder",
-    "round", "rsqrt", "sign", "signbit", "sin", "sinh", "sqrt", "sub", "sum", "tan", "tanh",
-    "trunc", "where")}
 FACTORIES = {
     "arange.default", "arange.start", "arange.start_step", "zeros.default", "ones.default",
     "full.default", "empty.memory_format", "linspace.default", "scalar_tensor.default",
@@ -443,15 +441,6 @@ def element_type(dtype: torch.dtype) -> str:
         raise Uncovered(f"element type {str(dtype).removeprefix('torch.')} is not covered; "
                         "expected one of f32, bf16, f16, f64, i64, i32, bool")
     return DTYPES[dtype]
-
-
-def operation_name(target) -> str:
-    """add.Tensor for torch.ops.aten.add.Tensor."""
-    name = str(target)
-    if name.startswith("prims."):
-        base = name.split(".")[1]
-        return f"{_PRIMS.get(base, base)}.default" if base in _PRIMS else name
-    return name.removeprefix("aten.")
 
 
 def _is_function(target) -> bool:

@@ -6,15 +6,18 @@ from torch._decomp import decomposition_table
 from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
 
+from .derivatives import rule_of, stated
 from .functionalize import functional_graph
+from .names import operation_name
 from .regions import replace
 
 
-def take_apart(graph: torch.fx.Graph, has_handler):
+def take_apart(graph: torch.fx.Graph, has_handler, training: bool):
     """Replaces each operation without a handler by the operations that PyTorch composes it of.
 
     `has_handler(operation, is_complex)` states whether the importer converts an operation itself.
-    An operation without a decomposition stays, and is reported later.
+    An operation without a decomposition stays, and is reported later. With `training`, a result
+    keeps the derivative that its operation states.
     """
     values = [n.meta.get("val") for n in graph.nodes if n.op == "placeholder"]
     mode, table = detect_fake_mode(values), None
@@ -25,7 +28,22 @@ def take_apart(graph: torch.fx.Graph, has_handler):
                               if not has_handler(op)}
             inner, operands = _decomposed(node, mode, table, has_handler)
             if inner is not None:
+                if training and rule_of(operation_name(node.target)):
+                    _state_derivative(inner, node, operands)
                 replace(graph, node, inner, operands)
+
+
+def _state_derivative(inner, node, operands):
+    """Gives the result of the parts of `node` its derivative."""
+    output, placeholders = inner.output_node(), inner.find_nodes(op="placeholder")
+    result, copies = output.args[0], dict(zip(operands, placeholders))
+    if not isinstance(result, torch.fx.Node):
+        return
+    arguments = torch.fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
+    with inner.inserting_before(output):
+        copy = inner.call_function(stated, (result, node.target, *arguments))
+    copy.meta.update(result.meta)
+    output.args = (copy,)
 
 
 def _is_complex(node) -> bool:

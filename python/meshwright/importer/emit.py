@@ -167,6 +167,8 @@ class Emitter:
             return f"dense<{elements(a['value'], node.dtype)}> : {tensor_type(node)}", {}
         if op == "compare":
             return f"{a['kind']} {plain}", {}
+        if op == "with_derivative":
+            return " like ".join(names), {}
         if op == "iota":
             return f"dim {a['dim']}", {}
         if op in ("cumsum", "softmax", "concat", "gather", "take_along", "index_copy"):

@@ -154,7 +154,7 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
                     # Traces it all again.
                     program.graph_module.recompile()
                     program = program.run_decompositions({})
-                take_apart(program.graph, has_handler)
+                take_apart(program.graph, has_handler, training)
                 program.graph.eliminate_dead_code()
         except ImportFailed:
             raise

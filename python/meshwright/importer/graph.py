@@ -29,7 +29,7 @@ FLOATS = ("f32", "bf16", "f16", "f64")
 UNARY = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf", "floor",
          "not", "relu", "silu", "tanh", "sigmoid", "gelu", "stop_gradient"}
 BINARY = {"add", "sub", "mul", "div", "rem", "pow", "maximum", "minimum", "and", "or", "xor"}
-POINTWISE = UNARY | BINARY | {"compare", "select", "cast"}
+POINTWISE = UNARY | BINARY | {"compare", "select", "cast", "with_derivative"}
 
 
 _SERIAL = itertools.count()

@@ -1,0 +1,223 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Values and derivatives at special points, against PyTorch at the same type and in f64.
+
+A table of cases (points_*.py) states functions and their points. All cases of a table are one
+program for each type: the points are parameters, and the loss is a weighted sum of all results.
+"""
+import contextlib
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import meshwright as mw
+import torch
+from meshwright.importer import convert, decompose
+from torch import nn
+
+TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
+#: Bounds of relative errors: of results, and of gradients.
+BOUNDS = {"f32": (1e-5, 1e-6), "bf16": (2e-2, 2e-2), "f64": (1e-10, 1e-10)}
+
+
+@dataclass
+class Case:
+    """A function of tensors and its points.
+
+    `points` are tensors, or functions that make one for an element type. Floats are parameters of
+    the program and take its type; others are constants. `function` returns one tensor or several.
+    `types` are those in which PyTorch has the operation on a CPU.
+    """
+    name: str
+    function: Callable
+    points: tuple
+    types: tuple[str, ...] = tuple(TYPES)
+
+    def tensors(self, dtype: torch.dtype) -> list[torch.Tensor]:
+        made = [p(dtype) if callable(p) else p for p in self.points]
+        return [t.to(dtype) if t.is_floating_point() else t for t in made]
+
+
+def numbers(dtype: torch.dtype, *more: float) -> torch.Tensor:
+    """Zeros, integers, halves, the smallest and the largest numbers, infinities, NaN, and `more`."""
+    info = torch.finfo(dtype)
+    small = torch.finfo(torch.float32 if dtype == torch.bfloat16 else dtype)
+    values = [0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.25, 11.0, 37.0, 130.0, 1e-3, info.max,
+              math.sqrt(info.max) * 2, small.tiny, 4 * small.smallest_normal, math.inf]
+    values += [-v for v in values]
+    # A number of which half is subnormal; operands of this size are subnormal themselves.
+    return torch.tensor([*values, math.nan, *more], dtype=torch.float64)
+
+
+def generic(*more: float) -> Callable:
+    return lambda dtype: numbers(dtype, *more)
+
+
+def _few(dtype: torch.dtype, more) -> list[float]:
+    info = torch.finfo(dtype)
+    return [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -3.0, 7.25, info.max, -info.max, 4 * info.tiny,
+            math.inf, -math.inf, math.nan, *more]
+
+
+def grid(*more: float, count=2) -> tuple[Callable, ...]:
+    """Points for each of several operands: all combinations of a few numbers."""
+    def operand(i):
+        def make(dtype):
+            return torch.tensor(list(itertools.product(_few(dtype, more), repeat=count)),
+                                dtype=torch.float64)[:, i].contiguous()
+        return make
+    return tuple(operand(i) for i in range(count))
+
+
+class Program(nn.Module):
+    """All cases of a table, and a loss of which each result has a gradient."""
+
+    def __init__(self, cases: list[Case], dtype: torch.dtype):
+        super().__init__()
+        self.cases, self.dtype = cases, dtype
+        self.points = nn.ParameterList()
+        self.constants = nn.ModuleList()
+        self.places = []
+        for case in cases:
+            places = []
+            for tensor in case.tensors(dtype):
+                if tensor.is_floating_point():
+                    places.append(len(self.points))
+                    self.points.append(nn.Parameter(tensor.clone()))
+                else:
+                    places.append(tensor)
+            self.places.append(places)
+
+    def results(self, case, places, x) -> list[torch.Tensor]:
+        operands = [self.points[p] + x if isinstance(p, int) and x is not None else
+                    self.points[p] if isinstance(p, int) else p for p in places]
+        y = case.function(*operands)
+        return [y] if isinstance(y, torch.Tensor) else list(y)
+
+    def forward(self, x):
+        batch = x if x.dim() > 1 else None
+        total, results = x.double().sum(), []
+        for case, places in zip(self.cases, self.places, strict=True):
+            own = self.results(case, places, batch)
+            results += own
+            for y in own:
+                if y.is_floating_point():
+                    total = total + (y * weights(y)).double().sum()
+        return (total, *results)
+
+
+def weights(y: torch.Tensor) -> torch.Tensor:
+    """Numbers from 0.5 to 1.375, exact in each type."""
+    count = y.numel()
+    return (torch.arange(count) * 5 % 8).to(y.dtype).reshape(y.shape) * 0.125 + 0.5
+
+
+def in_torch(program: Program, x, dtype) -> tuple[list, list]:
+    """The results and the gradients of the points, in f64."""
+    program = Program.copy(program, dtype)
+    total, *results = program(x.to(dtype))
+    total.backward()
+    zeros = lambda p: torch.zeros_like(p) if p.grad is None else p.grad
+    return ([r.detach().to(torch.float64) for r in results],
+            [zeros(p).to(torch.float64) for p in program.points])
+
+
+def _copy(program: Program, dtype) -> Program:
+    other = Program([], dtype)
+    other.cases, other.places = program.cases, program.places
+    other.points = nn.ParameterList([nn.Parameter(p.detach().to(dtype)) for p in program.points])
+    return other
+
+
+Program.copy = staticmethod(_copy)
+
+
+def faults(got, same, truth, bound: float, dtype) -> list[tuple[int, float, float, float]]:
+    """Places (index, ours, PyTorch's, true) that are wrong.
+
+    The error of a number above 1 is relative to it, so that a large one hides nothing. That of a
+    smaller one is relative to 1, or to the largest number where all are below 1.
+    """
+    got, same, truth = (t.to(torch.float64).flatten() for t in (got, same, truth))
+    floor = torch.finfo(torch.float32 if dtype == torch.bfloat16 else dtype).tiny * 4
+    size = truth.abs()
+    own = (same - truth).abs() / size.clamp(min=floor)
+    group = torch.where(size > floor, (size.clamp(min=floor).log2() / 8).floor(), -math.inf)
+    finite = size[truth.isfinite()]
+    least = min(1.0, float(finite.max())) if len(finite) else 1.0
+    wrong = []
+    for i in range(len(got)):
+        g, s, t = (float(v[i]) for v in (got, same, truth))
+        allowed = bound * max(abs(t), least)
+        if math.isfinite(t) and math.isfinite(s):
+            others = own[(group == group[i]) & own.isfinite()]
+            allowed = max(allowed, 1.25 * float(others.max()) * abs(t)) if len(others) else allowed
+        near_truth = math.isfinite(g) and math.isfinite(t) and abs(g - t) <= allowed + floor
+        near_torch = math.isfinite(g) and math.isfinite(s) and \
+            abs(g - s) <= bound * max(abs(s), least) + floor
+        alike = g == s or math.isnan(g) and math.isnan(s)
+        if not (alike or near_truth or near_torch):
+            wrong.append((i, g, s, t))
+    return wrong
+
+
+@contextlib.contextmanager
+def recorded(visited: set[str]):
+    """Adds the names of the operations that imports convert, and of those that they take apart."""
+    call, apart = convert.Convert._handler, decompose._decomposed
+
+    def handler(self, target, name):
+        visited.add(name)
+        return call(self, target, name)
+
+    def decomposed(node, *rest):
+        visited.add(convert.operation_name(node.target))
+        return apart(node, *rest)
+
+    convert.Convert._handler, decompose._decomposed = handler, decomposed
+    try:
+        yield
+    finally:
+        convert.Convert._handler, decompose._decomposed = call, apart
+
+
+def check(cases: list[Case], kind: str, visited: set[str] | None = None, x=None, **options) -> list[str]:
+    """Runs all cases in one program. Returns a line for each place that is wrong."""
+    dtype = TYPES[kind]
+    cases = [case for case in cases if kind in case.types]
+    program = Program(cases, dtype)
+    x = torch.zeros(1, dtype=dtype) if x is None else x.to(dtype)
+    with recorded(set() if visited is None else visited):
+        model = mw.from_torch(program, (x,), training=True)
+    model = model.differentiate(loss=0)
+    got = dict(zip(model.outputs, model.parallelize(**(options or dict(mesh={"dp": 1}))).run(x)))
+    values, gradients = list(got.values())[1:], {}
+    same, truth = in_torch(program, x, dtype), in_torch(program, x, torch.float64)
+    for i in range(len(program.points)):
+        gradients[i] = got[f"grad.points.{i}"]
+    lines, at = [], 0
+    for case, places in zip(program.cases, program.places, strict=True):
+        count = len(program.results(case, places, None))
+        for i in range(at, at + count):
+            lines += _described(case, "value", values[i], same[0][i], truth[0][i], BOUNDS[kind][0],
+                                dtype, program, places)
+        at += count
+        for n, p in enumerate(places):
+            if isinstance(p, int):
+                lines += _described(case, f"gradient {n}", gradients[p], same[1][p], truth[1][p],
+                                    BOUNDS[kind][1], dtype, program, places)
+    return lines
+
+
+def _described(case, what, got, same, truth, bound, dtype, program, places) -> list[str]:
+    operands = [program.points[p].detach() if isinstance(p, int) else p for p in places]
+    lines = []
+    for i, g, s, t in faults(got, same, truth, bound, dtype):
+        at = [f"{float(o.flatten()[i]):.6g}" for o in operands if o.numel() == truth.numel()]
+        lines.append(f"{case.name} [{str(dtype).removeprefix('torch.')}] {what} at {', '.join(at) or i}: "
+                     f"{g:.9g}, PyTorch {s:.9g}, true {t:.9g}")
+    return lines
+
+
+__all__ = ["BOUNDS", "Case", "TYPES", "check", "faults", "generic", "grid", "numbers"]
