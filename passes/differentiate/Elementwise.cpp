@@ -34,9 +34,11 @@ template <typename OpT, Slope slope> static void attachSlope(MLIRContext *contex
 
 static Value ofNeg(Writer &w, Value dy, Value, Value) { return w.neg(dy); }
 
+/// The cotangent times the sign: NaN where an infinite one meets zero.
 static Value ofAbs(Writer &w, Value dy, Value x, Value) {
-  Value isNegative = w.compare(CompareKind::Lt, x, 0);
-  return w.select(isNegative, w.neg(dy), w.keepWhere(w.compare(CompareKind::Gt, x, 0), dy));
+  Type element = Writer::elementOf(x);
+  Value right = w.select(w.compare(CompareKind::Gt, x, 0), w.number(1, element), w.number(0, element));
+  return w.mul(dy, w.select(w.compare(CompareKind::Lt, x, 0), w.number(-1, element), right));
 }
 
 static Value ofExp(Writer &w, Value dy, Value, Value y) { return w.mul(dy, y); }
@@ -63,7 +65,8 @@ static Value ofErf(Writer &w, Value dy, Value x, Value) {
 }
 
 static Value ofRelu(Writer &w, Value dy, Value, Value y) {
-  return w.keepWhere(w.compare(CompareKind::Gt, y, 0), dy);
+  // Also where y is NaN.
+  return w.select(w.compare(CompareKind::Le, y, 0), w.number(0, Writer::elementOf(dy)), dy);
 }
 
 /// x s has the slope s (1 + x (1 - s)), as the sigmoid s has the slope s (1 - s).
@@ -138,10 +141,12 @@ static LogicalResult differentiateMul(MulOp op, Vjp &vjp) {
 
 static LogicalResult differentiateDiv(DivOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  Value quotient = w.div(vjp.getWideCotangent(), vjp.getWide(op.getRhs()));
-  vjp.add(0, quotient);
+  Value dy = vjp.getWideCotangent(), below = vjp.getWide(op.getRhs());
+  if (vjp.wants(0))
+    vjp.add(0, w.div(dy, below));
+  // The cotangent over a tiny number may be infinite where the result is 0.
   if (vjp.wants(1))
-    vjp.add(1, w.neg(w.mul(quotient, vjp.getWide(op.getResult()))));
+    vjp.add(1, w.neg(w.mul(dy, w.div(vjp.getWide(op.getResult()), below))));
   return success();
 }
 

@@ -5,7 +5,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from derivative_points import Case, generic, grid
+from derivative_points import Case, generic, grid, numbers
 
 aten = torch.ops.aten
 
@@ -18,35 +18,45 @@ def of_two(name, function, *more):
     return Case(name, function, grid(*more))
 
 
+def without_nan(name, function, *more):
+    """PyTorch's vector code and its scalar code give NaN different slopes."""
+    return Case(name, function, (lambda dtype: (lambda t: t[~t.isnan()])(numbers(dtype, *more)),))
+
+
 def bounds(low, high):
     """Both bounds, and numbers beside them."""
     return tuple(b + e for b in (low, high) for e in (0, 2 ** -6, -(2 ** -6)))
 
 
-_ONES = torch.tensor([0.0, -0.0, 0.5, -0.5, 1.0, -1.0, math.inf, -math.inf, math.nan, 3.0])
+_UNBOUNDED = (math.inf, -math.inf, math.nan)
 
 ARITHMETIC = [
-    of_two("add", lambda a, b: torch.add(a, b, alpha=2)),
+    of_two("add", torch.add),
     of_two("sub", torch.sub),
     of_two("rsub", torch.rsub),
+    Case("add, scaled", lambda a, b: torch.add(a, b, alpha=3), (generic(), lambda t: -0.25 * numbers(t))),
     of_two("mul", torch.mul),
     of_two("div", torch.div),
     of_one("div of a number", lambda x: 2.5 / x),
     of_two("div, floor", lambda a, b: torch.div(a, b, rounding_mode="floor")),
     of_two("div, trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc")),
-    of_two("floor_divide", torch.floor_divide),
-    of_two("remainder", torch.remainder),
-    of_one("remainder by a number", lambda x: torch.remainder(x, 0.75)),
-    of_two("fmod", torch.fmod),
-    of_one("fmod by a number", lambda x: torch.fmod(x, 0.75)),
+    of_two("floor_divide", lambda a, b: torch.floor_divide(a.detach(), b.detach())),
+    # PyTorch gives NaN where the quotient overflows in f64.
+    Case("remainder", torch.remainder, grid(), ("f32", "bf16")),
+    Case("remainder", torch.remainder, grid(*_UNBOUNDED, extreme=False)),
+    of_one("remainder by a number", lambda x: torch.remainder(x, 1.5)),
+    Case("fmod", torch.fmod, grid(), ("f32", "bf16")),
+    Case("fmod", torch.fmod, grid(*_UNBOUNDED, extreme=False)),
+    of_one("fmod by a number", lambda x: torch.fmod(x, 1.5)),
     of_one("trunc", torch.trunc), of_one("ceil", torch.ceil), of_one("floor", torch.floor),
     of_one("frac", torch.frac),
     of_one("neg", torch.neg), of_one("abs", torch.abs), of_one("square", torch.square),
     of_one("reciprocal", torch.reciprocal), of_one("sqrt", torch.sqrt), of_one("rsqrt", torch.rsqrt),
     of_one("sign", torch.sign), of_one("sgn", torch.sgn),
-    Case("addcmul", lambda x, a, b: torch.addcmul(x, a, b, value=0.5), grid(count=3)),
-    Case("addcdiv", lambda x, a, b: torch.addcdiv(x, a, b, value=0.5), grid(count=3)),
-    Case("lerp", torch.lerp, grid(count=3)),
+    Case("addcmul", lambda x, a, b: torch.addcmul(x, a, b, value=0.5), grid(*_UNBOUNDED, count=3, extreme=False)),
+    Case("addcdiv", lambda x, a, b: torch.addcdiv(x, a, b, value=0.5),
+         grid(*_UNBOUNDED, count=3, extreme=False)),
+    Case("lerp", lambda a, b, w: torch.lerp(a, b, w.clamp(0, 1)), grid(count=3)),
     of_two("lerp by a number", lambda a, b: torch.lerp(a, b, 0.75)),
     of_one("cast", lambda x: x.to(torch.float64)),
 ]
@@ -72,15 +82,15 @@ BOUNDS = [
     of_one("clamp, crossed", lambda x: x.clamp(2, -1), *bounds(-1, 2)),
     Case("clamp by tensors", torch.clamp, grid(count=3)),
     of_two("clamp_min by a tensor", torch.clamp_min), of_two("clamp_max by a tensor", torch.clamp_max),
-    of_one("hardtanh", lambda x: F.hardtanh(x, -0.5, 2), *bounds(-0.5, 2)),
-    of_one("relu6", F.relu6, *bounds(0, 6)),
+    without_nan("hardtanh", lambda x: F.hardtanh(x, -0.5, 2), *bounds(-0.5, 2)),
+    without_nan("relu6", F.relu6, *bounds(0, 6)),
     of_one("relu", F.relu), of_one("hardsigmoid", F.hardsigmoid, *bounds(-3, 3)),
     of_one("hardswish", F.hardswish, *bounds(-3, 3)),
     of_one("threshold", lambda x: F.threshold(x, 0.5, 7.0), *bounds(0.5, 0.5)),
-    of_one("hardshrink", lambda x: F.hardshrink(x, 0.5), *bounds(-0.5, 0.5)),
-    of_one("softshrink", lambda x: F.softshrink(x, 0.5), *bounds(-0.5, 0.5)),
-    of_one("hardshrink at zero", lambda x: F.hardshrink(x, 0.0)),
-    of_one("softshrink at zero", lambda x: F.softshrink(x, 0.0)),
+    without_nan("hardshrink", lambda x: F.hardshrink(x, 0.5), *bounds(-0.5, 0.5)),
+    without_nan("softshrink", lambda x: F.softshrink(x, 0.5), *bounds(-0.5, 0.5)),
+    without_nan("hardshrink at zero", lambda x: F.hardshrink(x, 0.0)),
+    without_nan("softshrink at zero", lambda x: F.softshrink(x, 0.0)),
     of_one("nan_to_num", lambda x: x.nan_to_num(1.0, 2.0, -3.0)),
     of_one("where", lambda x: torch.where(x > 1, x, 2 * x)),
     of_one("where beside a root", lambda x: torch.where(x > 0, x.sqrt(), 0.0)),

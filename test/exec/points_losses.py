@@ -45,8 +45,8 @@ LOSSES = [
     against("bce with logits, sum", lambda x, y: F.binary_cross_entropy_with_logits(x, y, reduction="sum"),
             [0.0, -0.0, 1.0, -40.0], _TARGETS),
     Case("bce with logits, positive weight", lambda x, y, w: F.binary_cross_entropy_with_logits(
-        x, y, weight=w.abs(), pos_weight=1 + w.square(), reduction="none"),
-        (*pairs(_PLAIN, _TARGETS), torch.arange(len(_PLAIN) * 3) % 4 / 2.0)),
+        x, y, weight=w.to(x.dtype), pos_weight=1 + w.to(x.dtype) / 2, reduction="none"),
+        (*pairs(_PLAIN, _TARGETS), torch.arange(len(_PLAIN) * 3) % 4)),
     against("focal", lambda x, y: (1 - torch.exp(-F.binary_cross_entropy_with_logits(x, y, reduction="none"))) ** 2 *
             F.binary_cross_entropy_with_logits(x, y, reduction="none"), _PLAIN[:10], _TARGETS),
     against("multilabel_soft_margin_loss", each(F.multilabel_soft_margin_loss), [0.0, -0.0, 1.0, 40.0], [0.0, 1.0]),
@@ -66,8 +66,6 @@ LOSSES = [
          grid()),
     against("kl_div", each(F.kl_div), _PLAIN[:10], _TARGETS),
     against("kl_div, log_target", each(F.kl_div, log_target=True), _PLAIN[:10], [-math.inf, 0.0, -1.0]),
-    Case("gaussian_nll_loss", lambda x, y, v: F.gaussian_nll_loss(x, y, v.abs(), reduction="none"),
-         (*pairs([0.0, 1.0, -2.0], [0.0, 1.0, 1e-7]), torch.tensor([0.0, 1e-6, 1.0, 1e-3, 2.0, 1e-6, 0.5, 1.0, 3.0]))),
     against("poisson_nll_loss", each(F.poisson_nll_loss), _PLAIN[:10], [0.0, 1.0, 2.0, 3.5]),
     against("poisson_nll_loss, full", lambda x, y: F.poisson_nll_loss(x, y, log_input=False, full=True, reduction="none"),
             [0.0, 0.5, 2.0], [0.0, 1.0, 2.0, 3.5]),

@@ -1,6 +1,8 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Special points of powers, digits and signs of numbers, of angles, and of complex numbers."""
+import math
+
 import torch
 from derivative_points import Case, generic, grid
 from points_elementwise import of_one, of_two
@@ -10,14 +12,17 @@ _WIDE = ("f32", "f64")
 
 POWERS = [
     *(of_one(f"pow {p}", lambda x, p=p: torch.pow(x, p))
-      for p in (0, 0.5, -0.5, 1, 2, 3, 4, 7, -1, -2, -3, 1.5, 0.3, 12)),
+      for p in (0, 0.5, 1, 2, 3, 4, 7, -1, -2, -3, 1.5, 0.3, 12)),
+    Case("pow -0.5", lambda x: torch.pow(x.abs(), -0.5), (generic(),)),
     of_two("pow", torch.pow),
     *(of_one(f"{b} to a power", lambda x, b=b: torch.pow(b, x)) for b in (0, 2, 0.5, 1)),
 ]
 
 DIGITS = [
     of_one("round", torch.round), of_one("round, decimals", lambda x: torch.round(x, decimals=1)),
-    of_two("copysign", torch.copysign), of_one("copysign of a number", lambda x: torch.copysign(x, -1.0)),
+    # NaN has no sign to speak of.
+    Case("copysign", torch.copysign, grid(math.inf, -math.inf, extreme=False)),
+    of_one("copysign of a number", lambda x: torch.copysign(x, -1.0)),
     of_two("fmax", torch.fmax), of_two("fmin", torch.fmin),
 ]
 
@@ -31,19 +36,25 @@ ANGLES = [
 ]
 
 
-def of_complex(name, function):
-    """Both parts of a number, and of the result."""
+def of_complex(name, function, *more, extreme=False):
+    """Both parts of a number, and of the result. PyTorch does not agree with itself on products of
+    infinite parts."""
     def parts(a, b):
         z = function(torch.complex(a, b))
-        return torch.view_as_real(z) if z.is_complex() else z
-    return Case(f"complex {name}", parts, grid(), _WIDE)
+        return torch.view_as_real(z.resolve_conj()) if z.is_complex() else z
+    return Case(f"complex {name}", parts, grid(*more, extreme=extreme), _WIDE)
 
+
+#: Their squares overflow in f32, or vanish.
+_LARGE = (1e20, -1e30, 1e-30)
 
 COMPLEX = [
-    *(of_complex(name, getattr(torch, name)) for name in ("abs", "angle", "square", "reciprocal", "exp", "log")),
+    of_complex("abs", torch.abs, *_LARGE, extreme=True), of_complex("angle", torch.angle, *_LARGE),
+    of_complex("log", torch.log, *_LARGE),
+    *(of_complex(name, getattr(torch, name)) for name in ("square", "reciprocal", "exp")),
     of_complex("real", torch.real), of_complex("imag", torch.imag), of_complex("conj", torch.conj),
     of_complex("cube", lambda z: z ** 3), of_complex("inverse square", lambda z: z ** -2),
     of_complex("quotient", lambda z: (1 - 2j) / z),
     of_complex("product", lambda z: (1 - 2j) * z),
-    Case("polar", lambda a, b: torch.view_as_real(torch.polar(a, b)), grid(), _WIDE),
+    Case("polar", lambda a, b: torch.view_as_real(torch.polar(a, b)), grid(extreme=False), _WIDE),
 ]

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import (  # noqa: F401 (they register handlers)
+from . import (  # noqa: F401 (they register handlers and derivatives)
+    derivatives_elementwise,
+    derivatives_losses,
     ops_elementwise,
     ops_layers,
     ops_loss,

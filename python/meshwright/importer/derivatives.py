@@ -40,10 +40,10 @@ def rule_of(name: str) -> Callable | None:
 
 
 class Differential:
-    """The differentials of the arguments of an operation."""
+    """The differentials of the arguments of an operation. It has the operation's name and result."""
 
-    def __init__(self, convert, result: Formula):
-        self.convert, self.result = convert, result
+    def __init__(self, name: str, result: Formula):
+        self.name, self.result = name, result
 
     def __call__(self, x) -> Formula:
         """The differential of an argument: zero for a number or an integer."""
@@ -75,7 +75,7 @@ def with_derivative(convert, y: Node, name: str, args, kwargs) -> Node:
         return Formula(build, convert.stopped(tangent), tangent)
 
     result = Formula(build, convert.stopped(build.cast(y, wide)))
-    like = rule(Differential(convert, result), *(formula(a) for a in args),
+    like = rule(Differential(name, result), *(formula(a) for a in args),
                 **{key: formula(a) for key, a in kwargs.items()}).node
     like = build.broadcast(build.cast(like, y.dtype), y.shape)
     return build.make("with_derivative", [y, like], y.shape, y.dtype)

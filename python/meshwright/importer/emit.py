@@ -59,8 +59,10 @@ def magnitude(tensor: torch.Tensor) -> str | None:
     most = max(abs(float(bound)) for bound in torch.aminmax(tensor.detach()))
     if most <= _MAGNITUDE:
         return None
-    return float_text(2.0 ** math.ceil(math.log2(most))) if math.isfinite(most) else \
-        "0x7FF0000000000000"
+    if not math.isfinite(most):
+        return "0x7FF0000000000000"
+    exponent = math.ceil(math.log2(most))
+    return float_text(2.0 ** exponent if exponent < 1024 else most)
 
 
 class Emitter:

@@ -80,6 +80,9 @@ class Formula:
     def is_finite(self):
         return absolute(self) < math.inf
 
+    def at_least(self, bound):
+        return self._binary("maximum", bound)
+
     def sum(self):
         return self.of(self.build.reduce("sum", self.node, range(self.node.rank), False)) \
             if self.node.rank else self
@@ -105,6 +108,17 @@ def where(condition: Formula, a, b) -> Formula:
     if isinstance(a, Formula):
         return a.where(condition, b)
     return b.where(~condition, a)
+
+
+def floor(x: Formula): return x.unary("floor")
+
+
+def log1p(x: Formula) -> Formula:
+    """log(u) x / (u - 1), where u = 1 + x: the quotient corrects what the sum rounds."""
+    u = x + 1
+    rest = u - 1
+    exact = rest.equals(x) | rest.equals(0)
+    return where(rest.equals(0), x, log(u) * where(exact | ~x.is_finite(), 1, x / rest))
 
 
 def sign(x: Formula) -> Formula:

@@ -1,17 +1,19 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Complex numbers, as pairs of real ones: rotary embeddings and Fourier transforms have them."""
+import math
 from dataclasses import dataclass
 
 import torch
 
 from .convert import HANDLERS, Convert
+from .derivatives import with_derivative
 from .errors import Uncovered
 from .forms import Dense
 from .graph import TORCH_DTYPES, Node
 from .ops_layers import product
 from .ops_shape import select_index
-from .ops_trigonometric import atan2
+from .ops_trigonometric import atan2, hypot
 
 
 @dataclass
@@ -151,12 +153,18 @@ def _power(c: Convert, z, exponent):
     result = z
     for _ in range(int(abs(exponent)) - 1):
         result = _product(c, result, z)
-    return result if exponent > 0 else _quotient(c, 1.0, result)
+    return result if exponent > 0 else _reciprocal(c, result)
 
 
 def _polar(c: Convert, size, angle):
     return Complex(c.build.binary("mul", size, c.build.unary("cos", angle)),
                    c.build.binary("mul", size, c.build.unary("sin", angle)))
+
+
+def _of_polar(c: Convert, size, angle):
+    z = _polar(c, size, angle)
+    return Complex(with_derivative(c, z.real, "complex.polar", (size, angle, z.imag, False), {}),
+                   with_derivative(c, z.imag, "complex.polar", (size, angle, z.real, True), {}))
 
 
 def _view_as_real(c: Convert, z):
@@ -172,17 +180,32 @@ def _to_copy(c: Convert, x, *args, **kwargs):
     return Complex(z.real, c.build.broadcast(z.imag, z.real.shape))
 
 
+def _by_its_parts(c: Convert, y: Node, name: str, z: Complex) -> Node:
+    """A real function of a complex number, with its derivative."""
+    return with_derivative(c, c.build.cast(y, c.dtype), name, (z.real, z.imag), {})
+
+
 def _size(c: Convert, z):
-    squares = [c.build.binary("mul", p, p) for p in (z.real, z.imag)]
-    return c.build.unary("sqrt", c.build.binary("add", *squares))
+    return _by_its_parts(c, hypot(c, z.real, z.imag), "complex.abs", z)
 
 
 def _logarithm(c: Convert, z):
-    return Complex(c.build.unary("log", _size(c, z)), _angle(c, z))
+    size = c.build.unary("log", hypot(c, z.real, z.imag))
+    return Complex(_by_its_parts(c, size, "complex.log.real", z),
+                   _by_its_parts(c, atan2(c, z.imag, z.real), "complex.log.imag", z))
+
+
+def _reciprocal(c: Convert, z):
+    """At zero infinity, and NaN as its imaginary part."""
+    is_zero = c.build.binary("and", *(c.build.compare("eq", p, c.build.scalar(0, p.dtype))
+                                      for p in (z.real, z.imag)))
+    inverse = _quotient(c, 1.0, z)
+    real = c.build.select(is_zero, c.build.scalar(math.inf, z.real.dtype), inverse.real)
+    return Complex(real, inverse.imag)
 
 
 def _angle(c: Convert, z):
-    return c.build.cast(atan2(c, z.imag, z.real), c.dtype)
+    return _by_its_parts(c, atan2(c, z.imag, z.real), "complex.angle", z)
 
 
 def _make(c: Convert, *args, **kwargs):
@@ -195,7 +218,7 @@ _OPERATIONS = {
     "rsub": lambda c, a, b, alpha=1: _sum(c, b, a, alpha=alpha, op="sub"),
     "mul": _product, "div": _quotient, "pow": _power, "matmul": _matmul, "mm": _matmul,
     "bmm": _matmul, "mv": _matmul, "dot": _matmul, "square": lambda c, z: _product(c, z, z),
-    "reciprocal": lambda c, z: _quotient(c, 1.0, z), "polar": _polar,
+    "reciprocal": _reciprocal, "polar": _of_polar,
     "exp": lambda c, z: _polar(c, c.build.unary("exp", z.real), z.imag), "log": _logarithm,
     "abs": _size, "angle": _angle, "complex": lambda c, x, y: Complex(x, y),
     "real": lambda c, z: z.real, "imag": lambda c, z: z.imag, "view_as_real": _view_as_real,

@@ -6,6 +6,7 @@ import math
 import torch
 
 from .convert import Convert, aten, element_type
+from .derivatives import with_derivative
 from .errors import Uncovered
 from .graph import FLOATS, TORCH_DTYPES, Node
 
@@ -81,7 +82,7 @@ def _rounded_div(c, a, b, mode):
     if mode == "floor" and c.dtype in FLOATS:
         # In f32, where numbers are not rounded to less.
         kind = "f32" if c.dtype in ("bf16", "f16") else c.dtype
-        return _floor_div(c, c.operand(a, kind), c.operand(b, kind))
+        return floor_div(c.build, c.operand(a, kind), c.operand(b, kind))
     quotient = binary(c, "div", a, b)
     if mode == "trunc" and c.dtype in FLOATS:
         return _trunc(c, quotient)
@@ -95,21 +96,21 @@ def _rounded_div(c, a, b, mode):
     return quotient
 
 
-def _floor_div(c, a, b):
+def floor_div(build, a, b):
     """By the remainder, as PyTorch does it: a / b is perhaps rounded up to the next integer."""
-    zero = c.build.scalar(0, a.dtype)
-    size, by = c.build.unary("abs", a), c.build.unary("abs", b)
-    rest = c.build.binary("rem", size, by)
+    zero = build.scalar(0, a.dtype)
+    size, by = build.unary("abs", a), build.unary("abs", b)
+    rest = build.binary("rem", size, by)
     # An integer, but for rounding.
-    times = c.build.binary("div", c.build.binary("sub", size, rest), by)
-    down = c.build.unary("floor", times)
-    up = c.build.compare("gt", c.build.binary("sub", times, down), c.build.scalar(0.5, a.dtype))
-    down = c.build.binary("add", down, c.build.cast(up, a.dtype))
-    inexact = c.build.cast(c.build.compare("ne", rest, zero), a.dtype)
-    negative = c.build.binary("xor", c.build.compare("lt", a, zero), c.build.compare("lt", b, zero))
-    below = c.build.unary("neg", c.build.binary("add", down, inexact))
-    return c.build.select(c.build.compare("eq", b, zero), c.build.binary("div", a, b),
-                          c.build.select(negative, below, down))
+    times = build.binary("div", build.binary("sub", size, rest), by)
+    down = build.unary("floor", times)
+    up = build.compare("gt", build.binary("sub", times, down), build.scalar(0.5, a.dtype))
+    down = build.binary("add", down, build.cast(up, a.dtype))
+    inexact = build.cast(build.compare("ne", rest, zero), a.dtype)
+    negative = build.binary("xor", build.compare("lt", a, zero), build.compare("lt", b, zero))
+    below = build.unary("neg", build.binary("add", down, inexact))
+    return build.select(build.compare("eq", b, zero), build.binary("div", a, b),
+                          build.select(negative, below, down))
 
 
 def _trunc(c, x):
@@ -318,6 +319,14 @@ def mish(c, x):
     return c.build.binary("mul", x, c.build.unary("tanh", _log_one_plus_exp(c, x)))
 
 
+@aten("glu")
+def glu(c, x, dim=-1):
+    dim, half = dim % x.rank, x.shape[dim] // 2
+    first, gate = (c.build.slice_dim(x, dim, start, start + half) for start in (0, half))
+    y = c.build.binary("mul", first, c.build.unary("sigmoid", gate))
+    return with_derivative(c, y, "glu.halves", (first, gate), {})
+
+
 @aten("log_sigmoid")
 def log_sigmoid(c, x):
     return c.build.unary("neg", _log_one_plus_exp(c, c.build.unary("neg", wide(c, x))))
@@ -408,8 +417,9 @@ def lerp(c, a, b, weight):
 
 def _add_scaled(c, x, op, a, b, value):
     x, a, b = (wide(c, c.build.cast(y, c.dtype)) for y in (x, a, b))
-    y = c.build.binary(op, a, b)
-    return c.build.binary("add", x, y if value == 1 else binary_scalar(c, "mul", y, value))
+    # As PyTorch does it, a large product with a small factor does not overflow.
+    y = c.build.binary(op, a if value == 1 else binary_scalar(c, "mul", a, value), b)
+    return c.build.binary("add", x, y)
 
 
 @aten("addcmul")

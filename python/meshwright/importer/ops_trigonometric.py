@@ -9,6 +9,7 @@ import math
 from .convert import aten
 from .graph import FLOATS, Node
 from .ops_elementwise import binary_scalar, expm1, log1p, wide
+from .ops_numbers import signbit
 
 
 def _atan(c, x) -> Node:
@@ -56,17 +57,18 @@ def asin(c, x):
 
 @aten("atan2", "arctan2")
 def atan2(c, y, x):
-    """Twice the angle of the point halfway between (x, y) and the positive axis of its length."""
+    """From the angle in the first eighth of a turn. The signs of zeros count."""
     y, x = _in_f64(c, y), _in_f64(c, x)
     b, number = c.build, lambda value: c.build.scalar(value, "f64")
-    # Both sizes over the larger one: neither overflows nor vanishes.
-    size = b.binary("maximum", b.unary("abs", x), b.unary("abs", y))
-    is_zero = b.compare("eq", size, number(0))
-    size = b.select(is_zero, number(1), size)
-    x, y = b.binary("div", x, size), b.binary("div", y, size)
-    angle = _atan(c, b.binary("div", y, b.select(b.compare("eq", x, number(0)), number(1e-300), x)))
-    turn = b.select(b.compare("lt", y, number(0)), number(-math.pi), number(math.pi))
-    return b.select(b.compare("lt", x, number(0)), b.binary("add", angle, turn), angle)
+    across, up = b.unary("abs", x), b.unary("abs", y)
+    large, small = b.binary("maximum", across, up), b.binary("minimum", across, up)
+    ratio = b.binary("div", small, b.select(b.compare("eq", large, number(0)), number(1), large))
+    # Of two infinities.
+    is_diagonal = b.compare("eq", small, number(math.inf))
+    angle = _atan(c, b.select(is_diagonal, number(1), ratio))
+    angle = b.select(b.compare("gt", up, across), b.binary("sub", number(math.pi / 2), angle), angle)
+    angle = b.select(signbit(c, x), b.binary("sub", number(math.pi), angle), angle)
+    return b.select(signbit(c, y), b.unary("neg", angle), angle)
 
 
 @aten("tan")
@@ -94,23 +96,32 @@ def asinh(c, x):
     if name == "tanh":
         ratio = b.binary("div", b.binary("add", x, x), b.binary("sub", one, x))
         return binary_scalar(c, "mul", log1p(c, ratio), 0.5)
-    square = b.binary("mul", x, x)
+    square, size = b.binary("mul", x, x), b.unary("abs", x)
+    # log(2x), where the square overflows
+    large = binary_scalar(c, "add", b.unary("log", size), math.log(2))
+    is_large = b.compare("gt", x if name == "cosh" else size, b.scalar(1e100, "f64"))
     if name == "cosh":
         root = b.unary("sqrt", b.binary("sub", square, one))
-        return b.unary("log", b.binary("add", x, root))
-    size = b.unary("abs", x)
+        # Of a large negative number the sum would be 0.
+        total = b.select(b.compare("lt", x, one), b.scalar(math.nan, "f64"), b.binary("add", x, root))
+        return b.select(is_large, large, b.unary("log", total))
     root = b.unary("sqrt", b.binary("add", square, one))
     # |x| + (sqrt(1 + x^2) - 1), without the difference
     result = log1p(c, b.binary("add", size, b.binary("div", square, b.binary("add", root, one))))
-    result = b.select(b.compare("eq", size, b.scalar(math.inf, "f64")), size, result)
+    result = b.select(is_large, large, result)
     return b.select(b.compare("lt", x, b.scalar(0, "f64")), b.unary("neg", result), result)
 
 
 @aten("hypot")
 def hypot(c, x, y):
-    x, y = _in_f64(c, x), _in_f64(c, y)
-    squares = c.build.binary("mul", x, x), c.build.binary("mul", y, y)
-    return c.build.unary("sqrt", c.build.binary("add", *squares))
+    """By the ratio of both sizes, whose square does not overflow. Infinity also beside NaN."""
+    b, number = c.build, lambda value: c.build.scalar(value, "f64")
+    x, y = (b.unary("abs", _in_f64(c, z)) for z in (x, y))
+    large, small = b.binary("maximum", x, y), b.binary("minimum", x, y)
+    ratio = b.binary("div", small, b.select(b.compare("eq", large, number(0)), number(1), large))
+    root = b.unary("sqrt", b.binary("add", b.binary("mul", ratio, ratio), number(1)))
+    is_infinite = b.binary("or", *(b.compare("eq", z, number(math.inf)) for z in (x, y)))
+    return b.select(is_infinite, number(math.inf), b.binary("mul", large, root))
 
 
 #: Of 1 / z, 1 / z^3, ... in Stirling's series of log(gamma(z)).
@@ -150,5 +161,6 @@ def lgamma(c, x):
     rest = b.binary("minimum", rest, b.binary("sub", number(1), rest))
     sine = b.unary("log", b.unary("sin", b.binary("mul", rest, number(math.pi))))
     below = b.binary("sub", number(math.log(math.pi)), b.binary("add", sine, above))
+    below = b.select(b.compare("eq", rest, number(0)), number(math.inf), below)
     result = b.select(is_below, below, above)
     return b.select(b.compare("eq", size, number(math.inf)), size, result)
