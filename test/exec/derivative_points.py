@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import meshwright as mw
 import torch
-from meshwright.importer import convert, decompose
+from meshwright.importer import convert, decompose, ops_complex
 from torch import nn
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}
@@ -119,22 +119,14 @@ def weights(y: torch.Tensor) -> torch.Tensor:
 
 def in_torch(program: Program, x, dtype) -> tuple[list, list]:
     """The results and the gradients of the points, in f64."""
-    program = Program.copy(program, dtype)
-    total, *results = program(x.to(dtype))
-    total.backward()
-    zeros = lambda p: torch.zeros_like(p) if p.grad is None else p.grad
-    return ([r.detach().to(torch.float64) for r in results],
-            [zeros(p).to(torch.float64) for p in program.points])
-
-
-def _copy(program: Program, dtype) -> Program:
     other = Program([], dtype)
     other.cases, other.places = program.cases, program.places
     other.points = nn.ParameterList([nn.Parameter(p.detach().to(dtype)) for p in program.points])
-    return other
-
-
-Program.copy = staticmethod(_copy)
+    total, *results = other(x.to(dtype))
+    total.backward()
+    zeros = lambda p: torch.zeros_like(p) if p.grad is None else p.grad
+    return ([r.detach().to(torch.float64) for r in results],
+            [zeros(p).to(torch.float64) for p in other.points])
 
 
 def faults(got, same, truth, bound: float, dtype) -> list[tuple[int, float, float, float]]:
@@ -168,7 +160,7 @@ def faults(got, same, truth, bound: float, dtype) -> list[tuple[int, float, floa
 @contextlib.contextmanager
 def recorded(visited: set[str]):
     """Adds the names of the operations that imports convert, and of those that they take apart."""
-    call, apart = convert.Convert._handler, decompose._decomposed
+    call, apart, of_complex = convert.Convert._handler, decompose._decomposed, ops_complex.convert
 
     def handler(self, target, name):
         visited.add(name)
@@ -178,22 +170,37 @@ def recorded(visited: set[str]):
         visited.add(convert.operation_name(node.target))
         return apart(node, *rest)
 
+    def of_complex_numbers(c, name, *rest):
+        visited.add(f"complex {name.split('.')[0]}")
+        return of_complex(c, name, *rest)
+
     convert.Convert._handler, decompose._decomposed = handler, decomposed
+    ops_complex.convert = of_complex_numbers
     try:
         yield
     finally:
         convert.Convert._handler, decompose._decomposed = call, apart
+        ops_complex.convert = of_complex
 
 
-def check(cases: list[Case], kind: str, visited: set[str] | None = None, x=None, **options) -> list[str]:
+def operations(cases: list[Case]) -> set[str]:
+    """The names of the operations that an import of the cases in f32 converts or takes apart."""
+    visited = set()
+    program = Program([case for case in cases if "f32" in case.types], torch.float32)
+    with recorded(visited):
+        mw.from_torch(program, (torch.zeros(1),), training=True)
+    return visited
+
+
+def check(cases: list[Case], kind: str, x=None, **options) -> list[str]:
     """Runs all cases in one program. Returns a line for each place that is wrong."""
     dtype = TYPES[kind]
     cases = [case for case in cases if kind in case.types]
+    if not cases:
+        return []
     program = Program(cases, dtype)
     x = torch.zeros(1, dtype=dtype) if x is None else x.to(dtype)
-    with recorded(set() if visited is None else visited):
-        model = mw.from_torch(program, (x,), training=True)
-    model = model.differentiate(loss=0)
+    model = mw.from_torch(program, (x,), training=True).differentiate(loss=0)
     got = dict(zip(model.outputs, model.parallelize(**(options or dict(mesh={"dp": 1}))).run(x)))
     values, gradients = list(got.values())[1:], {}
     same, truth = in_torch(program, x, dtype), in_torch(program, x, torch.float64)
@@ -223,4 +230,4 @@ def _described(case, what, got, same, truth, bound, dtype, program, places) -> l
     return lines
 
 
-__all__ = ["BOUNDS", "Case", "TYPES", "check", "faults", "generic", "grid", "numbers"]
+__all__ = ["BOUNDS", "Case", "TYPES", "check", "faults", "generic", "grid", "numbers", "operations"]

@@ -40,6 +40,7 @@ ARITHMETIC = [
     of_one("div of a number", lambda x: 2.5 / x),
     of_two("div, floor", lambda a, b: torch.div(a, b, rounding_mode="floor")),
     of_two("div, trunc", lambda a, b: torch.div(a, b, rounding_mode="trunc")),
+    of_one("div by a number, floor", lambda x: aten.div.Scalar_mode(x, 0.75, rounding_mode="floor")),
     of_two("floor_divide", lambda a, b: torch.floor_divide(a.detach(), b.detach())),
     # PyTorch gives NaN where the quotient overflows in f64.
     Case("remainder", torch.remainder, grid(), ("f32", "bf16")),
@@ -85,7 +86,7 @@ BOUNDS = [
     without_nan("hardtanh", lambda x: F.hardtanh(x, -0.5, 2), *bounds(-0.5, 2)),
     without_nan("relu6", F.relu6, *bounds(0, 6)),
     of_one("relu", F.relu), of_one("hardsigmoid", F.hardsigmoid, *bounds(-3, 3)),
-    of_one("hardswish", F.hardswish, *bounds(-3, 3)),
+    without_nan("hardswish", F.hardswish, *bounds(-3, 3)),
     of_one("threshold", lambda x: F.threshold(x, 0.5, 7.0), *bounds(0.5, 0.5)),
     without_nan("hardshrink", lambda x: F.hardshrink(x, 0.5), *bounds(-0.5, 0.5)),
     without_nan("softshrink", lambda x: F.softshrink(x, 0.5), *bounds(-0.5, 0.5)),

@@ -55,6 +55,10 @@ COMPLEX = [
     of_complex("real", torch.real), of_complex("imag", torch.imag), of_complex("conj", torch.conj),
     of_complex("cube", lambda z: z ** 3), of_complex("inverse square", lambda z: z ** -2),
     of_complex("quotient", lambda z: (1 - 2j) / z),
+    of_complex("quotient of numbers", lambda z: z / (z + 3j)),
     of_complex("product", lambda z: (1 - 2j) * z),
+    of_complex("sum", lambda z: torch.add(z, z.conj(), alpha=2)),
+    of_complex("difference", lambda z: z - z * z), of_complex("rsub", lambda z: torch.rsub(z, 2.0)),
+    of_complex("cast", lambda z: z.to(torch.complex128)),
     Case("polar", lambda a, b: torch.view_as_real(torch.polar(a, b)), grid(extreme=False), _WIDE),
 ]

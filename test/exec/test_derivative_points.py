@@ -1,13 +1,21 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Each operation that the importer reads, at its special points, against PyTorch."""
+"""Each operation that the importer reads, at its special points, against PyTorch.
+
+An operation of a family, or one that states its derivative, fails these tests until a table has
+its points.
+"""
 import points_elementwise
 import points_losses
 import points_numbers
 import pytest
-from derivative_points import TYPES, check
+import torch
+from derivative_points import TYPES, Case, check, operations
+from meshwright.importer import ops_complex
+from meshwright.importer.convert import HANDLERS
+from meshwright.importer.derivatives import DERIVATIVES
 
-TABLES = {
+TABLES: dict[str, list[Case]] = {
     "arithmetic": points_elementwise.ARITHMETIC,
     "exponentials": points_elementwise.EXPONENTIALS,
     "bounds": points_elementwise.BOUNDS,
@@ -18,12 +26,54 @@ TABLES = {
     "complex": points_numbers.COMPLEX,
     "losses": points_losses.LOSSES,
 }
-#: Operations of the tests that have run.
-visited: set[str] = set()
+#: The modules of the importer of which every operation has points.
+FAMILIES = ("ops_elementwise", "ops_numbers", "ops_trigonometric")
+#: Operations whose results are integers or truth values, or that take integers alone.
+WITHOUT_FLOATS = {
+    *"eq ne lt le gt ge isnan isinf isfinite signbit logical_not bitwise_not".split(),
+    *(f"{kind}_{op}" for kind in ("bitwise", "logical") for op in ("and", "or", "xor")),
+    *(f"__{op}__" for op in ("and", "or", "xor", "lshift", "rshift")),
+    "bitwise_left_shift", "bitwise_right_shift"}
+#: Other names of operations, which an export replaces by the first.
+ALIASES = {"clip", "fix", "arctan", "arcsin", "arccos", "arctan2", "arcsinh", "arccosh", "arctanh",
+           "special_gammaln", "relu6", "type_as", "clip.Tensor"}
 
 
 @pytest.mark.parametrize("kind", TYPES)
 @pytest.mark.parametrize("table", TABLES)
 def test_points(table, kind):
-    wrong = check(TABLES[table], kind, visited)
+    wrong = check(TABLES[table], kind)
     assert not wrong, f"{len(wrong)} places are wrong:\n" + "\n".join(wrong[:40])
+
+
+@pytest.mark.parametrize("table", ["bounds", "activations"])
+def test_points_on_a_mesh(table):
+    cases = [case for case in TABLES[table] if len(case.points) == 1]
+    wrong = check(cases, "f32", torch.zeros(4, 1), mesh={"dp": 2, "tp": 2})
+    assert not wrong, f"{len(wrong)} places are wrong:\n" + "\n".join(wrong[:40])
+
+
+@pytest.fixture(scope="module")
+def visited() -> set[str]:
+    names = set().union(*map(operations, TABLES.values()))
+    return names | {name.split(".")[0] for name in names}
+
+
+def test_every_operation_has_points(visited):
+    own = {name for name, handler in HANDLERS.items() if handler.__module__.split(".")[-1] in FAMILIES}
+    assert sorted(own - visited - WITHOUT_FLOATS - ALIASES) == []
+
+
+def test_every_complex_operation_has_points(visited):
+    makers = {"full", "zeros", "ones", "scalar_tensor", "view_as_complex"}
+    products = {"matmul", "mm", "bmm", "mv", "dot"}
+    views = {"resolve_conj", "resolve_neg", "_conj", "conj", "conj_physical", "_conj_physical", "real", "imag", "to"}
+    transforms = {name for name in ops_complex._OPERATIONS if name.startswith("_fft")}
+    own = {f"complex {name}" for name in
+           ops_complex._OPERATIONS.keys() - makers - products - views - transforms}
+    assert sorted(own - visited) == []
+
+
+def test_every_stated_derivative_has_points(visited):
+    stated = {name for name in DERIVATIVES if name.split(".")[0] not in ("complex", "glu")}
+    assert sorted(stated - visited - ALIASES) == []

@@ -119,7 +119,7 @@ def hardsigmoid(d, x):
 
 @derivative("hardswish")
 def hardswish(d, x):
-    return d(x).where(~(x <= -3)) * where(x < 3, x / 3 + 0.5, 1)
+    return d(x).where(~(x <= -3)) * where(x >= 3, 1, x / 3 + 0.5)
 
 
 @derivative("threshold")
