@@ -129,16 +129,17 @@ def in_torch(program: Program, x, dtype) -> tuple[list, list]:
             [zeros(p).to(torch.float64) for p in other.points])
 
 
-def faults(got, same, truth, bound: float, dtype) -> list[tuple[int, float, float, float]]:
+def faults(got, same, truth, bound: float, dtype, rows=1) -> list[tuple[int, float, float, float]]:
     """Places (index, ours, PyTorch's, true) that are wrong.
 
     The error of a number above 1 is relative to it, so that a large one hides nothing. That of a
-    smaller one is relative to 1, or to the largest number where all are below 1.
+    smaller one is relative to 1 (a sum over rows: to their number), or to the largest number where
+    all are below.
     """
     got, same, truth = (t.to(torch.float64).flatten() for t in (got, same, truth))
     floor = torch.finfo(torch.float32 if dtype == torch.bfloat16 else dtype).tiny * 4
     finite = truth.abs()[truth.isfinite()]
-    least = min(1.0, float(finite.max())) if len(finite) else 1.0
+    least = min(rows, float(finite.max())) if len(finite) else rows
     # PyTorch's own error, the largest among numbers of similar size.
     own = (same - truth).abs() / truth.abs().clamp(min=floor)
     group = (truth.abs().clamp(min=floor).log2() / 8).floor()
@@ -216,14 +217,14 @@ def check(cases: list[Case], kind: str, x=None, **options) -> list[str]:
         for n, p in enumerate(places):
             if isinstance(p, int):
                 lines += _described(case, f"gradient {n}", gradients[p], same[1][p], truth[1][p],
-                                    BOUNDS[kind][1], dtype, program, places)
+                                    BOUNDS[kind][1], dtype, program, places, len(x))
     return lines
 
 
-def _described(case, what, got, same, truth, bound, dtype, program, places) -> list[str]:
+def _described(case, what, got, same, truth, bound, dtype, program, places, rows=1) -> list[str]:
     operands = [program.points[p].detach() if isinstance(p, int) else p for p in places]
     lines = []
-    for i, g, s, t in faults(got, same, truth, bound, dtype):
+    for i, g, s, t in faults(got, same, truth, bound, dtype, rows):
         at = [f"{float(o.flatten()[i]):.6g}" for o in operands if o.numel() == truth.numel()]
         lines.append(f"{case.name} [{str(dtype).removeprefix('torch.')}] {what} at {', '.join(at) or i}: "
                      f"{g:.9g}, PyTorch {s:.9g}, true {t:.9g}")

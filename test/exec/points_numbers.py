@@ -55,7 +55,7 @@ COMPLEX = [
     of_complex("real", torch.real), of_complex("imag", torch.imag), of_complex("conj", torch.conj),
     of_complex("cube", lambda z: z ** 3), of_complex("inverse square", lambda z: z ** -2),
     of_complex("quotient", lambda z: (1 - 2j) / z),
-    of_complex("quotient of numbers", lambda z: z / (z + 3j)),
+    of_complex("quotient of numbers", lambda z: z / (z + 0.3j)),
     of_complex("product", lambda z: (1 - 2j) * z),
     of_complex("sum", lambda z: torch.add(z, z.conj(), alpha=2)),
     of_complex("difference", lambda z: z - z * z), of_complex("rsub", lambda z: torch.rsub(z, 2.0)),

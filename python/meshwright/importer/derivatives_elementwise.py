@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Derivatives of elementwise operations whose parts have others (derivatives.py).
 
-Conditions say what they say in PyTorch, also for NaN: `~(x <= 0)` holds for NaN, `x > 0` does not.
+Conditions say what they say in PyTorch's code for one number, also for NaN: `~(x <= 0)` holds for NaN,
+`x > 0` does not.
 """
 import math
 import struct
@@ -104,7 +105,7 @@ def addcdiv(d, x, a, b, value=1):
 
 @derivative("hardtanh")
 def hardtanh(d, x, low=-1, high=1):
-    return d(x).where((x > low) & (x < high))
+    return d(x).where(~((x <= low) | (x >= high)))
 
 
 @derivative("relu6")
@@ -119,7 +120,7 @@ def hardsigmoid(d, x):
 
 @derivative("hardswish")
 def hardswish(d, x):
-    return d(x).where(~(x <= -3)) * where(x >= 3, 1, x / 3 + 0.5)
+    return d(x).where(~(x <= -3)) * where(x < 3, x / 3 + 0.5, 1)
 
 
 @derivative("threshold")
