@@ -321,7 +321,7 @@ def mish(c, x):
 
 @aten("glu")
 def glu(c, x, dim=-1):
-    dim, half = dim % x.rank, x.shape[dim] // 2
+    x, dim, half = wide(c, x), dim % x.rank, x.shape[dim] // 2
     first, gate = (c.build.slice_dim(x, dim, start, start + half) for start in (0, half))
     y = c.build.binary("mul", first, c.build.unary("sigmoid", gate))
     return with_derivative(c, y, "glu.halves", (first, gate), {})
