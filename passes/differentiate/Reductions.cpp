@@ -54,13 +54,22 @@ static LogicalResult differentiateReduce(ReduceOp op, Vjp &vjp) {
   llvm_unreachable("unknown reduction");
 }
 
-/// An element is a term of its own sum and all later ones.
+/// The elements along a dimension, the last one first.
+static Value reverse(Writer &w, Value x, int64_t dim) {
+  int64_t size = Writer::shapeOf(x)[dim];
+  Value number = w.iota(0, RankedTensorType::get({size}, w.getBuilder().getI64Type()));
+  Value last = w.number(double(size - 1), w.getBuilder().getI64Type());
+  return GatherOp::create(w.getBuilder(), w.getLoc(), x.getType(), x, w.sub(last, number), dim);
+}
+
+/// An element is a term of its own sum and all later ones. They are summed from the end: the
+/// difference of two sums would be NaN where both are infinite.
 static LogicalResult differentiateCumsum(CumsumOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  Value dy = vjp.getWideCotangent();
   int64_t dim = op.getDim();
-  Value before = CumsumOp::create(w.getBuilder(), w.getLoc(), dy.getType(), dy, dim);
-  vjp.add(0, w.add(w.sub(sumOver(w, dy, dim), before), dy));
+  Value dy = reverse(w, vjp.getWideCotangent(), dim);
+  Value sums = CumsumOp::create(w.getBuilder(), w.getLoc(), dy.getType(), dy, dim);
+  vjp.add(0, reverse(w, sums, dim));
   return success();
 }
 

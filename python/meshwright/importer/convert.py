@@ -250,8 +250,7 @@ class Convert:
                 result = self.build.cast(result, element_type(val.dtype))
             if result.thunk is None and result.form is None:
                 result.thunk = self._thunk(target, args, kwargs)
-            result = with_derivative(self, result, name, args, kwargs)
-        return result
+        return with_derivative(self, result, name, args, kwargs)
 
     def _handler(self, target, name):
         handler = HANDLERS.get(name) or HANDLERS.get(name.split(".")[0])

@@ -34,16 +34,15 @@ def take_apart(graph: torch.fx.Graph, has_handler, training: bool):
 
 
 def _state_derivative(inner, node, operands):
-    """Gives the result of the parts of `node` its derivative."""
+    """Gives the result of the parts of `node`, or the first one of several, its derivative."""
     output, placeholders = inner.output_node(), inner.find_nodes(op="placeholder")
-    result, copies = output.args[0], dict(zip(operands, placeholders))
-    if not isinstance(result, torch.fx.Node):
-        return
+    results, copies = output.args[0], dict(zip(operands, placeholders))
+    result = results if isinstance(results, torch.fx.Node) else results[0]
     arguments = torch.fx.node.map_arg((node.args, node.kwargs), copies.__getitem__)
     with inner.inserting_before(output):
         copy = inner.call_function(stated, (result, node.target, *arguments))
     copy.meta.update(result.meta)
-    output.args = (copy,)
+    output.args = (copy if result is results else (copy, *results[1:]),)
 
 
 def _is_complex(node) -> bool:

@@ -19,6 +19,10 @@ class Formula:
     def shape(self):
         return self.node.shape
 
+    @property
+    def rank(self):
+        return self.node.rank
+
     def of(self, node: Node) -> "Formula":
         return Formula(self.build, node)
 
@@ -83,13 +87,33 @@ class Formula:
     def at_least(self, bound):
         return self._binary("maximum", bound)
 
-    def sum(self):
-        return self.of(self.build.reduce("sum", self.node, range(self.node.rank), False)) \
-            if self.node.rank else self
+    def sum(self, dims=None, keep=False) -> "Formula":
+        return self._reduced("sum", dims, keep)
 
-    def mean(self):
-        return self.of(self.build.reduce("mean", self.node, range(self.node.rank), False)) \
-            if self.node.rank else self
+    def mean(self, dims=None, keep=False) -> "Formula":
+        return self._reduced("mean", dims, keep)
+
+    def maximum(self, dims=None, keep=False) -> "Formula":
+        return self._reduced("max", dims, keep)
+
+    def minimum(self, dims=None, keep=False) -> "Formula":
+        return self._reduced("min", dims, keep)
+
+    def _reduced(self, kind, dims, keep) -> "Formula":
+        dims = range(self.node.rank) if dims is None else dims
+        return self.of(self.build.reduce(kind, self.node, dims, keep)) if len(dims) else self
+
+    def reshape(self, shape) -> "Formula":
+        return self.of(self.build.reshape(self.node, shape))
+
+    def kept(self, shape, dims) -> "Formula":
+        """A reduction of a value of this shape, with the reduced dimensions of size 1."""
+        return self.reshape([1 if d in dims else n for d, n in enumerate(shape)])
+
+    def numbers(self, dim: int) -> "Formula":
+        """The position of each element along a dimension."""
+        own = [n if d == dim else 1 for d, n in enumerate(self.shape)]
+        return self.of(self.build.make("iota", [], own, "i64", dim=dim))
 
 
 def absolute(x: Formula): return x.unary("abs")

@@ -7,11 +7,13 @@ import math
 import torch
 
 from .convert import Convert, aten
+from .derivatives import state_derivative
 from .errors import Uncovered
 from .forms import written_out
+from .formulas import absolute, sign
 from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import binary, binary_scalar, wide
-from .ops_reduce import norm_of, root_of_squares, variance
+from .ops_reduce import norm_of, of_first_extreme, variance
 from .ops_shape import diagonal_of
 from .random_numbers import next_stream
 
@@ -347,12 +349,25 @@ def bilinear(c, x, y, weight, bias=None):
 def distances(c, a, b, order, mode=None):
     a = c.build.reshape(a, (*a.shape[:-1], 1, a.shape[-1]))
     b = c.build.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
-    return norm_of(c, wide(c, c.build.binary("sub", a, b)), order, [-1], False)
+    apart = wide(c, c.build.binary("sub", a, b))
+    result = norm_of(c, apart, order, [-1], False)
+    return state_derivative(c, result, _of_largest, apart) if order == math.inf else result
+
+
+def _of_largest(d, x):
+    """Each element of the largest size has the whole gradient, unlike that of a norm."""
+    dims = [x.rank - 1]
+    is_largest = absolute(x).equals(d.result.kept(x.shape, dims))
+    return (d(x) * (sign(x) * is_largest.cast(x.node.dtype))).sum(dims)
 
 
 @aten("_weight_norm")
 def weight_norm(c, v, g, dim=0):
-    norm = root_of_squares(c, v, [d for d in range(v.rank) if d != dim % v.rank], True)
+    # The gradient of the root, unlike that of a norm, is infinite where a norm is zero.
+    y = wide(c, v)
+    squares = c.build.binary("mul", y, y)
+    dims = [d for d in range(v.rank) if d != dim % v.rank]
+    norm = c.build.unary("sqrt", c.build.reduce("sum", squares, dims, True))
     return c.build.binary("mul", wide(c, v), c.build.binary("div", wide(c, g), norm))
 
 
@@ -377,7 +392,8 @@ def bags_of_rows(c, table, ids, offsets, scale=False, mode=0, sparse=False, weig
     if weights is not None:
         rows = build.binary("mul", rows, build.reshape(weights, (bags, length, 1)))
     if padding < 0:
-        return [build.reduce(kind, rows, [1], False), None, None, None]
+        return [_largest(c, rows) if kind == "max" else build.reduce(kind, rows, [1], False),
+                None, None, None]
     zero, none = (build.scalar(x, rows.dtype) for x in (0.0, -math.inf))
     true = build.compare("ne", build.reshape(ids, (bags, length, 1)),
                          build.scalar(padding, ids.dtype))
@@ -387,11 +403,15 @@ def bags_of_rows(c, table, ids, offsets, scale=False, mode=0, sparse=False, weig
     count = build.reduce("sum", build.cast(true, "f32"), [1], False)
     one = build.scalar(1.0, "f32")
     if kind == "max":
-        best = build.reduce("max", rows, [1], False)
+        best = _largest(c, rows)
         return [build.select(build.compare("lt", count, one), zero, best), None, None, None]
     total = build.reduce("sum", wide(c, rows), [1], False)
     count = build.cast(build.binary("maximum", count, one), total.dtype)
     return [build.cast(build.binary("div", total, count), rows.dtype), None, None, None]
+
+
+def _largest(c, rows: Node) -> Node:
+    return state_derivative(c, c.build.reduce("max", rows, [1], False), of_first_extreme, rows, 1)
 
 
 def _bags(ids: Node, offsets: Node, include_last: bool) -> tuple[int, int]:

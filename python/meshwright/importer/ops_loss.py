@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations that compare scores of classes with labels."""
 from .convert import aten
-from .graph import FLOATS, Node
+from .graph import FLOATS, Node, numel
 from .ops_elementwise import wide
 from .ops_reduce import log_softmax
 
@@ -101,3 +101,55 @@ def nll_loss(c, x, labels, weight=None, reduction=_MEAN, ignored=-100):
     if weight is not None:
         loss = c.build.binary("mul", loss, weights)
     return _combine(c, loss, weights, reduction)
+
+
+@aten("multi_margin_loss")
+def multi_margin_loss(c, x, labels, power=1, margin=1, weight=None, reduction=_MEAN):
+    """The mean over the classes of max(margin - own score + score, 0) to a power, but for the own
+    class. NaN counts as nothing, as in PyTorch."""
+    y = wide(c, x)
+    y = c.build.reshape(y, (numel(y.shape[:-1]), y.shape[-1]))
+    labels = c.build.reshape(labels, (y.shape[0], 1))
+    number = c.build.make("iota", [], (y.shape[1],), labels.dtype, dim=0)
+    zero = c.build.scalar(0, y.dtype)
+    own = c.build.make("take_along", [y, labels], labels.shape, y.dtype, dim=1)
+    over = c.build.binary("add", c.build.binary("sub", c.build.scalar(margin, y.dtype), own), y)
+    counts = c.build.binary("and", c.build.compare("gt", over, zero),
+                            c.build.compare("ne", number, labels))
+    loss = c.build.select(counts, over, zero)
+    if power == 2:
+        loss = c.build.binary("mul", loss, loss)
+    if weight is not None:
+        weight = c.build.gather(c.build.cast(weight, y.dtype), c.build.reshape(labels, labels.shape[:1]), 0)
+        loss = c.build.binary("mul", loss, c.build.reshape(weight, labels.shape))
+    loss = c.build.reduce("mean", loss, [1], False)
+    return _combine(c, c.build.reshape(loss, x.shape[:-1]), None, reduction)
+
+
+@aten("multilabel_margin_loss_forward")
+def multilabel_margin_loss(c, x, labels, reduction):
+    """For each label before the first -1, and each class that is no label, max(1 - score of the
+    label + score, 0), by the number of classes. NaN counts as nothing, as in PyTorch."""
+    y = wide(c, x)
+    y = c.build.reshape(y, (numel(y.shape[:-1]), y.shape[-1]))
+    batch, classes = y.shape
+    labels = c.build.reshape(labels, y.shape)
+    zero, none = c.build.scalar(0, y.dtype), c.build.scalar(0, labels.dtype)
+    is_end = c.build.compare("eq", labels, c.build.scalar(-1, labels.dtype))
+    ended = c.build.unary("cumsum", c.build.cast(is_end, labels.dtype), dim=1)
+    is_label = c.build.compare("eq", ended, none)
+    labels = c.build.select(is_label, labels, none)
+    # [batch, label, class]
+    column = lambda v: c.build.reshape(v, (batch, classes, 1))
+    number = c.build.make("iota", [], (classes,), labels.dtype, dim=0)
+    hit = c.build.binary("and", c.build.compare("eq", column(labels), number), column(is_label))
+    target = c.build.reduce("max", c.build.cast(hit, "i32"), [1], True)
+    own = c.build.make("take_along", [y, labels], y.shape, y.dtype, dim=1)
+    over = c.build.binary("sub", c.build.scalar(1, y.dtype), column(own))
+    over = c.build.binary("add", over, c.build.reshape(y, (batch, 1, classes)))
+    counts = c.build.binary("and", c.build.compare("gt", over, zero), column(is_label))
+    counts = c.build.binary("and", counts, c.build.compare("eq", target, c.build.scalar(0, "i32")))
+    loss = c.build.reduce("sum", c.build.select(counts, over, zero), [1, 2], False)
+    loss = c.build.binary("div", loss, c.build.scalar(classes, y.dtype))
+    loss = _combine(c, c.build.reshape(loss, x.shape[:-1]), None, reduction)
+    return [c.build.cast(loss, x.dtype), c.build.cast(c.build.reshape(target, x.shape), x.dtype)]

@@ -6,7 +6,9 @@ import math
 import torch
 
 from .convert import aten
+from .derivatives import Differential, derivative, state_derivative
 from .errors import Uncovered
+from .formulas import Formula, absolute, sign, where
 from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import isinf, isnan, wide
 
@@ -49,6 +51,22 @@ def amax(c, x, dims=None, keep=False):
 @aten("amin")
 def amin(c, x, dims=None, keep=False):
     return _extreme(c, "min", x, dims, keep)
+
+
+@derivative("amax", "amin")
+def of_extreme(d, x, dims=None, keep=False):
+    """An equal part to each element that equals the extreme. NaN equals none, so its row is NaN:
+    zero by zero."""
+    dims = _dims(None, x, dims)
+    is_extreme = x.equals(d.result.kept(x.shape, dims)).cast(x.node.dtype)
+    return (d(x) / is_extreme.sum(dims, True) * is_extreme).sum(dims, keep)
+
+
+@derivative("max.default", "min.default")
+def of_overall_extreme(d, x):
+    """An equal part to each extreme. NaN is one."""
+    is_extreme = (x.equals(d.result) | x.is_nan()).cast(x.node.dtype)
+    return (d(x) * is_extreme / is_extreme.sum()).sum()
 
 
 @aten("max.default")
@@ -97,25 +115,33 @@ def _correction(args, kwargs):
     return dims, 1 if correction is None else correction, args[0] if args else keep
 
 
+@derivative("var", "var_mean")
+def of_variance(d, x, *args, **kwargs):
+    """The mean is a constant: all distances from it sum to zero."""
+    dims, correction, keep = _correction(args, kwargs)
+    every, dims = dims is None, _dims(None, x, dims)
+    left = numel([x.shape[n] for n in dims]) - correction
+    centre = x - x.mean(dims, True)
+    if every and left <= 0:
+        return (d(x) * x.number(math.inf).where(centre.differs(0), math.nan)).sum(dims, keep)
+    return (d(x) * (centre * (2 / left if left else math.inf))).sum(dims, keep)
+
+
+@derivative("std", "std_mean")
+def of_deviation(d, x, *args, **kwargs):
+    """That of the root, with zero where the deviation is zero."""
+    _, _, keep = _correction(args, kwargs)
+    return of_variance(d, x, *args, **kwargs).where(d.result.differs(0)) / (d.result * 2)
+
+
 @aten("var")
 def var(c, x, *args, **kwargs):
     return variance(c, x, *_correction(args, kwargs))
 
 
-def root_of_sum(c, x, root=None) -> Node:
-    """The root of a sum that is not negative. Where the sum is zero, PyTorch gives norms and
-    deviations the gradient zero, and not that of the root, which is infinite."""
-    root = root or (lambda y: c.build.unary("sqrt", y))
-    if not c.exported.training:
-        return root(x)
-    zero, one = (c.build.scalar(number, x.dtype) for number in (0, 1))
-    is_zero = c.build.compare("eq", x, zero)
-    return c.build.select(is_zero, zero, root(c.build.select(is_zero, one, x)))
-
-
 @aten("std")
 def std(c, x, *args, **kwargs):
-    return root_of_sum(c, var(c, x, *args, **kwargs))
+    return c.build.unary("sqrt", var(c, x, *args, **kwargs))
 
 
 @aten("var_mean")
@@ -128,14 +154,9 @@ def var_mean(c, x, *args, **kwargs):
 @aten("std_mean")
 def std_mean(c, x, *args, **kwargs):
     dims, correction, keep = _correction(args, kwargs)
-    return [c.build.cast(root_of_sum(c, variance(c, x, dims, correction, keep)), x.dtype),
+    deviation = c.build.unary("sqrt", variance(c, x, dims, correction, keep))
+    return [c.build.cast(deviation, x.dtype),
             c.build.reduce("mean", x, _dims(c, x, dims), bool(keep))]
-
-
-def root_of_squares(c, x, dims, keep) -> Node:
-    """The Euclidean norm, wide."""
-    x = wide(c, x)
-    return root_of_sum(c, c.build.reduce("sum", c.build.binary("mul", x, x), dims, keep))
 
 
 @aten("linalg_vector_norm", "norm.ScalarOpt_dim", "norm.Scalar")
@@ -148,59 +169,124 @@ def vector_norm(c, x, order=2, dims=None, keep=False, *, dtype=None):
 def norm_of(c, x, order, dims, keep) -> Node:
     """The sum of the powers of sizes, to the inverse power; largest, smallest and count too."""
     dims = _dims(c, x, dims)
-    if order == 2:
-        return root_of_squares(c, x, dims, keep)
     if order == 0:
         other = c.build.compare("ne", x, c.build.scalar(0, x.dtype))
         return c.build.reduce("sum", c.build.cast(other, x.dtype), dims, keep)
+    if order == 2:
+        y = wide(c, x)
+        squares = c.build.reduce("sum", c.build.binary("mul", y, y), dims, keep)
+        return state_derivative(c, c.build.unary("sqrt", squares), of_norm, x, 2, dims, keep)
     size = c.build.unary("abs", x)
     if order == 1:
-        return c.build.reduce("sum", size, dims, keep)
+        result = c.build.reduce("sum", size, dims, keep)
+    elif order in (math.inf, -math.inf):
+        result = c.build.reduce("max" if order > 0 else "min", size, dims, keep)
+    else:
+        size = wide(c, size)
+        power = lambda y, p: c.build.binary("pow", y, c.build.scalar(float(p), y.dtype))
+        result = power(c.build.reduce("sum", power(size, order), dims, keep), 1 / order)
+    return state_derivative(c, result, of_norm, x, order, dims, keep)
+
+
+def of_norm(d, x, order, dims, keep):
+    """sign(x) (|x| / norm)^(p - 1), and zero where the norm is zero. Of the largest size the
+    elements have equal parts."""
+    size, norm = absolute(x), d.result.kept(x.shape, dims)
+    if order == 1:
+        return (d(x) * sign(x)).sum(dims, keep)
+    if order == 2:
+        return (d(x) * where(norm.equals(0), 0, x / norm)).sum(dims, keep)
     if order in (math.inf, -math.inf):
-        return c.build.reduce("max" if order > 0 else "min", size, dims, keep)
-    size = wide(c, size)
-    power = lambda y, p: c.build.binary("pow", y, c.build.scalar(float(p), y.dtype))
-    total = c.build.reduce("sum", power(size, order), dims, keep)
-    root = lambda y: power(y, 1 / order)
-    return root_of_sum(c, total, root) if order > 0 else root(total)
+        is_extreme = (size.equals(norm) | x.is_nan() & norm.is_nan()).cast(x.node.dtype)
+        return (d(x) * sign(x) * is_extreme / is_extreme.sum(dims, True)).sum(dims, keep)
+    if order < 1:
+        own = where(x.equals(0), 0, sign(x) * size ** (order - 1))
+        return (d(x) * own).sum(dims, keep) * d.result ** (1 - order)
+    own = sign(x) * size ** (order - 1) if order < 2 else x * size ** (order - 2)
+    return (d(x) * own).sum(dims, keep).where(d.result.differs(0)) / d.result ** (order - 1)
+
+
+@derivative("renorm")
+def of_renorm(d, x, order, dim, most):
+    """Rows whose norm is not above the bound stay as they are."""
+    dims = [n for n in range(x.rank) if n != dim % x.rank]
+    norm = x.of(norm_of(d.convert, x.node, order, dims, True))
+    is_above, inverse = norm > most, 1 / (norm + 1e-7)
+    scaled = Formula(x.build, x.node, d(x).where(is_above).node)
+    own = Differential(d.convert, norm)
+    along = of_norm(own, scaled, order, dims, True)
+    return d(x).where(~is_above) + (own(scaled) - x * inverse * along) * (inverse * most)
 
 
 @aten("prod")
 def prod(c, x, dim=None, keep=False, *, dtype=None):
-    """By halves."""
     x = c.operand(x, c.dtype)
-    for d in sorted(_dims(c, x, dim), reverse=True):
+    return c.build.reshape(_product(c.build, x, _dims(c, x, dim)), c.shape)
+
+
+def _product(build, x, dims) -> Node:
+    """By halves. The dimensions stay, with size 1."""
+    for d in sorted(dims, reverse=True):
         rest = []
         while x.shape[d] > 1:
             size = x.shape[d]
             if size % 2:
-                rest.append(c.build.slice_dim(x, d, size - 1, size))
-            halves = (c.build.slice_dim(x, d, i * (size // 2), (i + 1) * (size // 2))
-                      for i in (0, 1))
-            x = c.build.binary("mul", *halves)
+                rest.append(build.slice_dim(x, d, size - 1, size))
+            x = build.binary("mul", *(build.slice_dim(x, d, i * (size // 2), (i + 1) * (size // 2))
+                                      for i in (0, 1)))
         for part in rest:
-            x = c.build.binary("mul", x, part)
+            x = build.binary("mul", x, part)
         if not x.shape[d]:
-            x = c.build.broadcast(c.build.scalar(1, x.dtype),
-                                  x.shape[:d] + (1,) + x.shape[d + 1:])
-    return c.build.reshape(x, c.shape)
+            x = build.broadcast(build.scalar(1, x.dtype), x.shape[:d] + (1,) + x.shape[d + 1:])
+    return x
 
 
-def _scan(c, x, dim, op, neutral):
+@derivative("prod")
+def of_product(d, x, dim=None, keep=False, *, dtype=None):
+    """The product of the others, as PyTorch computes it: by a quotient if the tensor has no zero.
+    This matters where the product is infinite or NaN."""
+    dims = _dims(None, x, dim)
+    result = d.result.kept(x.shape, dims)
+    divides = ~x.equals(0).cast("i32").maximum().equals(1) & ~result.is_finite()
+    others = x.of(_product(x.build, where(divides, 1, d(x)).node, dims))
+    quotient = where(divides, result / x, 0)
+    return (others + (d(x).where(divides) * quotient).sum(dims, True)).reshape(d.result.shape)
+
+
+def _scan(build, x, dim, op, neutral):
     """Each element combined with those before it, in steps of 1, 2, 4, ..."""
     step, size = 1, x.shape[dim]
     while step < size:
-        first = c.build.broadcast(c.build.scalar(neutral, x.dtype),
-                                  x.shape[:dim] + (step,) + x.shape[dim + 1:])
-        moved = c.build.concat([first, c.build.slice_dim(x, dim, 0, size - step)], dim)
-        x, step = c.build.binary(op, x, moved), 2 * step
+        first = build.broadcast(build.scalar(neutral, x.dtype),
+                                x.shape[:dim] + (step,) + x.shape[dim + 1:])
+        moved = build.concat([first, build.slice_dim(x, dim, 0, size - step)], dim)
+        x, step = build.binary(op, x, moved), 2 * step
     return x
 
 
 @aten("cumprod")
 def cumprod(c, x, dim, *, dtype=None):
     x = c.operand(x, c.dtype)
-    return _scan(c, x, dim % x.rank, "mul", 1) if x.rank else x
+    return _scan(c.build, x, dim % x.rank, "mul", 1) if x.rank else x
+
+
+@derivative("cumprod")
+def of_products(d, x, dim, *, dtype=None):
+    """The products of the others, as PyTorch computes them: by quotients before the first zero, and
+    nothing behind it. This matters in rows with products that are infinite or NaN."""
+    if not x.rank:
+        return d(x)
+    dim = dim % x.rank
+    scan = lambda y: x.of(_scan(x.build, y.node, dim, "mul", 1))
+    total = lambda y: x.of(x.build.unary("cumsum", y.node, dim=dim))
+    is_zero = x.equals(0)
+    zeros = total(is_zero.cast("i64"))
+    is_special = ~absolute(d.result).maximum([dim], True).is_finite()
+    divides, is_first = zeros.equals(0) & is_special, zeros.equals(1) & is_zero & is_special
+    shares = total(d(x).where(divides) / where(divides, x, 1)) * where(divides, d.result, 0)
+    others = where(zeros.equals(1) & is_special, scan(where(is_first, 1, x)), 0)
+    return scan(where(is_special, 1, d(x))) + shares + \
+        d(x).where(is_first).sum([dim], True) * others
 
 
 @aten("cummax", "cummin")
@@ -213,14 +299,21 @@ def cummax(c, x, dim):
     end = limits.min if kind == "max" else limits.max
     if x.dtype in FLOATS:
         end = -math.inf if kind == "max" else math.inf
-    values = _scan(c, x, dim, "maximum" if kind == "max" else "minimum", end)
+    values = _scan(c.build, x, dim, "maximum" if kind == "max" else "minimum", end)
     steps = c.build.make("iota", [], [n if d == dim else 1 for d, n in enumerate(x.shape)], "i64",
                          dim=dim)
     hit = c.build.compare("eq", x, values)
     if x.dtype in FLOATS:  # NaN stays, and equals nothing
         hit = c.build.binary("or", hit, isnan(c, x))
     places = c.build.select(hit, steps, c.build.scalar(0, "i64"))
-    return [values, _scan(c, places, dim, "maximum", 0)]
+    places = _scan(c.build, places, dim, "maximum", 0)
+    return [state_derivative(c, values, _of_places, x, places, dim), places]
+
+
+def _of_places(d, x, places, dim):
+    """Each element has the gradients of the results that it gave."""
+    return d(x).of(d(x).build.make("take_along", [d(x).node, places.node], x.shape, d(x).node.dtype,
+                                   dim=dim))
 
 
 @aten("cumsum")
@@ -283,3 +376,14 @@ def extreme(c, x, dim, keep=False):
     kind = "min" if "min" in c.fx.target.__name__ else "max"
     values, positions = _extreme(c, kind, x, [dim], keep), _position(c, x, dim)
     return [values, c.build.reshape(positions, values.shape)]
+
+
+@derivative("max.dim", "min.dim")
+def of_first_extreme(d, x, dim, keep=False):
+    """The first extreme has all of the gradient. NaN is one."""
+    if not x.rank:
+        return d(x)
+    dim = dim % x.rank
+    is_extreme = x.equals(d.result.kept(x.shape, [dim])) | x.is_nan()
+    number = x.numbers(dim).where(is_extreme, x.shape[dim])
+    return d(x).where(number.equals(number.minimum([dim], True))).sum([dim], keep)

@@ -110,7 +110,7 @@ def pad(c, x, padding, *args, value=0):
     value = args[0] if args else value
     for i in range(len(padding) // 2):
         dim, before, after = x.rank - 1 - i, padding[2 * i], padding[2 * i + 1]
-        x = padded(c, x, dim, before, after, value or 0) if mode == "constant" else \
+        x = padded(c.build, x, dim, before, after, value or 0) if mode == "constant" else \
             _pad_by(c, x, dim, before, after, mode)
     return x
 

@@ -4,6 +4,7 @@
 import torch
 
 from .convert import Convert, aten
+from .derivatives import state_derivative
 from .errors import Uncovered
 from .forms import Dense, written_out
 from .graph import Node, broadcast_shapes, numel
@@ -228,5 +229,14 @@ def _scattered(c, x, dim, index, source):
     zero_index = c.build.scalar(0, "i64")
     if source.rank:
         at = c.build.binary("maximum", last, zero_index)
-        source = c.build.make("take_along", [source, at], at.shape, x.dtype, dim=dim)
-    return c.build.select(c.build.compare("ge", last, zero_index), source, x)
+        taken = c.build.make("take_along", [source, at], at.shape, x.dtype, dim=dim)
+    is_written = c.build.compare("ge", last, zero_index)
+    if not source.rank:
+        return c.build.select(is_written, source, x)
+    return state_derivative(c, c.build.select(is_written, taken, x), _of_scattered, x,
+                            apart(source), hit, is_written, dim)
+
+
+def _of_scattered(d, x, source, hit, is_written, dim):
+    """PyTorch gives each source of an element its gradient, also those that others overwrite."""
+    return d(x).where(~is_written) + d(source).where(hit).sum([dim + 1])

@@ -1,13 +1,17 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations on windows: convolutions, as patches and a linear layer, and pooling."""
+import functools
 import itertools
+import math
 
 import torch
 
 from .convert import aten
+from .derivatives import state_derivative
 from .errors import Uncovered
 from .forms import compress
+from .formulas import where
 from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import wide
 from .ops_layers import per_channel
@@ -19,17 +23,16 @@ def _every(value, spatial: int) -> list[int]:
         list(value) * spatial if len(value) == 1 else list(value)
 
 
-def _filled(c, x: Node, dim: int, count: int, value) -> Node:
-    return c.build.broadcast(c.build.scalar(value, x.dtype),
-                             x.shape[:dim] + (count,) + x.shape[dim + 1:])
+def _filled(build, x: Node, dim: int, count: int, value) -> Node:
+    return build.broadcast(build.scalar(value, x.dtype), x.shape[:dim] + (count,) + x.shape[dim + 1:])
 
 
-def padded(c, x: Node, dim: int, before: int, after: int, value=0) -> Node:
+def padded(build, x: Node, dim: int, before: int, after: int, value=0) -> Node:
     """x with so many elements more along a dimension, or fewer where a number is negative."""
-    x = c.build.slice_dim(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
-    parts = [_filled(c, x, dim, before, value) if before > 0 else None, x,
-             _filled(c, x, dim, after, value) if after > 0 else None]
-    return c.build.concat([p for p in parts if p is not None], dim)
+    x = build.slice_dim(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
+    parts = [_filled(build, x, dim, before, value) if before > 0 else None, x,
+             _filled(build, x, dim, after, value) if after > 0 else None]
+    return build.concat([p for p in parts if p is not None], dim)
 
 
 # Convolutions.
@@ -52,7 +55,7 @@ def convolution(c, x, weight, bias=None, stride=1, padding=0, dilation=1, *rest)
     else:
         pads = [(p, p) for p in _every(padding, spatial)]
     return _batched(c, x, spatial, lambda x: _correlate(
-        c, _zero_padded(c, x, pads), weight, bias, stride, dilation, groups))
+        c, _zero_padded(c.build, x, pads), weight, bias, stride, dilation, groups))
 
 
 @aten("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -72,7 +75,7 @@ def transposed_convolution(c, x, weight, bias=None, stride=1, padding=0, output_
     def run(x):
         for dim, step in enumerate(stride, 2):
             x = _spread(c, x, dim, step)
-        return _correlate(c, _zero_padded(c, x, pads), swapped, bias, [1] * spatial, dilation,
+        return _correlate(c, _zero_padded(c.build, x, pads), swapped, bias, [1] * spatial, dilation,
                           groups, backwards=True)
 
     return _batched(c, x, spatial, run)
@@ -92,7 +95,7 @@ def _spread(c, x, dim, step):
         return x
     size = x.shape[dim]
     apart = c.build.reshape(x, x.shape[:dim + 1] + (1,) + x.shape[dim + 1:])
-    apart = padded(c, apart, dim + 1, 0, step - 1)
+    apart = padded(c.build, apart, dim + 1, 0, step - 1)
     whole = c.build.reshape(apart, x.shape[:dim] + (size * step,) + x.shape[dim + 1:])
     return c.build.slice_dim(whole, dim, 0, (size - 1) * step + 1)
 
@@ -128,9 +131,9 @@ def _grouped(c, patches, weight, bias, groups):
     return result if bias is None else c.build.binary("add", result, bias)
 
 
-def _zero_padded(c, x, pads):
+def _zero_padded(build, x, pads):
     for dim, (before, after) in enumerate(pads, 2):
-        x = padded(c, x, dim, before, after)
+        x = padded(build, x, dim, before, after)
     return x
 
 
@@ -201,10 +204,38 @@ def max_pool(c, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
     kernel, stride, padding = _pool_options(c, kernel, stride, padding)
     dilation = _every(dilation, len(kernel))
     if _is_partition(c, x, kernel, stride, padding) and all(d == 1 for d in dilation):
-        return _pooled(c, x, "max", kernel)
-    kind = TORCH_DTYPES[x.dtype]
-    least = -float("inf") if x.dtype in FLOATS else torch.iinfo(kind).min
-    return _combined(c, x, "maximum", least, kernel, stride, padding, dilation)
+        result = _pooled(c, x, "max", kernel)
+    else:
+        least = -math.inf if x.dtype in FLOATS else torch.iinfo(TORCH_DTYPES[x.dtype]).min
+        result = _combined(c, x, "maximum", least, kernel, stride, padding, dilation)
+    return state_derivative(c, result, _of_max_pool, x, kernel, stride, padding, dilation)
+
+
+def _of_max_pool(d, x, kernel, stride, padding, dilation):
+    """The first largest element of a window has all of the gradient, or the last NaN.
+
+    In row-major order: columns are combined before rows. Beside a value that is the largest so far
+    there is the differential of its element."""
+    build, dx = x.build, d(x)
+    lead = x.rank - len(kernel)
+    for i in reversed(range(len(kernel))):
+        k, s, p, step = kernel[i], stride[i], padding[i], dilation[i]
+        dim, count = lead + i, d.result.shape[lead + i]
+        parts = [_taps(build, y.node, dim, fill, count, k, s, p, step)
+                 for y, fill in ((x, -math.inf), (dx, 0))]
+        numbers = None
+        for o, (value, differential) in enumerate(map(lambda *ys: map(x.of, ys), *parts)):
+            if not o:
+                x, dx = value, differential
+                numbers = value.numbers(dim)
+                continue
+            replaces = (value > x) | value.is_nan()
+            # All elements before are padding, which may equal the element.
+            empty = min(count, max(0, -(((o - 1) * step - p) // s)))
+            if empty:
+                replaces = replaces | (numbers < empty)
+            x, dx = where(replaces, value, x), where(replaces, differential, dx)
+    return dx
 
 
 def _pool_options(c, kernel, stride, padding):
@@ -237,11 +268,14 @@ def _combined(c, x, op, fill, kernel, stride, padding, dilation):
     lead = x.rank - len(kernel)
     for i, (k, s, p, d) in enumerate(zip(kernel, stride, padding, dilation)):
         dim, count = lead + i, c.shape[lead + i]
-        needed = (count - 1) * s + d * (k - 1) + 1
-        x = padded(c, x, dim, p, max(0, needed - x.shape[dim] - p), fill)
-        result = None
-        for o in range(k):
-            part = c.build.slice_dim(x, dim, o * d, o * d + (count - 1) * s + 1, s)
-            result = part if result is None else c.build.binary(op, result, part)
-        x = result
+        x = functools.reduce(lambda a, b: c.build.binary(op, a, b),
+                             _taps(c.build, x, dim, fill, count, k, s, p, d))
     return x
+
+
+def _taps(build, x, dim, fill, count, kernel, stride, padding, dilation) -> list[Node]:
+    """The first elements of `count` windows along a dimension, the second ones, ..."""
+    needed = (count - 1) * stride + dilation * (kernel - 1) + 1
+    x = padded(build, x, dim, padding, max(0, needed - x.shape[dim] - padding), fill)
+    return [build.slice_dim(x, dim, o * dilation, o * dilation + (count - 1) * stride + 1, stride)
+            for o in range(kernel)]
