@@ -8,7 +8,7 @@ import math
 import torch
 
 from .convert import aten
-from .derivatives import state_derivative
+from .derivatives import derivative, state_derivative
 from .errors import Uncovered
 from .forms import compress
 from .formulas import where
@@ -209,6 +209,21 @@ def max_pool(c, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
         least = -math.inf if x.dtype in FLOATS else torch.iinfo(TORCH_DTYPES[x.dtype]).min
         result = _combined(c, x, "maximum", least, kernel, stride, padding, dilation)
     return state_derivative(c, result, _of_max_pool, x, kernel, stride, padding, dilation)
+
+
+@derivative("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
+def of_max_pool_with_indices(d, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
+    every = lambda value: _every(value, len(kernel))
+    stride = every(stride) if isinstance(stride, int) or len(stride) else kernel
+    return _of_max_pool(d, x, kernel, stride, every(padding), every(dilation))
+
+
+@derivative("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def of_adaptive_max_pool(d, x, size):
+    """PyTorch composes it of others only where all windows have one size."""
+    lead, none = x.rank - len(size), [0] * len(size)
+    kernel = [n // m for n, m in zip(x.shape[lead:], d.result.shape[lead:])]
+    return _of_max_pool(d, x, kernel, kernel, none, [1] * len(size))
 
 
 def _of_max_pool(d, x, kernel, stride, padding, dilation):
