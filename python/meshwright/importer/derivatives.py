@@ -55,15 +55,11 @@ class Differential:
 def with_derivative(convert, y, name: str, args, kwargs):
     """The result `y` of an operation, with the derivative that its rule states. Of several results
     the first one has it."""
-    rule = rule_of(name)
-    if rule is not None and isinstance(y, list) and y:
+    if isinstance(y, list) and y and rule_of(name):
         return [with_derivative(convert, y[0], name, args, kwargs), *y[1:]]
-    return y if rule is None or not isinstance(y, Node) else \
-        state_derivative(convert, y, rule, *args, **kwargs)
-
-
-def state_derivative(convert, y: Node, rule: Callable, *args, **kwargs) -> Node:
-    """`y`, with the derivative that `rule` states, of a function that several operations share."""
+    rule = rule_of(name)
+    if rule is None or not isinstance(y, Node):
+        return y
     nodes = [a for a in _leaves((args, kwargs)) if isinstance(a, Node) and a.dtype in FLOATS]
     if not convert.exported.training or y.dtype not in FLOATS or \
             y.form is not None or y.thunk is not None or all(n.op == "static" for n in nodes):

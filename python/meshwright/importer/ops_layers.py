@@ -7,13 +7,13 @@ import math
 import torch
 
 from .convert import Convert, aten
-from .derivatives import state_derivative
+from .derivatives import derivative, with_derivative
 from .errors import Uncovered
 from .forms import written_out
 from .formulas import absolute, sign
 from .graph import FLOATS, TORCH_DTYPES, Node, numel
 from .ops_elementwise import binary, binary_scalar, wide
-from .ops_reduce import norm_of, of_first_extreme, variance
+from .ops_reduce import norm_of, variance
 from .ops_shape import diagonal_of
 from .random_numbers import next_stream
 
@@ -351,9 +351,10 @@ def distances(c, a, b, order, mode=None):
     b = c.build.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
     apart = wide(c, c.build.binary("sub", a, b))
     result = norm_of(c, apart, order, [-1], False)
-    return state_derivative(c, result, _of_largest, apart) if order == math.inf else result
+    return with_derivative(c, result, "cdist.largest", (apart,), {}) if order == math.inf else result
 
 
+@derivative("cdist.largest")
 def _of_largest(d, x):
     """Each element of the largest size has the whole gradient, unlike that of a norm."""
     dims = [x.rank - 1]
@@ -411,7 +412,7 @@ def bags_of_rows(c, table, ids, offsets, scale=False, mode=0, sparse=False, weig
 
 
 def _largest(c, rows: Node) -> Node:
-    return state_derivative(c, c.build.reduce("max", rows, [1], False), of_first_extreme, rows, 1)
+    return with_derivative(c, c.build.reduce("max", rows, [1], False), "max.dim", (rows, 1), {})
 
 
 def _bags(ids: Node, offsets: Node, include_last: bool) -> tuple[int, int]:

@@ -6,7 +6,7 @@ import math
 import torch
 
 from .convert import aten
-from .derivatives import Differential, derivative, state_derivative
+from .derivatives import Differential, derivative, with_derivative
 from .errors import Uncovered
 from .formulas import Formula, absolute, sign, where
 from .graph import FLOATS, TORCH_DTYPES, Node, numel
@@ -167,27 +167,30 @@ def vector_norm(c, x, order=2, dims=None, keep=False, *, dtype=None):
 
 
 def norm_of(c, x, order, dims, keep) -> Node:
-    """The sum of the powers of sizes, to the inverse power; largest, smallest and count too."""
     dims = _dims(c, x, dims)
+    result = _norm(c.build, x, order, dims, keep)
+    return with_derivative(c, result, "norm.rows", (x, order, dims, keep), {}) if order else result
+
+
+def _norm(build, x, order, dims, keep) -> Node:
+    """The sum of the powers of sizes, to the inverse power; largest, smallest and count too."""
     if order == 0:
-        other = c.build.compare("ne", x, c.build.scalar(0, x.dtype))
-        return c.build.reduce("sum", c.build.cast(other, x.dtype), dims, keep)
-    if order == 2:
-        y = wide(c, x)
-        squares = c.build.reduce("sum", c.build.binary("mul", y, y), dims, keep)
-        return state_derivative(c, c.build.unary("sqrt", squares), of_norm, x, 2, dims, keep)
-    size = c.build.unary("abs", x)
+        other = build.compare("ne", x, build.scalar(0, x.dtype))
+        return build.reduce("sum", build.cast(other, x.dtype), dims, keep)
+    size = build.unary("abs", x)
     if order == 1:
-        result = c.build.reduce("sum", size, dims, keep)
-    elif order in (math.inf, -math.inf):
-        result = c.build.reduce("max" if order > 0 else "min", size, dims, keep)
-    else:
-        size = wide(c, size)
-        power = lambda y, p: c.build.binary("pow", y, c.build.scalar(float(p), y.dtype))
-        result = power(c.build.reduce("sum", power(size, order), dims, keep), 1 / order)
-    return state_derivative(c, result, of_norm, x, order, dims, keep)
+        return build.reduce("sum", size, dims, keep)
+    if order in (math.inf, -math.inf):
+        return build.reduce("max" if order > 0 else "min", size, dims, keep)
+    if x.dtype in ("bf16", "f16"):
+        x, size = build.cast(x, "f32"), build.cast(size, "f32")
+    if order == 2:
+        return build.unary("sqrt", build.reduce("sum", build.binary("mul", x, x), dims, keep))
+    power = lambda y, p: build.binary("pow", y, build.scalar(float(p), y.dtype))
+    return power(build.reduce("sum", power(size, order), dims, keep), 1 / order)
 
 
+@derivative("norm.rows")
 def of_norm(d, x, order, dims, keep):
     """sign(x) (|x| / norm)^(p - 1), and zero where the norm is zero. Of the largest size the
     elements have equal parts."""
@@ -210,10 +213,10 @@ def of_norm(d, x, order, dims, keep):
 def of_renorm(d, x, order, dim, most):
     """Rows whose norm is not above the bound stay as they are."""
     dims = [n for n in range(x.rank) if n != dim % x.rank]
-    norm = x.of(norm_of(d.convert, x.node, order, dims, True))
+    norm = x.of(_norm(x.build, x.node, order, dims, True))
     is_above, inverse = norm > most, 1 / (norm + 1e-7)
     scaled = Formula(x.build, x.node, d(x).where(is_above).node)
-    own = Differential(d.convert, norm)
+    own = Differential(d.name, norm)
     along = of_norm(own, scaled, order, dims, True)
     return d(x).where(~is_above) + (own(scaled) - x * inverse * along) * (inverse * most)
 
@@ -307,9 +310,10 @@ def cummax(c, x, dim):
         hit = c.build.binary("or", hit, isnan(c, x))
     places = c.build.select(hit, steps, c.build.scalar(0, "i64"))
     places = _scan(c.build, places, dim, "maximum", 0)
-    return [state_derivative(c, values, _of_places, x, places, dim), places]
+    return [with_derivative(c, values, "cummax.places", (x, places, dim), {}), places]
 
 
+@derivative("cummax.places")
 def _of_places(d, x, places, dim):
     """Each element has the gradients of the results that it gave."""
     return d(x).of(d(x).build.make("take_along", [d(x).node, places.node], x.shape, d(x).node.dtype,
@@ -357,6 +361,8 @@ def argmax(c, x, dim=None, keep=False):
 
 
 def _position(c, x, dim):
+    if not x.rank:
+        return c.build.scalar(0, "i64")
     if x.dtype == "i1":
         x = c.build.cast(x, "i32")
     kind = "min" if "min" in c.fx.target.__name__ else "max"

@@ -4,7 +4,7 @@
 import torch
 
 from .convert import Convert, aten
-from .derivatives import state_derivative
+from .derivatives import derivative, with_derivative
 from .errors import Uncovered
 from .forms import Dense, written_out
 from .graph import Node, broadcast_shapes, numel
@@ -233,10 +233,11 @@ def _scattered(c, x, dim, index, source):
     is_written = c.build.compare("ge", last, zero_index)
     if not source.rank:
         return c.build.select(is_written, source, x)
-    return state_derivative(c, c.build.select(is_written, taken, x), _of_scattered, x,
-                            apart(source), hit, is_written, dim)
+    return with_derivative(c, c.build.select(is_written, taken, x), "scatter.sources",
+                           (x, apart(source), hit, is_written, dim), {})
 
 
+@derivative("scatter.sources")
 def _of_scattered(d, x, source, hit, is_written, dim):
     """PyTorch gives each source of an element its gradient, also those that others overwrite."""
     return d(x).where(~is_written) + d(source).where(hit).sum([dim + 1])

@@ -8,7 +8,7 @@ import math
 import torch
 
 from .convert import aten
-from .derivatives import derivative, state_derivative
+from .derivatives import derivative, with_derivative
 from .errors import Uncovered
 from .forms import compress
 from .formulas import where
@@ -208,7 +208,7 @@ def max_pool(c, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
     else:
         least = -math.inf if x.dtype in FLOATS else torch.iinfo(TORCH_DTYPES[x.dtype]).min
         result = _combined(c, x, "maximum", least, kernel, stride, padding, dilation)
-    return state_derivative(c, result, _of_max_pool, x, kernel, stride, padding, dilation)
+    return with_derivative(c, result, "max_pool.windows", (x, kernel, stride, padding, dilation), {})
 
 
 @derivative("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
@@ -226,6 +226,7 @@ def of_adaptive_max_pool(d, x, size):
     return _of_max_pool(d, x, kernel, kernel, none, [1] * len(size))
 
 
+@derivative("max_pool.windows")
 def _of_max_pool(d, x, kernel, stride, padding, dilation):
     """The first largest element of a window has all of the gradient, or the last NaN.
 
