@@ -6,8 +6,12 @@ An operation of a family, or one that states its derivative, fails these tests u
 its points.
 """
 import points_elementwise
+import points_indexing
+import points_layers
 import points_losses
 import points_numbers
+import points_reductions
+import points_windows
 import pytest
 import torch
 from derivative_points import TYPES, Case, check, operations
@@ -25,9 +29,23 @@ TABLES: dict[str, list[Case]] = {
     "angles": points_numbers.ANGLES,
     "complex": points_numbers.COMPLEX,
     "losses": points_losses.LOSSES,
+    "extremes": points_reductions.EXTREMES,
+    "sums": points_reductions.SUMS,
+    "spreads": points_reductions.SPREADS,
+    "maxima of windows": points_windows.MAXIMA,
+    "means of windows": points_windows.MEANS,
+    "pads": points_windows.PADS,
+    "convolutions": points_windows.CONVOLUTIONS,
+    "moves": points_indexing.MOVES,
+    "indexing": points_indexing.INDEXING,
+    "products": points_layers.PRODUCTS,
+    "norms": points_layers.NORMS,
+    "bags": points_layers.BAGS,
+    "classes": points_layers.CLASSES,
 }
 #: The modules of the importer of which every operation has points.
-FAMILIES = ("ops_elementwise", "ops_numbers", "ops_trigonometric")
+FAMILIES = ("ops_elementwise", "ops_numbers", "ops_trigonometric", "ops_reduce", "ops_windows", "ops_scatter",
+            "ops_shape", "ops_layers", "ops_loss", "ops_resize")
 #: Operations whose results are integers or truth values, or that take integers alone.
 WITHOUT_FLOATS = {
     *"eq ne lt le gt ge isnan isinf isfinite signbit logical_not bitwise_not".split(),

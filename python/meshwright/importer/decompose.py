@@ -1,7 +1,10 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Replaces operations without a handler by the operations that PyTorch composes them of."""
+import contextlib
+
 import torch
+from torch._C import DispatchKey
 from torch._decomp import decomposition_table
 from torch._guards import detect_fake_mode
 from torch.utils import _pytree as pytree
@@ -10,6 +13,30 @@ from .derivatives import rule_of, stated
 from .functionalize import functional_graph
 from .names import operation_name
 from .regions import replace
+
+
+#: Operations with a handler that PyTorch composes of others by itself, where gradients are on.
+_WHOLE = (torch.ops.aten.multi_margin_loss.default,
+          torch.ops.aten.multilabel_margin_loss_forward.default)
+
+
+@contextlib.contextmanager
+def kept_whole():
+    """Within it, a trace keeps the operations of `_WHOLE`."""
+    kernels = [(op, op.py_kernels.pop(DispatchKey.Autograd, None)) for op in _WHOLE]
+
+    def forget():
+        for op in _WHOLE:
+            op._dispatch_cache.clear()
+
+    forget()
+    try:
+        yield
+    finally:
+        for op, kernel in kernels:
+            if kernel is not None:
+                op.py_kernels[DispatchKey.Autograd] = kernel
+        forget()
 
 
 def take_apart(graph: torch.fx.Graph, has_handler, training: bool):

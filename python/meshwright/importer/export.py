@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from .decompose import take_apart
+from .decompose import kept_whole, take_apart
 from .errors import Diagnostic, ImportFailed
 from .functionalize import functionalize, writes_to_arguments, written_placeholders
 from .locations import Locations, is_model_file
@@ -153,7 +153,8 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
                 if not (writes or is_special) and not all(covers(node) for node in program.graph.nodes):
                     # Traces it all again.
                     program.graph_module.recompile()
-                    program = program.run_decompositions({})
+                    with kept_whole():
+                        program = program.run_decompositions({})
                 take_apart(program.graph, has_handler, training)
                 program.graph.eliminate_dead_code()
         except ImportFailed:
