@@ -8,6 +8,8 @@ over random inputs on one rank.
 
 - products: rows of `steps` numbers times 200 columns.
 - attention: gradients of queries, keys and values, for scores of several scales.
+- one projection: gradients of attention's weights where queries are keys, the largest error relative
+  to the largest entry. Scores of a token with itself are about the scale times the root of 64.
 
     PYTHONPATH=build/python python bench/accuracy.py [--repeats 9] [--json FILE]
 """
@@ -53,9 +55,22 @@ class Attention(nn.Module):
         return (result * by).sum()
 
 
-def gradients(net, by, dtype):
+class OneProjection(nn.Module):
+    def __init__(self, size, scale):
+        super().__init__()
+        self.qk, self.v = (nn.Linear(size, size, bias=False) for _ in range(2))
+        self.qk.weight.data.normal_(std=(scale / size) ** 0.5)
+
+    def forward(self, x, by):
+        k, v = self.qk(x)[:, None], self.v(x)[:, None]
+        scores = k @ k.mT / k.shape[-1] ** 0.5
+        scores = scores.masked_fill(~torch.ones(scores.shape[-2:]).tril().bool(), -torch.inf)
+        return ((scores.softmax(-1) @ v)[:, 0] * by).sum()
+
+
+def gradients(net, inputs, dtype):
     net = copy.deepcopy(net).to(dtype)
-    net(by.to(dtype)).backward()
+    net(*(x.to(dtype) for x in inputs)).backward()
     return {name: p.grad for name, p in net.named_parameters()}
 
 
@@ -66,11 +81,27 @@ def attention(repeats):
             net, by = Attention(tokens, size, scale), torch.randn(1, 2, tokens, size)
             model = mw.from_torch(net, (by,), training=True).differentiate()
             got = dict(zip(model.outputs, model.parallelize(mesh={"tp": 1}).run(by), strict=True))
-            want, own = gradients(net, by, torch.float64), gradients(net, by, torch.float32)
+            want, own = gradients(net, (by,), torch.float64), gradients(net, (by,), torch.float32)
             for name, pairs in found.items():
                 pairs.append((error(got[f"grad.{name}"], want[name]), error(own[name], want[name])))
         for name, pairs in found.items():
             yield f"attention, gradient of {name}, {tokens} x {size}, scale {scale}", pairs
+
+
+def one_projection(repeats):
+    for tokens, size, scale in ((33, 64, 1), (33, 64, 10), (33, 64, 100), (256, 64, 10)):
+        pairs = []
+        for _ in range(repeats):
+            net = OneProjection(size, scale)
+            inputs = torch.randn(2, tokens, size), torch.randn(2, tokens, size)
+            model = mw.from_torch(net, inputs, training=True).differentiate()
+            got = dict(zip(model.outputs, model.parallelize(mesh={"tp": 1}).run(*inputs), strict=True))
+            want, own = gradients(net, inputs, torch.float64), gradients(net, inputs, torch.float32)
+            largest = max(w.abs().max() for w in want.values())
+            pairs.append(tuple(
+                max(float((side[at + name].double() - w).abs().max() / largest) for name, w in want.items())
+                for side, at in ((got, "grad."), (own, ""))))
+        yield f"one projection, {tokens} x {size}, scale {scale}", pairs
 
 
 def main():
@@ -81,7 +112,7 @@ def main():
     torch.manual_seed(0)
     rows = []
     print(f"{'':<52} {'ours':>8} {'PyTorch':>8} {'ratio':>6}")
-    for cases in (products, attention):
+    for cases in (products, attention, one_projection):
         for name, pairs in cases(options.repeats):
             ours, theirs = (statistics.median(side) for side in zip(*pairs, strict=True))
             ratio = statistics.median(a / b for a, b in pairs)

@@ -63,7 +63,7 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const l
 ///  - nn.id is an i64 integer and nn.stage a string that is not empty, both on an
 ///    operation inside a function;
 ///  - nn.table_rows is an i64 integer from 1 on, on an op that takes an offset;
-///  - nn.whole_keys is a unit attribute on an nn.attention;
+///  - nn.whole_keys is a unit attribute on an nn.attention or nn.attention_grad;
 ///  - nn.backward is a unit attribute on an operation inside a function;
 ///  - nn.repeat is on a function, with the name of another one, a number of times and names of outputs;
 ///  - attributes of arguments and results stand on none;
@@ -77,8 +77,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   if (attribute.getName() == kStageAttr)
     return verifyName(op, attribute, "an operation");
   if (attribute.getName() == kWholeKeysAttr || attribute.getName() == kBackwardAttr) {
-    if (attribute.getName() == kWholeKeysAttr && !isa<AttentionOp>(op))
-      return op->emitOpError("expected nn.whole_keys on an nn.attention");
+    if (attribute.getName() == kWholeKeysAttr && !isa<AttentionOp, AttentionGradOp>(op))
+      return op->emitOpError("expected nn.whole_keys on an nn.attention or nn.attention_grad");
     if (!isa<UnitAttr>(attribute.getValue()))
       return op->emitOpError() << "expected " << attribute.getName().strref()
                                << " to be a unit attribute, got " << attribute.getValue();

@@ -106,6 +106,9 @@ FailureOr<const LayoutFactor *> RuleTransfer::getShardedKeys(nn::ScoresOpInterfa
                                   1));
     sharded = &piece;
   }
+  if (sharded && isa<nn::AttentionGradOp>(op) && op->hasAttr(nn::NnDialect::kWholeKeysAttr))
+    return LogicalResult(report(
+        context, "has nn.whole_keys, and keys sharded over " + toString(sharded->axes, mesh), 1));
   // Without a ring, the gradients of sharded keys are sums as the rule says.
   if (!sharded || (isa<nn::AttentionGradOp>(op) && !getRingFactors()))
     return nullptr;

@@ -80,6 +80,9 @@ static LogicalResult differentiateAttention(AttentionOp op, Vjp &vjp) {
       op.getDropRows(), op.getDropKeys(), op.getSeed(), op.getStep(), op.getLse(), delta, cotangent, op.getScaleAttr(), op.getCausalAttr(), op.getWindowLeftAttr(),
       op.getWindowRightAttr(), op.getKvLengthAttr(), op.getSoftCapAttr(), op.getDropoutAttr(),
       op.getStreamAttr());
+  // The gradients of a query's scores then add up to zero.
+  if (!vjp.getCotangent(1))
+    grad->setAttr(NnDialect::kWholeKeysAttr, w.getBuilder().getUnitAttr());
   Value gradients[] = {grad.getQueryGrad(), grad.getKeyGrad(), grad.getValueGrad()};
   for (auto [i, gradient] : llvm::enumerate(gradients))
     if (vjp.wants(i))

@@ -517,6 +517,10 @@ LogicalResult Partitioner::partition(Operation *op) {
   }
   bool isPartOfTable = addTableOffset(op, assignment, types, operands);
   Operation *local = emit(op, operands, types);
+  if (isa<nn::AttentionGradOp>(op) &&
+      llvm::any_of(assignment[rule.operands[1][2].front()],
+                   [](const AxisList &axes) { return !axes.empty(); }))
+    local->removeAttr(nn::NnDialect::kWholeKeysAttr);
   if (isPartOfTable)
     if (std::optional<int64_t> rows = nn::getTableRows(cast<LookupOpInterface>(op)))
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));

@@ -1221,7 +1221,7 @@ func.func @stage_of_function(%x: tensor<2xf32>) attributes {nn.stage = "encoder"
 // -----
 
 func.func @whole_keys(%x: tensor<2xf32>) {
-  // expected-error@+1 {{expected nn.whole_keys on an nn.attention}}
+  // expected-error@+1 {{expected nn.whole_keys on an nn.attention or nn.attention_grad}}
   %0 = nn.neg %x {nn.whole_keys} : tensor<2xf32>
   return
 }

@@ -4,98 +4,21 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
-//
-// The kernel of nn.attention_grad. It computes the scores again, block by block, with queries as
-// lanes as the forward kernel does (AttentionPanels.h).
-//
-// An item (`emitItem`) is all rows that add to the same gradients of keys, values and bias: the
-// query heads of a key head, or more heads and rows of the batch if the bias broadcasts over
-// them. So one thread adds to each element, always in the same order, and the results of two runs
-// have the same bits. For each block of rows (`emitRows`) and each block of keys that any of them
-// sees (`emitBlock`):
-//
-// 1. `emitPanel` computes a panel's scores and their cotangents, turns them into weights p and
-//    gradients ds, and adds to the gradients of the queries, which stay in the workspace.
-//    Where instructions multiply pairs of bf16, p and ds become bf16 here (`storeWeights`).
-// 2. `emitKeyGradients` adds ds^T q and p^T do to the gradients of keys and values, which are in
-//    memory. Features are lanes.
-//
-//===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Cpu/AttentionPanels.h"
+#include "meshwright/lib/Codegen/Cpu/AttentionGradient.h"
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 
-#include "mlir/Dialect/LLVMIR/LLVMDialect.h"
-#include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 
-#include <cmath>
 #include <limits>
 
 using namespace mlir;
 
 namespace meshwright::lower {
 
-namespace {
-class AttentionGradient final : public AttentionPanels {
-public:
-  explicit AttentionGradient(const AttentionKernel &kernel);
-
-  int64_t getItems() const override { return batchItems * headItems; }
-
-private:
-  void emitItem(Value item) override;
-  /// Emits the gradients that a key head of a row of the batch adds to.
-  void emitKeyHead(Value batchRow, Value keyHead);
-  /// Emits what the present block of rows adds.
-  void emitRows();
-  void emitBlock();
-  void emitPanel(Value panel);
-  void emitGradients(Value panel);
-  void addToBias(Value panel, Value count);
-  /// Emits the stores of p and of ds for the products.
-  void storeWeights(Value row, int64_t vector, Value weight, Value gradient);
-  /// Pairs the gradients of consecutive keys.
-  void pairGradients();
-
-  /// Gradients of keys or values: sums over the block's rows of a weight, which has a row for each
-  /// key, times a row of queries or cotangents.
-  struct KeyGradient {
-    const Region &weights;
-    /// The first element, or pair of elements, of the block's first row.
-    Value rows, base;
-    int64_t columns;
-    Value target, targetBase;
-  };
-  void emitKeyGradients(const KeyGradient &gradient);
-  /// Emits a tile of keys and columns: `count` vectors of `size` lanes.
-  void emitKeyTile(const KeyGradient &gradient, int64_t keys, Value firstRow, Value column,
-                   int64_t count, int64_t size);
-
-  /// Packs what is subtracted from the scores of each row, its factor, and delta.
-  void packRowScalars();
-  /// Copies the rows of queries or cotangents, widened or as pairs.
-  void copyRows(Value source, int64_t columns, const Region &region);
-  void fill(Value buffer, Value first, Value count);
-
-  nn::AttentionGradOp grad;
-  int64_t batchItems, headItems, scoreRows, outSteps;
-
-  /// Cotangents of the block's rows as panels; cotangents of scores, then ds; ds before the cap
-  /// and the scale, for the bias; gradients of the queries.
-  Region outPanels, gradients, biasGradients, queryGradients;
-  /// In bf16: p and ds of all panels with a row for each key, ds of a panel as pairs of keys.
-  Region weightRows, gradientRows, gradientPairs;
-  /// For each row what is subtracted from its scores, the exponent that remains, and delta.
-  Region shifts, rests, deltas;
-  /// The rows of each panel that see a key of the block.
-  Region counts;
-  /// Widened rows, or pairs of rows; pairs of keys.
-  Region queryRows, outRows, keyPairs;
-  /// Where the rows of p and ds of the present panel begin.
-  Value rowsBase;
-};
-} // namespace
+/// The most bytes of weights, and of their cotangents, of a block of rows. Rows that see more keys
+/// do not balance delta.
+static constexpr int64_t kMostBalancedBytes = int64_t(1) << 21;
 
 AttentionGradient::AttentionGradient(const AttentionKernel &kernel)
     : AttentionPanels(kernel), grad(cast<nn::AttentionGradOp>(op.getOperation())) {
@@ -109,12 +32,26 @@ AttentionGradient::AttentionGradient(const AttentionKernel &kernel)
   outSteps = plan.usesDot ? plan.valueFeatures / 2 : plan.valueFeatures;
   // Products of pairs read copies, so only one panel has scores at a time.
   int64_t columns = plan.usesDot ? width : plan.blockRows;
+  int64_t blocks = llvm::divideCeil(plan.keys, plan.blockKeys);
+  int64_t bytes = blocks * scoreRows * columns * (compute.getIntOrFloatBitWidth() / 8);
+  // The rounding of narrow elements is far above that of delta.
+  balances = plan.element == compute && bytes <= kMostBalancedBytes;
+  if (balances)
+    columns *= std::max<int64_t>(blocks, 1);
   reserve(queryPanels, featureSteps * plan.blockRows, step);
   reserve(outPanels, outSteps * plan.blockRows, step);
   reserve(scores, scoreRows * columns, compute);
   reserve(gradients, scoreRows * columns, compute);
   if (hasBias)
-    reserve(biasGradients, scoreRows * columns, compute);
+    reserve(biasGradients, scoreRows * (plan.usesDot ? width : plan.blockRows), compute);
+  if (balances)
+    reserve(corrections, plan.blockRows, compute);
+  if (balances && !hasAllKeys()) {
+    reserve(largest, plan.blockRows, compute);
+    reserve(totals, plan.blockRows, compute);
+  }
+  if (balances && op.getSoftCap())
+    reserve(slopes, scoreRows * columns, compute);
   if (plan.usesDot) {
     reserve(weightRows, scoreRows * plan.blockRows, plan.element);
     reserve(gradientRows, scoreRows * plan.blockRows, plan.element);
@@ -126,7 +63,7 @@ AttentionGradient::AttentionGradient(const AttentionKernel &kernel)
   if (hasWideLogSumExp(op))
     reserve(rests, plan.blockRows, compute);
   reserve(deltas, plan.blockRows, compute);
-  reserve(counts, panels, b.getI64Type());
+  reserve(counts, balances ? panels * std::max<int64_t>(blocks, 1) : panels, b.getI64Type());
   if (isWidened || plan.usesDot) {
     int64_t rows = plan.usesDot ? plan.blockRows / 2 : plan.blockRows;
     reserve(queryRows, rows * plan.features, step);
@@ -188,152 +125,6 @@ void AttentionGradient::packRowScalars() {
 }
 
 //===----------------------------------------------------------------------===//
-// Gradients of scores
-//===----------------------------------------------------------------------===//
-
-/// Turns scores into weights, and their cotangents into gradients.
-void AttentionGradient::emitGradients(Value panel) {
-  SmallVector<Value> shiftOf, restOf, deltaOf;
-  for (int64_t v = 0; v < vectors; ++v) {
-    Value place = mul(getGroup(panel, v), plan.lanes);
-    shiftOf.push_back(load(shifts.buffer, place));
-    restOf.push_back(rests.buffer ? load(rests.buffer, place) : Value());
-    deltaOf.push_back(load(deltas.buffer, place));
-  }
-  double scale = op.getScale().convertToDouble();
-  visitMasked(panel, {}, [&](Value row, int64_t v, Value capped, Value score, Value) {
-    Value exponent = arith::SubFOp::create(b, score, shiftOf[v]);
-    if (getUnit() != M_LOG2E)
-      exponent = arith::MulFOp::create(b, exponent, getSplat(M_LOG2E));
-    if (restOf[v])
-      exponent = arith::SubFOp::create(b, exponent, restOf[v]);
-    // No weight is above 1, for any log-sum-exp in padding.
-    Value isAbove = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, exponent, getSplat(0));
-    exponent = arith::SelectOp::create(b, isAbove, getSplat(0), exponent);
-    Value weight = exp2(exponent);
-    auto dropped = [&](Value x) { return drop(panel, row, v, x, getKeptFactor(op)); };
-    Value gradient = dropped(load(gradients.buffer, atScore(row, v)));
-    gradient = arith::SubFOp::create(b, gradient, deltaOf[v]);
-    gradient = arith::MulFOp::create(b, weight, gradient);
-    if (biasGrad)
-      store(gradient, biasGradients.buffer, atScore(row, v));
-    if (auto limit = op.getSoftCap()) {
-      // The derivative of c tanh(x / c).
-      Value slope = arith::MulFOp::create(
-          b, capped, getSplat(1 / (limit->convertToDouble() * getUnit())));
-      slope = arith::SubFOp::create(b, getSplat(1), arith::MulFOp::create(b, slope, slope));
-      gradient = arith::MulFOp::create(b, gradient, slope);
-    }
-    storeWeights(row, v, dropped(weight), arith::MulFOp::create(b, gradient, getSplat(scale)));
-    return Value();
-  });
-}
-
-void AttentionGradient::storeWeights(Value row, int64_t vector, Value weight, Value gradient) {
-  if (!plan.usesDot) {
-    store(weight, scores.buffer, atScore(row, vector));
-    store(gradient, gradients.buffer, atScore(row, vector));
-    return;
-  }
-  Value place = add(rowsBase, at(row, vector));
-  store(narrow(weight), weightRows.buffer, place);
-  store(narrow(gradient), gradientRows.buffer, place);
-}
-
-void AttentionGradient::pairGradients() {
-  auto getRow = [&](Value row, int64_t v) { return add(rowsBase, at(row, v)); };
-  // The last pair may contain one row behind the last key.
-  Value zeros = arith::ConstantOp::create(b, b.getZeroAttr(getVector(plan.lanes, plan.element)));
-  for (int64_t v = 0; v < vectors; ++v)
-    store(zeros, gradientRows.buffer, getRow(to, v));
-  loop(from, to, 2, [&](Value row) {
-    for (int64_t v = 0; v < vectors; ++v) {
-      Value lower = load(gradientRows.buffer, getRow(row, v));
-      Value upper = load(gradientRows.buffer, getRow(add(row, 1), v));
-      store(emitPairs(lower, upper), gradientPairs.buffer, at(div(row, 2), v));
-    }
-  });
-}
-
-void AttentionGradient::addToBias(Value panel, Value count) {
-  Value base =
-      add(mul(batchIndex, biasStrides[0]), mul(rem(unit, plan.queryHeads), biasStrides[1]));
-  Value first = add(firstRow, mul(panel, width));
-  auto getGradient = [&](Value row, Value i) {
-    return loadScalar(biasGradients.buffer, add(atScore(row, 0), i));
-  };
-  auto addGradient = [&](Value row, Value i, Value gradient) {
-    Value place = add(base, add(mul(add(first, i), biasStrides[2]),
-                                mul(add(firstKey, row), biasStrides[3])));
-    Value sum = arith::AddFOp::create(b, loadScalar(biasGrad, place), gradient);
-    memref::StoreOp::create(b, sum, biasGrad, place);
-  };
-  // Where the bias broadcasts, the panel is summed separately, which keeps long sums exact.
-  auto sum = [&](Value begin, Value end, Value init, function_ref<Value(Value, Value)> next) {
-    return loop(begin, end, 1, init, [&](Value i, ValueRange known) {
-             return SmallVector<Value>{next(i, known[0])};
-           }).front();
-  };
-  auto sumRows = [&](Value row, Value init) {
-    return sum(getIndex(0), count, init, [&](Value i, Value known) -> Value {
-      return arith::AddFOp::create(b, known, getGradient(row, i));
-    });
-  };
-  Value zero = getScalar(0);
-  if (!biasStrides[2] && !biasStrides[3])
-    return addGradient(from, getIndex(0), sum(from, to, zero, sumRows));
-  if (!biasStrides[2])
-    return loop(from, to, 1,
-                [&](Value row) { addGradient(row, getIndex(0), sumRows(row, zero)); });
-  if (!biasStrides[3])
-    return loop(getIndex(0), count, 1, [&](Value i) {
-      addGradient(from, i, sum(from, to, zero, [&](Value row, Value known) -> Value {
-                    return arith::AddFOp::create(b, known, getGradient(row, i));
-                  }));
-    });
-  loop(from, to, 1, [&](Value row) {
-    loop(getIndex(0), count, 1, [&](Value i) { addGradient(row, i, getGradient(row, i)); });
-  });
-}
-
-void AttentionGradient::emitPanel(Value panel) {
-  rowsBase = mul(panel, scoreRows * width);
-  scoresBase = plan.usesDot ? Value() : rowsBase;
-  auto setCount = [&](Value count) {
-    memref::StoreOp::create(b, arith::IndexCastOp::create(b, b.getI64Type(), count), counts.buffer,
-                            panel);
-  };
-  auto emitAll = [&] {
-    Value count = min(sub(numRows, mul(panel, width)), width);
-    setCount(count);
-    emitScores(panel);
-    emitPanelProduct({value, valueBase, plan.valueFeatures, valueBlock, outPanels, outSteps,
-                      gradients, std::nullopt},
-                     panel);
-    emitGradients(panel);
-    if (biasGrad)
-      addToBias(panel, count);
-    auto addTo = [&](Value before, int64_t, Value sum) -> Value {
-      return arith::AddFOp::create(b, before, sum);
-    };
-    if (plan.usesDot) {
-      pairGradients();
-      return emitColumnProduct({keyPairs.buffer, getIndex(0), plan.features, gradientPairs.buffer,
-                                queryGradients, div(from, 2), div(add(to, 1), 2)},
-                               panel, addTo);
-    }
-    Value keys = isWidened ? keyBlock.buffer : key;
-    Value base = isWidened ? getIndex(0) : getFirstKey();
-    emitColumnProduct({keys, base, plan.features, gradients.buffer, queryGradients, from, to},
-                      panel, addTo);
-  };
-  if (!biasBlock.buffer)
-    return emitAll();
-  packBias(panel);
-  when(isOpen(), emitAll, [&] { setCount(getIndex(0)); });
-}
-
-//===----------------------------------------------------------------------===//
 // Gradients of keys and values
 //===----------------------------------------------------------------------===//
 
@@ -342,10 +133,12 @@ void AttentionGradient::emitKeyTile(const KeyGradient &gradient, int64_t keys, V
   SmallVector<Value> sums(keys * count, getSplat(0));
   sums = loop(getIndex(0), numPanels, 1, sums, [&](Value panel, ValueRange before) {
     Value base = mul(panel, scoreRows * width);
+    if (balances)
+      base = add(blockBase, base);
     SmallVector<Value> places;
     for (int64_t i = 0; i < keys; ++i)
       places.push_back(add(base, mul(add(row, i), width)));
-    Value steps = arith::IndexCastOp::create(b, b.getIndexType(), loadScalar(counts.buffer, panel));
+    Value steps = getCount(panel);
     int64_t stepsOfPanel = width;
     if (plan.usesDot) {
       steps = div(add(steps, 1), 2);
@@ -403,7 +196,7 @@ void AttentionGradient::emitKeyGradients(const KeyGradient &gradient) {
 // Blocks and items
 //===----------------------------------------------------------------------===//
 
-void AttentionGradient::emitBlock() {
+void AttentionGradient::emitBlock(function_ref<void(Value)> panel, function_ref<void()> block) {
   widenKeysAndValues();
   if (plan.usesDot)
     packPairs(key, plan.features, getFirstKey(), numKeys, keyPairs);
@@ -418,19 +211,42 @@ void AttentionGradient::emitBlock() {
       from = mul(div(from, 2), 2);
   }
   when(isBelow(from, to), [&] {
-    loop(getIndex(0), numPanels, 1, [&](Value panel) { emitPanel(panel); });
+    loop(getIndex(0), numPanels, 1, panel);
     scoresBase = Value();
-    Value row = add(mul(unit, plan.rows), firstRow);
-    auto getRows = [&](Value source, const Region &copies, int64_t columns) {
-      return copies.buffer ? std::pair(copies.buffer, getIndex(0))
-                           : std::pair(source, mul(row, columns));
-    };
-    const Region &weights = plan.usesDot ? weightRows : scores;
-    const Region &scoreGradients = plan.usesDot ? gradientRows : gradients;
-    auto [outs, outBase] = getRows(cotangent, outRows, plan.valueFeatures);
-    emitKeyGradients({weights, outs, outBase, plan.valueFeatures, valueGrad, valueBase});
-    auto [queries, queryBase] = getRows(query, queryRows, plan.features);
-    emitKeyGradients({scoreGradients, queries, queryBase, plan.features, keyGrad, keyBase});
+    if (block)
+      block();
+  });
+}
+
+void AttentionGradient::emitBlockGradients() {
+  Value row = add(mul(unit, plan.rows), firstRow);
+  auto getRows = [&](Value source, const Region &copies, int64_t columns) {
+    return copies.buffer ? std::pair(copies.buffer, getIndex(0))
+                         : std::pair(source, mul(row, columns));
+  };
+  const Region &weights = plan.usesDot ? weightRows : scores;
+  const Region &scoreGradients = plan.usesDot ? gradientRows : gradients;
+  auto [outs, outBase] = getRows(cotangent, outRows, plan.valueFeatures);
+  emitKeyGradients({weights, outs, outBase, plan.valueFeatures, valueGrad, valueBase});
+  auto [queries, queryBase] = getRows(query, queryRows, plan.features);
+  emitKeyGradients({scoreGradients, queries, queryBase, plan.features, keyGrad, keyBase});
+}
+
+void AttentionGradient::emitBlocks(Value first, Value last, function_ref<void(Value)> panel,
+                                   function_ref<void()> block) {
+  loop(first, last, plan.blockKeys, [&](Value k) {
+    firstKey = k;
+    numKeys = min(sub(last, k), plan.blockKeys);
+    blockBase = countsBase = getIndex(0);
+    if (balances) {
+      Value number = div(sub(k, first), plan.blockKeys);
+      blockBase = mul(number, scoreRows * plan.blockRows);
+      countsBase = mul(number, plan.blockRows / width);
+    }
+    if (!plan.isPositional() || plan.isOrdered())
+      return emitBlock(panel, block);
+    keyBounds = getKeyBounds();
+    when(isSeen(queryBounds, keyBounds), [&] { emitBlock(panel, block); });
   });
 }
 
@@ -456,14 +272,25 @@ void AttentionGradient::emitRows() {
     if (plan.left)
       first = max(first, sub(firstRow, getIndex(*plan.left)));
   }
-  loop(first, last, plan.blockKeys, [&](Value k) {
-    firstKey = k;
-    numKeys = min(sub(last, k), plan.blockKeys);
-    if (!plan.isPositional() || plan.isOrdered())
-      return emitBlock();
-    keyBounds = getKeyBounds();
-    when(isSeen(queryBounds, keyBounds), [&] { emitBlock(); });
-  });
+  auto emitGradientsOfBlock = [&] { emitBlockGradients(); };
+  auto emitWeightsOfPanel = [&](Value panel) { emitWeights(panel); };
+  if (!balances) {
+    emitBlocks(first, last, emitWeightsOfPanel, emitGradientsOfBlock);
+  } else {
+    for (const Region *region : {&corrections, &largest, &totals})
+      if (region->buffer)
+        fill(region->buffer, getIndex(0), mul(numPanels, width));
+    emitBlocks(first, last, emitWeightsOfPanel, nullptr);
+    emitCorrections();
+    auto emitPanel = [&](Value panel) {
+      startPanel(panel);
+      when(isBelow(getIndex(0), getCount(panel)), [&] {
+        emitBalancedGradients(panel);
+        emitPanelGradients(panel);
+      });
+    };
+    emitBlocks(first, last, emitPanel, emitGradientsOfBlock);
+  }
   emitResult(queryGradients, plan.features, queryGrad, nullptr);
 }
 
