@@ -173,7 +173,7 @@ class Emitter:
             return " like ".join(names), {}
         if op == "iota":
             return f"dim {a['dim']}", {}
-        if op in ("cumsum", "softmax", "concat", "gather", "take_along", "index_copy"):
+        if op in ("cumsum", "softmax", "concat", "gather", "take_along", "index_copy", "scatter_add"):
             return f"{plain} dim {a['dim']}", {}
         if op == "cross_entropy":
             flags = {key: f"{a[key]} : i64" if key == "ignore_index" else

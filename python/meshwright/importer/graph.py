@@ -288,6 +288,12 @@ class Builder:
     def embedding(self, ids: Node, table: Node) -> Node:
         return self.make("embedding", [ids, table], ids.shape + (table.shape[1],), table.dtype)
 
+    def scatter_add(self, updates: Node, indices: Node, rows: int) -> Node:
+        """Sums of rows of `updates` in `rows` rows, by index."""
+        shape = (rows,) + updates.shape[indices.rank:]
+        dtype = "f32" if updates.dtype in ("bf16", "f16") else updates.dtype
+        return self.make("scatter_add", [updates, indices], shape, dtype, dim=0)
+
     def reduce(self, kind: str, x: Node, dims, keep_dims: bool) -> Node:
         dims = sorted(d % x.rank for d in dims)
         shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keep_dims else \

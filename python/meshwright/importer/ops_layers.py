@@ -390,6 +390,10 @@ def bags_of_rows(c, table, ids, offsets, scale=False, mode=0, sparse=False, weig
     bags, length = _bags(ids, offsets, include_last)
     ids = build.reshape(ids, (bags, length))
     rows = build.embedding(ids, table)
+    if scale and c.exported.training:
+        # PyTorch divides the gradient of a row by the count of another row.
+        raise Uncovered("embedding_bag with scale_grad_by_freq is not covered in training: expected "
+                        "an embedding, and a sum or a mean over the rows of a bag")
     if weights is not None:
         rows = build.binary("mul", rows, build.reshape(weights, (bags, length, 1)))
     if padding < 0:

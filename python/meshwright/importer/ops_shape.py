@@ -266,6 +266,7 @@ def diagonal_of(c, x: Node, offset: int, dim1: int, dim2: int) -> Node:
 
 @aten("embedding")
 def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
+    """A sparse gradient has the values of a dense one."""
     trains_all = not c.exported.training or padding_idx < 0
     if isinstance(ids.form, Dense):  # positions: rows of the table, often consecutive ones
         small = c.build.static(ids.form, ids.form.tensor.shape, ids.dtype)
@@ -274,12 +275,32 @@ def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
         trains_all = trains_all or known.device.type != "meta" and padding_idx not in known
     else:
         rows = c.build.embedding(ids, table)
+    if scale:
+        rows = scaled_by_frequency(c, rows, ids, table)
     if trains_all:
         return rows
     # The row of the padding is not trained.
     is_padding = c.build.compare("eq", ids, c.build.scalar(padding_idx, ids.dtype))
     is_padding = c.build.reshape(is_padding, ids.shape + (1,))
     return c.build.select(is_padding, c.stopped(rows), rows)
+
+
+def scaled_by_frequency(c: Convert, rows: Node, ids: Node, table: Node) -> Node:
+    """Rows of a table by `ids`. The derivative of a row of the table is divided by the number of ids
+    of this call that name it."""
+    if not c.exported.training or not numel(ids.shape):
+        return rows
+    ones = c.build.broadcast(c.build.scalar(1.0, "f32"), ids.shape)
+    counts = c.build.scatter_add(ones, ids, table.shape[0])
+    share = c.build.binary("div", c.build.scalar(1.0, "f32"), c.build.gather(counts, ids, 0))
+    # The first term is the value, and the second one, which is zero, has the derivative.
+    fixed = c.stopped(rows)
+    wide = lambda x: c.build.cast(x, "f64" if x.dtype == "f64" else "f32")
+    change = c.build.binary("sub", wide(rows), wide(fixed))
+    share = c.build.broadcast(c.build.reshape(c.build.cast(share, change.dtype), ids.shape + (1,)),
+                              rows.shape)
+    change = c.build.cast(c.build.binary("mul", change, share), rows.dtype)
+    return c.build.binary("add", fixed, change)
 
 
 @aten("index_select")
