@@ -110,7 +110,7 @@ def load_gradient(dtype, shapes, scale):
     arguments = ", ".join(f'%a{i}: {t} {{nn.input = "a{i}"}}' for i, t in enumerate(types))
     outputs = ", ".join(f'{t} {{nn.output = "r{i}"}}' for i, t in enumerate(results))
     text = f"""func.func @main({arguments}) -> ({outputs}) {{
-      %r:3 = nn.attention_grad %a0, %a1, %a2 lse %a3 delta %a4 cotangent %a5 scale {scale!r} {{causal}} : ({", ".join(types)}) -> ({", ".join(results)})
+      %r:3 = nn.attention_grad %a0, %a1, %a2 lse %a3 delta %a4 cotangent %a5 scale {scale!r} {{causal, nn.whole_keys}} : ({", ".join(types)}) -> ({", ".join(results)})
       return %r#0, %r#1, %r#2 : {", ".join(results)}
     }}"""
     with tempfile.TemporaryDirectory() as folder:

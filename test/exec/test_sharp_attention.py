@@ -103,7 +103,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 def test_forms(form):
     torch.manual_seed(0)
-    check(Shared(10, **FORMS[form]), meshes=["one rank", "tp=2"])
+    check(Shared(10, 32, **FORMS[form]), meshes=["one rank", "tp=2"])
 
 
 def test_several_blocks():

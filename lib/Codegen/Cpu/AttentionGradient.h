@@ -58,7 +58,10 @@ private:
   /// Turns scores into weights, and either their cotangents into gradients or, where delta is
   /// balanced, the sum of both into a correction of delta.
   void emitSoftmax(Value panel);
-  void addToCorrections(Value panel);
+  /// Adds to a region with a number for each row.
+  void addToRows(const Region &region, Value panel, int64_t vector, Value sum);
+  /// Adds to the sums of p, and to the largest dp - delta.
+  void measureRows(Value panel);
   void emitCorrections();
   void emitBalancedGradients(Value panel);
   void emitPanelGradients(Value panel);

@@ -25,7 +25,9 @@ void AttentionGradient::emitSoftmax(Value panel) {
     restOf.push_back(rests.buffer ? load(rests.buffer, place) : Value());
     deltaOf.push_back(load(deltas.buffer, place));
   }
-  visitMasked(panel, {}, [&](Value row, int64_t v, Value capped, Value score, Value) {
+  SmallVector<Value> zeros(balances ? vectors : 0, getSplat(0));
+  SmallVector<Value> sums = visitMasked(panel, zeros, [&](Value row, int64_t v, Value capped,
+                                                          Value score, Value known) -> Value {
     Value exponent = arith::SubFOp::create(b, score, shiftOf[v]);
     if (getUnit() != M_LOG2E)
       exponent = arith::MulFOp::create(b, exponent, getSplat(M_LOG2E));
@@ -55,6 +57,7 @@ void AttentionGradient::emitSoftmax(Value panel) {
       Value isHidden = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, score, lowest);
       difference = arith::SelectOp::create(b, isHidden, getSplat(0), difference);
     }
+    Value sum = fma(weight, difference, known);
     // A dropped weight is stored as a negative number.
     if (dropRows)
       weight = arith::SubFOp::create(b, drop(panel, row, v, weight, 2), weight);
@@ -62,40 +65,35 @@ void AttentionGradient::emitSoftmax(Value panel) {
     store(difference, gradients.buffer, atScore(row, v));
     if (slope)
       store(slope, slopes.buffer, atScore(row, v));
-    return Value();
+    return sum;
   });
+  for (auto [v, sum] : llvm::enumerate(sums))
+    addToRows(corrections, panel, v, sum);
 }
 
-void AttentionGradient::addToCorrections(Value panel) {
-  // For each vector the sum of p (dp - delta); of keys that may be a part, the largest dp - delta
-  // and the sum of p besides.
-  int64_t count = hasAllKeys() ? 1 : 3;
-  SmallVector<Value> before(count * vectors, getSplat(0));
-  SmallVector<Value> sums = loop(from, to, 1, before, [&](Value row, ValueRange known) {
+void AttentionGradient::addToRows(const Region &region, Value panel, int64_t vector, Value sum) {
+  Value place = mul(getGroup(panel, vector), plan.lanes);
+  store(arith::AddFOp::create(b, load(region.buffer, place), sum), region.buffer, place);
+}
+
+void AttentionGradient::measureRows(Value panel) {
+  SmallVector<Value> before(2 * vectors, getSplat(0));
+  SmallVector<Value> found = loop(from, to, 1, before, [&](Value row, ValueRange known) {
     SmallVector<Value> next;
     for (int64_t v = 0; v < vectors; ++v) {
       Value weight = load(scores.buffer, atScore(row, v));
       if (dropRows)
         weight = math::AbsFOp::create(b, weight);
-      Value difference = load(gradients.buffer, atScore(row, v));
-      next.push_back(fma(weight, difference, known[count * v]));
-      if (hasAllKeys())
-        continue;
-      next.push_back(larger(known[count * v + 1], math::AbsFOp::create(b, difference)));
-      next.push_back(arith::AddFOp::create(b, known[count * v + 2], weight));
+      next.push_back(arith::AddFOp::create(b, known[2 * v], weight));
+      Value size = math::AbsFOp::create(b, load(gradients.buffer, atScore(row, v)));
+      next.push_back(larger(known[2 * v + 1], size));
     }
     return next;
   });
   for (int64_t v = 0; v < vectors; ++v) {
+    addToRows(totals, panel, v, found[2 * v]);
     Value place = mul(getGroup(panel, v), plan.lanes);
-    auto addTo = [&](const Region &region, Value sum) {
-      store(arith::AddFOp::create(b, load(region.buffer, place), sum), region.buffer, place);
-    };
-    addTo(corrections, sums[count * v]);
-    if (hasAllKeys())
-      continue;
-    store(larger(load(largest.buffer, place), sums[count * v + 1]), largest.buffer, place);
-    addTo(totals, sums[count * v + 2]);
+    store(larger(load(largest.buffer, place), found[2 * v + 1]), largest.buffer, place);
   }
 }
 
@@ -242,10 +240,10 @@ void AttentionGradient::emitWeights(Value panel) {
                       gradients, std::nullopt},
                      panel);
     emitSoftmax(panel);
-    if (balances)
-      addToCorrections(panel);
-    else
+    if (!balances)
       emitPanelGradients(panel);
+    else if (!hasAllKeys())
+      measureRows(panel);
   };
   if (!biasBlock.buffer)
     return emitAll();

@@ -135,7 +135,7 @@ func.func @losses(%w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<4xf32> {nn.
 // CHECK: %[[WO:.*]] = nn.cast %[[O]] : (tensor<1x4x7x8xbf16>) -> tensor<1x4x7x8xf32>
 // CHECK: %[[P:.*]] = nn.mul %[[WD]], %[[WO]]
 // CHECK: %[[S:.*]] = nn.reduce sum %[[P]] dims [3] : (tensor<1x4x7x8xf32>) -> tensor<1x4x7xf32>
-// CHECK: %[[DQ:.*]], %[[DK:.*]], %[[DV:.*]] = nn.attention_grad %arg0, %arg1, %arg1 lse %[[L]] delta %[[S]] cotangent %[[D]] scale 5.000000e-01 {causal} : {{.*}} -> (tensor<1x4x7x8xf32>, tensor<1x2x7x8xf32>, tensor<1x2x7x8xf32>)
+// CHECK: %[[DQ:.*]], %[[DK:.*]], %[[DV:.*]] = nn.attention_grad %arg0, %arg1, %arg1 lse %[[L]] delta %[[S]] cotangent %[[D]] scale 5.000000e-01 {causal, nn.whole_keys} : {{.*}} -> (tensor<1x4x7x8xf32>, tensor<1x2x7x8xf32>, tensor<1x2x7x8xf32>)
 dist.mesh @mesh = <["tp"=2]>
 func.func @attention(%q: tensor<1x4x7x8xbf16> {nn.parameter = "q"}, %k: tensor<1x2x7x8xbf16> {nn.parameter = "k"})
     -> (tensor<1x4x7x8xf32> {nn.output = "grad.q"}, tensor<1x2x7x8xf32> {nn.output = "grad.k"}) {

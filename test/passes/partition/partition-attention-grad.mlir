@@ -43,3 +43,19 @@ func.func @bias(%q: tensor<2x4x7x8xf32> {nn.input = "q", dist.sharding = #dist.s
   %r:4 = nn.attention_grad %q, %k, %v bias %b lse %l delta %d cotangent %c scale 0.5 : (tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<1x4x7x9xf32>, tensor<2x4x7xf32>, tensor<2x4x7xf32>, tensor<2x4x7x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<1x4x7x9xf32>)
   return %r#0, %r#1, %r#2, %r#3 : tensor<2x4x7x8xf32>, tensor<2x2x9x8xf32>, tensor<2x2x9x8xf32>, tensor<1x4x7x9xf32>
 }
+
+// -----
+
+// With keys of its own, a rank does not have all of them.
+
+// CHECK-LABEL: func.func @keys
+// CHECK: nn.attention_grad {{.*}} scale 5.000000e-01 : (tensor<2x4x7x8xf32>, tensor<2x2x4x8xf32>
+dist.mesh @mesh = <["a"=2]>
+func.func @keys(%q: tensor<2x4x7x8xf32> {nn.input = "q"},
+                %k: tensor<2x2x8x8xf32> {nn.input = "k", dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>},
+                %v: tensor<2x2x8x8xf32> {nn.input = "v", dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>},
+                %l: tensor<2x4x7xf32> {nn.input = "l"}, %d: tensor<2x4x7xf32> {nn.input = "d"}, %c: tensor<2x4x7x8xf32> {nn.input = "c"})
+    -> (tensor<2x2x8x8xf32> {nn.output = "dk", dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>}) {
+  %r:3 = nn.attention_grad %q, %k, %v lse %l delta %d cotangent %c scale 0.5 {nn.whole_keys} : (tensor<2x4x7x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x4x7xf32>, tensor<2x4x7xf32>, tensor<2x4x7x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>)
+  return %r#1 : tensor<2x2x8x8xf32>
+}

@@ -82,3 +82,19 @@ func.func @padded_batch_of_bias(
   %s = dist.all_reduce sum %r#3 axes ["dp"] : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32>
   return %s : tensor<1x2x4x4xf32>
 }
+
+// -----
+
+// Keys of one rank that claim to be all of them.
+dist.mesh @mesh = <["a"=2]>
+func.func @whole_keys(
+    %q: tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    // expected-note@below {{operand 1 is from here}}
+    %k: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>, dist.global = tensor<1x2x8x8xf32>},
+    %l: tensor<1x2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x2x8xf32>})
+    -> (tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}], unreduced = {"a"}>, dist.global = tensor<1x2x8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{has nn.whole_keys, and keys sharded over {"a"}}}
+  %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %q scale 0.5 {nn.whole_keys} : (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
+  return %r#0 : tensor<1x2x8x8xf32>
+}
