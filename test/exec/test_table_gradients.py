@@ -80,8 +80,8 @@ def test_gradients(name):
     model = mw.from_torch(net, (IDS,), training=True).differentiate()
     for mesh, options in MESHES.items():
         outputs = dict(zip(model.outputs, model.parallelize(**options).run(IDS), strict=True))
-        assert torch.allclose(outputs[model.outputs[0]].double(), net.double()(IDS), rtol=1e-5), mesh
-        net.float()
+        value = outputs[model.outputs[0]].double()
+        assert torch.allclose(value, copy.deepcopy(net).double()(IDS), rtol=1e-5), mesh
         for parameter, w in want.items():
             error = float((outputs[f"grad.{parameter}"].double() - w).abs().max())
             assert error <= 1e-6 * largest, (mesh, parameter, error, largest)
@@ -113,9 +113,9 @@ def test_microbatches_count_their_own_ids():
 def test_refused():
     """PyTorch divides a bag's gradients by the counts of other rows."""
     net = Bag("sum", scale_grad_by_freq=True)
-    with pytest.raises(mw.Error, match="embedding_bag with scale_grad_by_freq is not covered in training"):
+    with pytest.raises(mw.Error, match="scale_grad_by_freq is not covered in training"):
         mw.from_torch(net, (IDS,), training=True)
     model = mw.from_torch(net, (IDS,))
     assert torch.allclose(model.parallelize(mesh={"tp": 1}).run(IDS)[0], net(IDS))
-    with pytest.raises(mw.Error, match="max_norm|renorm|written"):
+    with pytest.raises(mw.Error, match="written to in place"):
         mw.from_torch(Lookup(max_norm=1.0), (IDS,), training=True)

@@ -286,8 +286,8 @@ def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
 
 
 def scaled_by_frequency(c: Convert, rows: Node, ids: Node, table: Node) -> Node:
-    """Rows of a table by `ids`. The derivative of a row of the table is divided by the number of ids
-    of this call that name it."""
+    """Rows of a table by `ids`. The derivative of a row of the table is divided by the number of
+    ids of this call that name it."""
     if not c.exported.training or not numel(ids.shape):
         return rows
     ones = c.build.broadcast(c.build.scalar(1.0, "f32"), ids.shape)
