@@ -8,6 +8,7 @@ program for each type: the points are parameters, and the loss is a weighted sum
 import contextlib
 import itertools
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -185,12 +186,13 @@ def recorded(visited: set[str]):
 
 
 def operations(cases: list[Case]) -> set[str]:
-    """The names of the operations that an import of the cases in f32 converts or takes apart."""
+    """The names of the operations that an import of the cases in f32 converts or takes apart, and of
+    the ops of the program (`nn.exp`)."""
     visited = set()
     program = Program([case for case in cases if "f32" in case.types], torch.float32)
     with recorded(visited):
-        mw.from_torch(program, (torch.zeros(1),), training=True)
-    return visited
+        model = mw.from_torch(program, (torch.zeros(1),), training=True)
+    return visited | set(re.findall(r"\bnn\.[a-z_]+", model.ir()))
 
 
 def check(cases: list[Case], kind: str, x=None, **options) -> list[str]:

@@ -92,6 +92,7 @@ BOUNDS = [
     without_nan("softshrink", lambda x: F.softshrink(x, 0.5), *bounds(-0.5, 0.5)),
     without_nan("hardshrink at zero", lambda x: F.hardshrink(x, 0.0)),
     without_nan("softshrink at zero", lambda x: F.softshrink(x, 0.0)),
+    Case("aminmax", torch.aminmax, (torch.tensor([0.0, 2.0, -1.0, 2.0, -1.0, -1.0]),)),
     of_one("nan_to_num", lambda x: x.nan_to_num(1.0, 2.0, -3.0)),
     of_one("where", lambda x: torch.where(x > 1, x, 2 * x)),
     of_one("where beside a root", lambda x: torch.where(x > 0, x.sqrt(), 0.0)),

@@ -64,6 +64,8 @@ LOSSES = [
     against("hinge_embedding_loss", lambda x, y: F.hinge_embedding_loss(x, _ones(y), reduction="none"), _PLAIN, _TARGETS),
     Case("margin_ranking_loss", lambda a, b: F.margin_ranking_loss(a, b, torch.ones_like(a), margin=0.5, reduction="none"),
          grid()),
+    Case("dist", lambda a, b: torch.stack([torch.dist(a, b), torch.dist(a, a.detach()), torch.dist(a, b, 1)]),
+         (torch.tensor([0.0, 1.0, 2.0]), torch.tensor([0.0, 3.0, -2.0]))),
     against("kl_div", each(F.kl_div), _PLAIN[:10], _TARGETS),
     against("kl_div, log_target", each(F.kl_div, log_target=True), _PLAIN[:10], [-math.inf, 0.0, -1.0]),
     against("poisson_nll_loss", each(F.poisson_nll_loss), _PLAIN[:10], [0.0, 1.0, 2.0, 3.5]),

@@ -31,6 +31,7 @@ ANGLES = [
     of_one("sinc", torch.sinc),
     *(of_one(name, getattr(torch, name)) for name in
       ("asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh", "lgamma")),
+    of_one("mvlgamma", lambda x: torch.mvlgamma(x.abs() + 1, 2)),
     of_two("atan2", torch.atan2), of_two("hypot", torch.hypot),
     of_one("deg2rad", torch.deg2rad), of_one("rad2deg", torch.rad2deg),
 ]

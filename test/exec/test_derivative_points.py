@@ -5,6 +5,9 @@
 An operation of a family, or one that states its derivative, fails these tests until a table has
 its points.
 """
+import pathlib
+import re
+
 import points_elementwise
 import points_indexing
 import points_layers
@@ -80,6 +83,17 @@ def visited() -> set[str]:
 def test_every_operation_has_points(visited):
     own = {name for name, handler in HANDLERS.items() if handler.__module__.split(".")[-1] in FAMILIES}
     assert sorted(own - visited - WITHOUT_FLOATS - ALIASES) == []
+
+
+def test_every_derivative_of_an_op_has_points(visited):
+    """The elementwise ops of the nn dialect of which passes/differentiate states a derivative."""
+    root = pathlib.Path(__file__).parents[2]
+    text = (root / "passes/differentiate/Elementwise.cpp").read_text()
+    ops = re.findall(r"attach(?:Vjp|Slope)<(\w+)Op,", text)
+    assert len(ops) > 20
+    names = {"nn." + re.sub(r"(?<!^)(?=[A-Z])", "_", op).lower() for op in ops}
+    # A dropout drops at random; it has tests of its own.
+    assert sorted(names - visited - {"nn.dropout"}) == []
 
 
 def test_every_complex_operation_has_points(visited):

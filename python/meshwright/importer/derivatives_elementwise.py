@@ -9,9 +9,21 @@ import math
 import struct
 
 from .derivatives import derivative
-from .formulas import Formula, absolute, cos, exp, floor, log, log1p, rsqrt, sigmoid, sin, sqrt, where
+from .formulas import (
+    Formula,
+    absolute,
+    cos,
+    exp,
+    floor,
+    log,
+    log1p,
+    rsqrt,
+    sigmoid,
+    sin,
+    sqrt,
+    where,
+)
 from .ops_elementwise import floor_div
-
 
 #: PyTorch rounds it to f32 for all types.
 _SIXTH = 0.1666666716337204

@@ -3,12 +3,14 @@
 """Expressions of the importer's nodes, written as those of numbers."""
 import math
 
-from .graph import FLOATS, Builder, Node
+from .graph import Builder, Node
+
+#: Two operands of different types meet in the type that comes later.
+_WIDTHS = ("i1", "i32", "i64", "f16", "bf16", "f32", "f64")
 
 
 class Formula:
-    """A node that arithmetic applies to. Numbers take the type of the other operand, and integers
-    that of the float."""
+    """A node that arithmetic applies to. Numbers take the type of the other operand."""
 
     def __init__(self, build: Builder, node: Node, tangent: Node | None = None):
         self.build, self.node = build, node
@@ -39,11 +41,8 @@ class Formula:
         if not isinstance(other, Formula):
             other = self.number(other)
         a, b = self.node, other.node
-        if a.dtype != b.dtype:
-            wide = max((a.dtype, b.dtype), key=lambda t: ((*FLOATS, "i1", "i32", "i64").index(t)
-                                                          if t not in FLOATS else 100 + (t == "f64")))
-            a, b = self.build.cast(a, wide), self.build.cast(b, wide)
-        return a, b
+        wide = max(a.dtype, b.dtype, key=_WIDTHS.index)
+        return self.build.cast(a, wide), self.build.cast(b, wide)
 
     def _binary(self, op: str, other, swap=False) -> "Formula":
         a, b = self._agreed(other)
