@@ -23,12 +23,15 @@ SPACE = PLANE[:, :, None, :4, :4].repeat(1, 1, 4, 1, 1)
 WEIGHT = torch.tensor([[[0.5, -1.0, 2.0], [1.0, 0.0, -0.5]]]).repeat(3, 1, 1)
 
 
-def pools(name, function, x, *settings):
-    return [Case(f"{name}{tuple(s)}", lambda x, s=s: function(x, *s), (x,)) for s in settings]
+WHOLE = ("f32", "f64")
 
 
-def of(x, **functions):
-    return [Case(name, function, (x,)) for name, function in functions.items()]
+def pools(name, function, x, *settings, **more):
+    return [Case(f"{name}{tuple(s)}", lambda x, s=s: function(x, *s), (x,), **more) for s in settings]
+
+
+def of(x, types=("f32", "bf16", "f64"), **functions):
+    return [Case(name, function, (x,), types) for name, function in functions.items()]
 
 
 MAXIMA = [
@@ -47,7 +50,7 @@ MAXIMA = [
 MEANS = [
     *pools("avg_pool1d", F.avg_pool1d, LINE, (2,), (3, 2, 1), (3, 2, 1, False, False)),
     *pools("avg_pool2d", F.avg_pool2d, PLANE, (2,), (3, 2, 1, True), (3, 2, 1, True, False), (2, 2, 0, False, True, 3)),
-    *pools("avg_pool3d", F.avg_pool3d, SPACE, (2,), (3, 2, 1, False, False)),
+    *pools("avg_pool3d", F.avg_pool3d, SPACE, (2,), (3, 2, 1, False, False), types=WHOLE),
     *of(LINE, adaptive=lambda x: F.adaptive_avg_pool1d(x, 4)), *of(PLAIN, adaptive=lambda x: F.adaptive_avg_pool1d(x, 3)),
     *of(PLANE, adaptive=lambda x: F.adaptive_avg_pool2d(x, 2)),
     *of(PLAIN_PLANE, adaptive=lambda x: F.adaptive_avg_pool2d(x, 4)),
@@ -66,7 +69,7 @@ PADS = [
     *[case for mode in ("bilinear", "bicubic") for corners in (True, False) for case in
       of(PLAIN_PLANE, **{mode: lambda x, m=mode, c=corners: F.interpolate(x, size=(4, 9), mode=m, align_corners=c)})],
     *[case for mode in ("bilinear", "bicubic") for case in
-      of(PLAIN_PLANE, **{mode: lambda x, m=mode: F.interpolate(x, size=(4, 9), mode=m, antialias=True)})],
+      of(PLAIN_PLANE, WHOLE, **{mode: lambda x, m=mode: F.interpolate(x, size=(4, 9), mode=m, antialias=True)})],
     *of(PLAIN, linear=lambda x: F.interpolate(x, size=5, mode="linear"),
         nearest=lambda x: F.interpolate(x, size=5), exact=lambda x: F.interpolate(x, size=5, mode="nearest-exact")),
     *of(SPACE[:2], trilinear=lambda x: F.interpolate(x, size=5, mode="trilinear"),
