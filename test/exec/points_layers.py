@@ -66,6 +66,8 @@ CLASSES = [
            loss(F.cross_entropy, reduction, weighted, label_smoothing=smoothing), (SCORES, labels))
       for reduction in ("none", "mean", "sum") for smoothing in (0.0, 0.1) for weighted in (False, True)
       for labels in (LABELS, NO_LABELS, torch.tensor([1, 3, 1, 3, 1, 3]))],
+    Case("cross_entropy without weight", loss(F.cross_entropy, "mean", True, label_smoothing=0.1),
+         (SCORES[:2], torch.tensor([1, 3]))),
     *[Case(f"nll_loss {reduction}, {weighted}", loss(F.nll_loss, reduction, weighted), (SCORES, labels))
       for reduction in ("none", "mean", "sum") for weighted in (False, True) for labels in (LABELS, NO_LABELS)],
     Case("nll_loss of planes", lambda x: F.nll_loss(x[:, :, None, None], LABELS[:, None, None]), (SCORES,)),

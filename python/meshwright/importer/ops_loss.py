@@ -1,6 +1,8 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations that compare scores of classes with labels."""
+import math
+
 from .convert import aten
 from .graph import FLOATS, Node, numel
 from .ops_elementwise import wide
@@ -53,7 +55,13 @@ def cross_entropy_loss(c, x, labels, weight=None, reduction=_MEAN, ignored=-100,
         loss = c.build.binary("mul", loss, weights)
         if smoothing:
             loss = _smoothed(c, x, dim, loss, counted, weight, smoothing)
-    return _combine(c, loss, weights, reduction)
+    result = _combine(c, loss, weights, reduction)
+    if is_weighted and smoothing and reduction == _MEAN and weights.rank:
+        # If no label weighs anything, the part without smoothing is zero by zero.
+        total = c.build.reduce("sum", weights, range(weights.rank), False)
+        nothing = c.build.compare("eq", total, c.build.scalar(0, total.dtype))
+        return c.build.select(nothing, c.build.scalar(math.nan, result.dtype), result)
+    return result
 
 
 def _smoothed(c, x, dim, loss, counted, weight, smoothing):
