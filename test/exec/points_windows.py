@@ -76,6 +76,13 @@ PADS = [
         nearest=lambda x: F.interpolate(x, size=5), exact=lambda x: F.interpolate(x, size=5, mode="nearest-exact")),
 ]
 
+_PLACES = torch.tensor([[-1.0, -1.0], [1.0, 1.0], [0.0, 0.0], [0.5, 0.25], [2.0, 0.0], [-1.5, 3.0], [0.0, 1.0], [-1.0, 0.2]])
+
+#: At elements, at the border and beyond.
+PADS += [Case(f"grid_sample {mode} {padding} {corners}",
+              lambda x, g, m=mode, p=padding, c=corners: F.grid_sample(x, g, m, p, c), (_NUMBERS, _PLACES.view(1, 2, 4, 2)), WHOLE)
+         for mode in ("bilinear", "nearest", "bicubic") for padding in ("zeros", "border") for corners in (True, False)]
+
 CONVOLUTIONS = [
     Case("conv1d", lambda x, w, b: F.conv1d(x, w, b, padding=1), (PLAIN, WEIGHT, torch.tensor([0.0, 1.0, -1.0]))),
     Case("conv1d of NaN", lambda x, w: F.conv1d(x, w), (LINE[1:2, 1:].repeat(1, 2, 1), WEIGHT)),

@@ -39,6 +39,23 @@ def kept_whole():
         forget()
 
 
+def _grid_sampler(x, grid, mode=0, padding=0, corners=False):
+    """PyTorch's composition. At the border and beyond, which pads the image, linear interpolation has no gradient."""
+    def inside(coordinates, size):
+        # The place of PyTorch's composition, in elements.
+        place = coordinates * ((size - 1) / 2 if corners else size / 2) + (size - 1) / 2
+        beyond = (place <= 0) | (place >= size - 1)
+        return torch.where(beyond, coordinates.detach(), coordinates)
+
+    if padding == 1 and mode == 0:
+        grid = torch.stack([inside(grid[..., n], x.shape[-1 - n]) for n in (0, 1)], -1)
+    return decomposition_table[torch.ops.aten.grid_sampler_2d.default](x, grid, mode, padding, corners)
+
+
+#: Compositions whose pieces have the derivative of the operation where PyTorch's have not.
+_FOR_TRAINING = {torch.ops.aten.grid_sampler_2d.default: _grid_sampler}
+
+
 def take_apart(graph: torch.fx.Graph, has_handler, training: bool):
     """Replaces each operation without a handler by the operations that PyTorch composes it of.
 
@@ -52,7 +69,7 @@ def take_apart(graph: torch.fx.Graph, has_handler, training: bool):
         if node.op == "call_function" and hasattr(node.target, "_schema") and \
                 not has_handler(node.target, _is_complex(node)):
             table = table or {op: function for op, function in decomposition_table.items()
-                              if not has_handler(op)}
+                              if not has_handler(op)} | (_FOR_TRAINING if training else {})
             inner, operands = _decomposed(node, mode, table, has_handler)
             if inner is not None:
                 if training and rule_of(operation_name(node.target)):
