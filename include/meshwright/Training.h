@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,6 +80,18 @@ struct StateDictLayout {
   /// The tensors of the module that are not states.
   std::vector<FixedTensor> fixed;
 };
+
+/// Values that a session that trains was given and that are no states of its program. They are saved
+/// with the state.
+struct SavedExtras {
+  /// The learning rate of calls that give none; none: the program's own.
+  std::optional<double> learningRate;
+  /// Tensors of the module that the program does not read.
+  std::vector<FixedTensor> unread;
+};
+
+/// The input of a training step that is its learning rate.
+inline constexpr const char *kLearningRate = "lr";
 
 } // namespace meshwright
 

@@ -7,6 +7,7 @@ A file is a length (8 bytes, little endian), that many bytes of JSON, and data:
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -121,6 +122,18 @@ def write(file, tensors) -> None:
         file.write(np.ascontiguousarray(as_numpy(tensor)).reshape(-1).view(np.uint8).data)
 
 
+def _sync_folder(directory):
+    """Makes the names in a folder permanent, where its file system can."""
+    folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS):
+            raise
+    finally:
+        os.close(folder)
+
+
 @contextlib.contextmanager
 def whole_file(path):
     """A binary file that takes `path`'s place once the block has ended, not if it fails.
@@ -138,11 +151,20 @@ def whole_file(path):
         descriptor, temporary = tempfile.mkstemp(prefix=name + ".", dir=directory)
         with os.fdopen(descriptor, "wb") as file:
             yield file
+            # A file that is there goes only when the new one is on the disk.
+            file.flush()
+            os.fsync(file.fileno())
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, real)
-        temporary = None
+        # From here on the new file may have the name: nothing deletes it.
+        ready, temporary = temporary, None
+        try:
+            os.replace(ready, real)
+        except OSError:
+            os.unlink(ready)
+            raise
+        _sync_folder(directory)
     except OSError as error:
         raise Error(f"cannot write '{path}': {error.strerror or error}") from error
     finally:

@@ -64,11 +64,13 @@ public:
   /// and each session takes the tensors that `tensors` of the description lists.
   bool write(const ProgramDescription &description, const Weights &weights,
              const std::string &textReport, const std::string &jsonReport, std::string &error);
-  /// Renames the bundle to its path, in place of a bundle that is there.
+  /// Renames the bundle to its path, in place of a bundle that is there. That one goes only when the
+  /// new one is on the disk.
   bool finish(std::string &error);
 
 private:
   BundleWriter() = default;
+  bool takePlace(std::string &error);
   std::string path;
   std::unique_ptr<Temporary> partial;
 };

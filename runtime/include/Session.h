@@ -22,7 +22,9 @@
 
 namespace meshwright::rt {
 
+class Checkpoint;
 class CheckpointWriter;
+class FolderLock;
 class RankMemory;
 struct CallRecord;
 
@@ -92,7 +94,7 @@ public:
 
   /// The report of the last run that succeeded with `measure`. It has 0 ranks if there is none.
   RunReport getRunReport() const {
-    std::lock_guard<std::mutex> lock(running);
+    std::lock_guard<std::timed_mutex> lock(running);
     return report;
   }
 
@@ -108,13 +110,22 @@ public:
   /// Sets states by name. Sets all of them or, after an error, none: an unknown name, another
   /// shape or another type is an error.
   bool setStates(const std::map<std::string, HostTensor> &values, std::string &error);
-  /// Writes all states that are not transient to a folder, which is created if it is not there:
-  /// a file of each rank, and an index (docs/checkpoints.md). The state that was saved there before
-  /// stays whole until the new one is.
+  /// Writes all states that are not transient, and the extras, to a folder, which is created if it is
+  /// not there: a file of each rank, and an index (docs/checkpoints.md). The state that was saved
+  /// there before stays whole until the new one is. It is an error if another process saves there.
   bool save(const std::string &folder, std::string &error);
-  /// Sets all states from a folder that `save` of any plan of the model wrote. Sets none after
-  /// an error: states of another model, files that are missing or that changed.
+  /// Sets all states and the extras from a folder that `save` of any plan of the model wrote. Sets
+  /// none after an error: states of another model, files that are missing or that changed. Other
+  /// processes may save there meanwhile.
   bool load(const std::string &folder, std::string &error);
+
+  /// Values that are saved beside the state, copied. `restart` forgets them. Returns false, with an
+  /// error, for a learning rate that is none.
+  bool setExtras(SavedExtras values, std::string &error);
+  SavedExtras getExtras() const {
+    std::lock_guard<std::timed_mutex> lock(running);
+    return extras;
+  }
 
 private:
   Session() = default;
@@ -157,13 +168,19 @@ private:
   bool fillStates(const Choose &isGiven, std::string &error);
   bool startStates(std::string &error);
   std::string checkStates(const std::map<std::string, HostTensor> &values) const;
+  bool beginChange(std::string &error);
   bool change(const Choose &isGiven, const std::function<HostTensor(const std::string &)> &read,
               std::string problem, std::string &error);
+  std::unique_ptr<Checkpoint> openCheckpoint(const std::string &folder, std::string &error);
+  /// Writes the learning rate of the extras, if there is one and the input is the learning rate.
+  void giveRate(const ProgramValue &input, void *value) const;
+  /// Returns false, with an error, if the input is the learning rate and is given none.
+  bool checkRate(const ProgramValue &input, const HostTensor &given, std::string &error) const;
   bool writeFile(int64_t rank, const std::map<size_t, Memory> &whole, CheckpointWriter &writer,
                  std::string &error);
   bool assembleOthers(std::map<size_t, Memory> &whole, std::string &error);
   bool share(int64_t from, std::string &text, std::string &error);
-  bool saveTo(const std::string &folder, CheckpointWriter &writer, std::string &error);
+  bool saveTo(CheckpointWriter &writer, const FolderLock *lock, std::string &error);
   bool getStatesLocked(const std::vector<void *> &arrays, std::string &error);
   bool commit(const EntryDescription &entry, const std::vector<RankBuffers> &buffers, bool isFine,
               std::string &error);
@@ -187,6 +204,7 @@ private:
   std::vector<bool> given;
   /// By state and position of the rank: parts of initial values that are stored already.
   std::vector<std::vector<Bytes>> initial;
+  SavedExtras extras;
   /// Whether the state buffers have values. They do not at the start.
   bool isStarted = false;
   /// Whether a call that fails leaves the state as it was.
@@ -199,7 +217,7 @@ private:
   std::string ended;
   RunReport report;
   /// A call holds it.
-  mutable std::mutex running;
+  mutable std::timed_mutex running;
 };
 
 /// The index of a folder that `Session::save` wrote.

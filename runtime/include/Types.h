@@ -30,6 +30,8 @@ enum class DType : int64_t {
 int64_t sizeOf(DType type);
 /// "f32", "bf16", ...
 const char *nameOf(DType type);
+/// Returns false if there is no type of that name.
+bool findDType(const std::string &name, DType &type);
 /// The largest difference, relative to the largest entry, that another order of the same sums may
 /// cause.
 double getTolerance(DType type);

@@ -10,7 +10,6 @@
 
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,8 +25,8 @@ public:
   Temporary(const Temporary &) = delete;
 
   const std::string &getPath() const { return path; }
-  /// Keeps the file, which has been renamed.
-  void keep();
+  /// Keeps the file. Returns false if a signal has deleted it, or is about to: the process ends.
+  bool keep();
 
   /// From this call on, SIGINT, SIGTERM and SIGHUP delete all temporary files before they end the
   /// process, and a file that exceeds the size limit is an error instead of a signal. Only a
@@ -42,14 +41,30 @@ public:
 
 private:
   std::string path;
-  bool isKept = false;
+  bool isKept = false, isListed = false;
 };
+
+/// 16 hexadecimal digits that no other process guesses.
+std::string makeRandomName();
+
+/// Makes the names in a folder permanent: files that were created, renamed or deleted there stay so
+/// after the machine has lost its power. Does nothing on a file system that cannot do it.
+bool syncFolder(const std::string &folder, std::string &error);
+/// Makes a file's contents permanent.
+bool syncFile(const std::string &path, std::string &error);
+
+/// The folder of a file or of another folder.
+std::string folderOf(std::string path);
 
 /// A file that appears under its name when it is complete: it is written beside its place and
 /// renamed. A pipe, a terminal or a device is written directly, and a link stays a link.
+///
+/// - The name beside the place is random, and the file is new: it is no link of another user.
+/// - A file that replaces another is on the disk before it takes the name, so after the machine has
+///   lost its power there is the one or the other.
 class WholeFile {
 public:
-  /// Between a file's name and the number of the process that writes it.
+  /// Between a file's name and the random digits of one that is not complete.
   static constexpr const char *kPartial = ".partial.";
 
   /// Checks that the file could be written, so that an error comes before the work that makes
@@ -62,19 +77,27 @@ public:
 
   /// After a failure further calls do nothing, and `finish` returns the error.
   void write(const void *data, size_t bytes);
-  /// A durable file is on the disk before it gets its name, so that it is whole even after the
-  /// machine has lost its power.
+  /// The same as `complete`, `place` and, for a durable file, `syncFolder`.
   bool finish(std::string &error, bool isDurable = false);
+
+  /// Ends the contents. Those of a durable file are then on the disk.
+  bool complete(std::string &error, bool isDurable);
+  /// Gives the file its name, in one step. It is the last one that may fail before the name is
+  /// that of the new file.
+  bool place(std::string &error);
 
   static bool write(const std::string &path, const std::string &text, std::string &error);
 
 private:
   WholeFile() = default;
   bool fail(int problem, std::string &error) const;
+  void writeAll(const char *data, size_t bytes);
 
   std::string path, target;
   std::unique_ptr<Temporary> partial;
-  FILE *file = nullptr;
+  int file = -1;
+  /// Bytes that are not written yet.
+  std::string buffer;
   int problem = 0;
 };
 

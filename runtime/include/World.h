@@ -125,6 +125,10 @@ public:
   /// Returns false, with an error, if a device fails.
   bool undo(std::string &error);
 
+  /// Waits until the ranks of a run that was interrupted have come back from their kernels, for at most
+  /// so many seconds. Returns false, with an error, if this call is interrupted, too.
+  bool settle(double seconds, std::string &error);
+
   /// Returns true if a rank has not come back from a run that failed. Its buffers and code must
   /// stay, and its thread may never end.
   bool isStuck();
@@ -204,7 +208,7 @@ private:
   std::mutex runMutex;
   std::condition_variable runBegins, rankEnds;
   int64_t runCount = 0, unfinished = 0;
-  bool stopping = false;
+  bool stopping = false, wasInterrupted = false;
   mw_rt_entry entry = nullptr;
   std::vector<RankBuffers> buffers;
   std::shared_ptr<Trace> trace;

@@ -18,14 +18,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
-#include <random>
 #include <regex>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -436,24 +434,13 @@ static void nameFiles(WeightGroup &group, size_t index, size_t count, int64_t nu
           "weights/" + stem + (index == 0 ? "" : "-" + std::to_string(rank)) + ".bin";
 }
 
-static std::string makeId() {
-  std::string id;
-  std::random_device random;
-  for (int i = 0; i < 4; ++i) {
-    char digits[9];
-    std::snprintf(digits, sizeof(digits), "%08x", random());
-    id += digits;
-  }
-  return id;
-}
-
 bool BundleWriter::write(const ProgramDescription &description, const Weights &weights,
                          const std::string &textReport, const std::string &jsonReport,
                          std::string &error) {
   Manifest manifest;
   manifest.description = description;
   manifest.architecture = getArchitecture();
-  manifest.id = makeId();
+  manifest.id = makeRandomName() + makeRandomName();
   manifest.hasWeights = weights != nullptr;
   {
     auto program = MappedFile::open(getProgramPath(), error);
@@ -536,10 +523,31 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
          writeText(folder / kManifest, manifest.toJson(), error);
 }
 
+/// Makes all files of a folder, and their names, permanent.
+static bool syncTree(const fs::path &folder, std::string &error) {
+  std::error_code code;
+  for (fs::recursive_directory_iterator entry(folder, code), end; !code && entry != end;
+       entry.increment(code)) {
+    bool isFolder = entry->is_directory(code);
+    if (!(isFolder ? syncFolder(entry->path(), error) : syncFile(entry->path(), error)))
+      return false;
+  }
+  return code ? fail(folder, code.value(), error) : syncFolder(folder, error);
+}
+
 bool BundleWriter::finish(std::string &error) {
   // Another process may have created files there while this one compiled.
   if (!checkPlace(path, error))
     return false;
+  bool isReplaced = hasManifest(path);
+  const std::string &written = partial->getPath();
+  // A bundle that is there goes only when the new one is on the disk.
+  return (!isReplaced || syncTree(written, error)) && takePlace(error) &&
+         (!isReplaced || syncFolder(folderOf(path), error));
+}
+
+/// Gives the folder its name.
+bool BundleWriter::takePlace(std::string &error) {
   const std::string &written = partial->getPath();
   if (rename(written.c_str(), path.c_str()) == 0) {
     partial->keep();
@@ -550,18 +558,20 @@ bool BundleWriter::finish(std::string &error) {
   if (syscall(SYS_renameat2, AT_FDCWD, written.c_str(), AT_FDCWD, path.c_str(),
               /*RENAME_EXCHANGE*/ 2) == 0)
     return true;
-  // The file system cannot exchange names.
+  // The file system cannot exchange names. Between the two steps no signal deletes one of the bundles.
   std::string old = written + ".old";
-  if (rename(path.c_str(), old.c_str()) != 0)
-    return fail(path, errno, error);
-  if (rename(written.c_str(), path.c_str()) != 0) {
-    int problem = errno;
+  if (!partial->keep())
+    return fail(path, EINTR, error);
+  int problem = 0;
+  if (rename(path.c_str(), old.c_str()) != 0) {
+    problem = errno;
+  } else if (rename(written.c_str(), path.c_str()) != 0) {
+    problem = errno;
     rename(old.c_str(), path.c_str());
-    return fail(path, problem, error);
   }
-  partial->keep();
-  partial = std::make_unique<Temporary>(old);
-  return true;
+  std::string left = problem ? written : old;
+  partial = std::make_unique<Temporary>(left);
+  return problem == 0 || fail(path, problem, error);
 }
 
 } // namespace meshwright::rt

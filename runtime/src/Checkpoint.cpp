@@ -10,16 +10,16 @@
 #include "BundleFiles.h"
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Boxes.h"
+#include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Session.h"
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <set>
 #include <sys/stat.h>
+#include <unistd.h>
 
 namespace fs = std::filesystem;
 
@@ -70,37 +70,38 @@ static std::string dump(const Json &json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::string CheckpointWriter::makeId() {
-  std::random_device random;
-  char digits[kIdLength + 1];
-  std::snprintf(digits, sizeof(digits), "%08x%08x", random(), random());
-  return digits;
-}
-
 bool CheckpointWriter::createFolder(const std::string &folder, bool &isNew, std::string &error) {
   isNew = mkdir(folder.c_str(), 0777) == 0;
-  if (isNew || errno == EEXIST)
+  if (isNew)
+    return syncFolder(folderOf(folder), error);
+  if (errno == EEXIST)
     return true;
   error = folder + ": cannot be created: " + std::strerror(errno);
   return false;
 }
 
-bool CheckpointWriter::write(int64_t rank, const std::vector<NamedTensor> &tensors,
-                             const std::vector<Box> &boxes, std::string &error) {
+bool CheckpointWriter::write(int64_t rank, std::vector<NamedTensor> tensors,
+                             const std::vector<Box> &boxes, const SavedExtras &extras,
+                             std::string &error) {
   std::vector<SavedPart> &own = parts.emplace_back();
-  if (tensors.empty())
-    return true;
   std::string file = kPrefix + std::to_string(rank) + "." + id + kSuffix;
-  std::string path = fs::path(folder) / file;
-  if (!writeSafeTensors(path, tensors, error, /*isDurable=*/true))
-    return false;
-  files.push_back(std::make_unique<Temporary>(path));
   for (size_t i = 0; i < tensors.size(); ++i) {
     const NamedTensor &tensor = tensors[i];
     own.push_back({tensor.name, file, boxes[i],
                    hashOf(static_cast<const char *>(tensor.data),
                           countOf(tensor.shape) * sizeOf(tensor.type))});
   }
+  for (const FixedTensor &tensor : extras.unread) {
+    NamedTensor named{tensor.name, DType::F32, tensor.shape, tensor.data.get()};
+    if (rank == 0 && findDType(tensor.type, named.type))
+      tensors.push_back(std::move(named));
+  }
+  if (tensors.empty())
+    return true;
+  std::string path = fs::path(folder) / file;
+  if (!writeSafeTensors(path, tensors, error, /*isDurable=*/true))
+    return false;
+  files.push_back(std::make_unique<Temporary>(path));
   return true;
 }
 
@@ -128,7 +129,7 @@ static bool isOfCheckpoint(std::string name) {
   };
   const char *digits = "0123456789", *hexadecimal = "0123456789abcdef";
   if (size_t end = name.find(kPartial); end != std::string::npos) {
-    if (!isOnly(name.substr(end + std::strlen(kPartial)), digits))
+    if (!isOnly(name.substr(end + std::strlen(kPartial)), hexadecimal))
       return false;
     name.resize(end);
     if (name == kStateIndex)
@@ -141,18 +142,32 @@ static bool isOfCheckpoint(std::string name) {
          name.substr(std::min(name.size(), dot + 1 + kIdLength)) == kSuffix;
 }
 
-bool CheckpointWriter::finish(const ProgramDescription &description,
-                              const std::vector<SavedPart> &all, std::string &error) {
-  std::set<std::string> names;
-  std::error_code code;
-  for (const SavedPart &part : all)
-    if (names.insert(part.file).second && !fs::exists(fs::path(folder) / part.file, code)) {
-      error = fs::path(folder) / part.file;
-      error += ": is not there: expected a folder that all processes share";
-      return false;
+/// The files that an index names; none for a text that is no index.
+static std::set<std::string> findNamed(const std::string &text) {
+  std::set<std::string> files;
+  try {
+    Json index = Json::parse(text);
+    for (const char *kind : {"states", "unread"}) {
+      Json all = index.value(kind, Json::object());
+      for (const auto &[name, saved] : all.items()) {
+        if (saved.contains("file"))
+          files.insert(saved.at("file").get<std::string>());
+        Json parts = saved.value("parts", Json::array());
+        for (const Json &part : parts)
+          files.insert(part.at("file").get<std::string>());
+      }
     }
-  Json index = {{"format", kFormat}, {"version", kVersion}};
-  Json &states = index["states"] = Json::object();
+  } catch (const nlohmann::json::exception &) {
+  }
+  return files;
+}
+
+bool CheckpointWriter::prepare(const ProgramDescription &description,
+                               const std::vector<SavedPart> &all, const SavedExtras &extras,
+                               std::string &error) {
+  std::error_code code;
+  Json json = {{"format", kFormat}, {"version", kVersion}};
+  Json &states = json["states"] = Json::object();
   for (const ProgramState &state : description.states)
     if (!state.isTransient)
       states[state.value.name] = {{"dtype", nameOf(state.value.type)},
@@ -163,41 +178,89 @@ bool CheckpointWriter::finish(const ProgramDescription &description,
                                            {"offset", part.box.offset},
                                            {"shape", part.box.shape},
                                            {"hash", part.hash}});
-  std::string text = dump(index);
-  index["hash"] = hashOf(text.data(), text.size());
-  text = index.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  auto file = WholeFile::create(fs::path(folder) / kStateIndex, error);
-  if (!file)
+  if (extras.learningRate)
+    json["learning_rate"] = *extras.learningRate;
+  for (const FixedTensor &tensor : extras.unread)
+    json["unread"][tensor.name] = {
+        {"dtype", tensor.type},
+        {"shape", tensor.shape},
+        {"file", kPrefix + std::string("0.") + id + kSuffix},
+        {"hash", hashOf(static_cast<const char *>(tensor.data.get()), tensor.bytes)}};
+  std::string text = dump(json);
+  json["hash"] = hashOf(text.data(), text.size());
+  text = json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  named = findNamed(text);
+  for (const std::string &file : named)
+    if (!fs::exists(fs::path(folder) / file, code)) {
+      error = fs::path(folder) / file;
+      error += ": is not there: expected a folder that all processes share";
+      return false;
+    }
+  index = WholeFile::create(fs::path(folder) / kStateIndex, error);
+  if (!index)
     return false;
-  file->write(text.data(), text.size());
-  if (!file->finish(error, /*isDurable=*/true))
-    return false;
-  // The files of the state before, and those of a process that was killed.
-  std::vector<fs::path> old;
-  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
-    if (std::string name = entry->path().filename(); isOfCheckpoint(name) && !names.count(name))
-      old.push_back(entry->path());
-  for (const fs::path &path : old)
-    fs::remove(path, code);
-  return true;
+  index->write(text.data(), text.size());
+  return index->complete(error, /*isDurable=*/true);
 }
 
-void CheckpointWriter::keep() {
+bool CheckpointWriter::release(std::string &error) {
+  bool areThere = true;
   for (std::unique_ptr<Temporary> &file : files)
-    file->keep();
+    areThere &= file->keep();
+  if (!areThere)
+    error = folder + ": cannot be written: the process is about to end";
+  return areThere;
+}
+
+void CheckpointWriter::discard() {
+  for (const std::string &file : named)
+    unlink((fs::path(folder) / file).c_str());
+}
+
+bool CheckpointWriter::commit(const FolderLock &lock, std::string &error) {
+  std::string before, problem;
+  readIndex(folder, before, problem);
+  if (!lock.check(error) || !index->place(error)) {
+    discard();
+    return false;
+  }
+  // The names may not be permanent: after a loss of power either index may be there.
+  if (!syncFolder(folder, error))
+    return false;
+  // The files of the state before, and, if no other process writes there, those of processes that
+  // were killed.
+  std::vector<std::string> old;
+  std::set<std::string> replaced = findNamed(before);
+  std::error_code code;
+  for (fs::directory_iterator entry(folder, code), end; !code && entry != end; entry.increment(code))
+    if (std::string name = entry->path().filename();
+        isOfCheckpoint(name) && !named.count(name) && (lock.isHeld() || replaced.count(name)))
+      old.push_back(entry->path());
+  for (const std::string &path : old)
+    unlink(path.c_str());
+  return true;
 }
 
 //===----------------------------------------------------------------------===//
 // Reading
 //===----------------------------------------------------------------------===//
 
-/// Reads the index of a folder, and the files that it names.
+bool readIndex(const std::string &folder, std::string &text, std::string &error) {
+  fs::path path = fs::path(folder) / kStateIndex;
+  std::error_code code;
+  if (fs::exists(path, code))
+    return readFile(path, text, error);
+  error = folder + ": no saved state: it has no " + kStateIndex;
+  return false;
+}
+
+/// Reads an index, and the files that it names.
 class IndexReader {
 public:
-  IndexReader(std::string folder, const ProgramDescription &description, Checkpoint &checkpoint,
-              std::string &error)
-      : folder(std::move(folder)), description(description), checkpoint(checkpoint), error(error),
-        path(fs::path(this->folder) / kStateIndex) {}
+  IndexReader(std::string folder, const std::string &text, const ProgramDescription &description,
+              Checkpoint &checkpoint, bool &isGone, std::string &error)
+      : folder(std::move(folder)), text(text), description(description), checkpoint(checkpoint),
+        isGone(isGone), error(error), path(fs::path(this->folder) / kStateIndex) {}
 
   bool read();
 
@@ -207,28 +270,24 @@ private:
     return false;
   }
   bool parse();
+  bool openFiles();
   bool readStates();
+  bool readExtras();
   bool readState(const ProgramValue &value, const Json &saved);
   bool readPart(const ProgramValue &value, const Json &saved, Checkpoint::Saved &to);
-  const SafeTensorsFile *openFile(const std::string &name);
+  const SafeTensorsFile *getFile(const std::string &name);
 
   std::string folder;
+  const std::string &text;
   const ProgramDescription &description;
   Checkpoint &checkpoint;
+  bool &isGone;
   std::string &error;
   std::string path;
   Json index;
 };
 
 bool IndexReader::parse() {
-  std::error_code code;
-  if (!fs::exists(path, code)) {
-    error = folder + ": no saved state: it has no " + kStateIndex;
-    return false;
-  }
-  std::string text;
-  if (!readFile(path, text, error))
-    return false;
   index = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!index.is_object() || index.value("format", Json()) != kFormat)
     return fail("not the index of a checkpoint");
@@ -237,18 +296,29 @@ bool IndexReader::parse() {
                 std::to_string(kVersion));
   Json hash = index.value("hash", Json());
   index.erase("hash");
-  text = dump(index);
-  return hash == hashOf(text.data(), text.size()) || fail("changed since the checkpoint was saved");
+  std::string rest = dump(index);
+  return hash == hashOf(rest.data(), rest.size()) || fail("changed since the checkpoint was saved");
 }
 
-/// Returns a file that the index names. Opens it if no part before was in it.
-const SafeTensorsFile *IndexReader::openFile(const std::string &name) {
-  std::unique_ptr<SafeTensorsFile> &file = checkpoint.files[name];
-  if (!file && fs::path(name).filename() != name)
-    fail("names the file '" + name + "': expected one in its folder");
-  else if (!file)
-    file = SafeTensorsFile::open(fs::path(folder) / name, error);
-  return file.get();
+/// Opens all files that the index names, before it reads one: a session that saves meanwhile may
+/// delete them, and they stay as long as they are open.
+bool IndexReader::openFiles() {
+  for (const std::string &name : findNamed(text)) {
+    if (fs::path(name).filename() != name)
+      return fail("names the file '" + name + "': expected one in its folder");
+    fs::path place = fs::path(folder) / name;
+    std::unique_ptr<SafeTensorsFile> file = SafeTensorsFile::open(place, error);
+    if (!file) {
+      isGone = access(place.c_str(), F_OK) != 0;
+      return false;
+    }
+    checkpoint.files.emplace(name, std::move(file));
+  }
+  return true;
+}
+
+const SafeTensorsFile *IndexReader::getFile(const std::string &name) {
+  return checkpoint.files.at(name).get();
 }
 
 bool IndexReader::readPart(const ProgramValue &value, const Json &saved, Checkpoint::Saved &to) {
@@ -262,9 +332,7 @@ bool IndexReader::readPart(const ProgramValue &value, const Json &saved, Checkpo
   if (!isInside)
     return fail("a part of state '" + value.name + "' is beyond the state");
   std::string name = saved.at("file").get<std::string>();
-  const SafeTensorsFile *file = openFile(name);
-  if (!file)
-    return false;
+  const SafeTensorsFile *file = getFile(name);
   const SafeTensorsFile::Tensor *tensor = file->find(value.name);
   if (!tensor || !tensor->supported || tensor->type != value.type || tensor->shape != box.shape ||
       hashOf(static_cast<const char *>(tensor->data), countOf(box.shape) * sizeOf(value.type)) !=
@@ -322,19 +390,58 @@ bool IndexReader::readStates() {
   return true;
 }
 
+bool IndexReader::readExtras() {
+  if (auto rate = index.find("learning_rate"); rate != index.end()) {
+    checkpoint.extras.learningRate = rate->get<double>();
+    if (std::string problem = checkLearningRate(rate->get<double>()); !problem.empty())
+      return fail(problem);
+  }
+  Json unread = index.value("unread", Json::object());
+  for (const auto &[name, saved] : unread.items()) {
+    const SafeTensorsFile *file = getFile(saved.at("file").get<std::string>());
+    FixedTensor extra;
+    extra.name = name;
+    extra.type = saved.at("dtype").get<std::string>();
+    extra.shape = saved.at("shape").get<std::vector<int64_t>>();
+    extra.isRead = false;
+    const SafeTensorsFile::Tensor *tensor = file->find(name);
+    DType type;
+    bool isSame = tensor && tensor->supported && findDType(extra.type, type) &&
+                  tensor->type == type && tensor->shape == extra.shape;
+    if (isSame)
+      extra.bytes = countOf(tensor->shape) * sizeOf(type);
+    if (!isSame || hashOf(static_cast<const char *>(tensor->data), extra.bytes) !=
+                       saved.at("hash").get<std::string>()) {
+      error = file->getPath() + ": tensor '" + name + "' changed since the checkpoint was saved";
+      return false;
+    }
+    // A copy: the file may be overwritten in place.
+    std::shared_ptr<char> copy = allocate(extra.bytes);
+    if (!copy) {
+      error = "no memory for a copy of tensor '" + extra.name + "'";
+      return false;
+    }
+    std::memcpy(copy.get(), tensor->data, extra.bytes);
+    extra.data = std::move(copy);
+    checkpoint.extras.unread.push_back(std::move(extra));
+  }
+  return true;
+}
+
 bool IndexReader::read() {
   try {
-    return parse() && readStates();
+    return parse() && openFiles() && readStates() && readExtras();
   } catch (const nlohmann::json::exception &exception) {
     return fail(std::string("damaged: ") + exception.what());
   }
 }
 
-std::unique_ptr<Checkpoint> Checkpoint::open(const std::string &folder,
-                                             const ProgramDescription &description,
+std::unique_ptr<Checkpoint> Checkpoint::open(const std::string &folder, const std::string &index,
+                                             const ProgramDescription &description, bool &isGone,
                                              std::string &error) {
   auto checkpoint = std::make_unique<Checkpoint>();
-  if (!IndexReader(folder, description, *checkpoint, error).read())
+  isGone = false;
+  if (!IndexReader(folder, index, description, *checkpoint, isGone, error).read())
     return nullptr;
   return checkpoint;
 }

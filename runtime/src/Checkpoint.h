@@ -10,11 +10,22 @@
 // checksums. The files of a new state have new names, so the one before stays whole until the new
 // index takes the place of its index.
 //
+// The steps of a save, after each of which all processes agree:
+// - `write`: each process writes its files, and makes them and their names permanent.
+// - `prepare`: the first process writes the index beside its place.
+// - `release`: each process gives up its files. From here on neither a failure nor a signal deletes
+//   one, and only the first process changes the folder.
+// - `commit`: the first process gives the index its name, makes the name permanent, and deletes the
+//   files that no index names any more.
+// A process that has not released its files may delete them, because the first one commits only
+// after all have.
+//
 //===----------------------------------------------------------------------===//
 
 #ifndef MESHWRIGHT_RUNTIME_SRC_CHECKPOINT_H
 #define MESHWRIGHT_RUNTIME_SRC_CHECKPOINT_H
 
+#include "FolderLock.h"
 #include "meshwright/runtime/include/Program.h"
 #include "meshwright/runtime/include/SafeTensors.h"
 #include "meshwright/runtime/include/WholeFile.h"
@@ -22,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,44 +61,60 @@ public:
   CheckpointWriter(std::string folder, std::string id)
       : folder(std::move(folder)), id(std::move(id)) {}
 
-  /// A new name for the files of a saved state.
-  static std::string makeId();
   /// Creates the folder unless it is there.
   static bool createFolder(const std::string &folder, bool &isNew, std::string &error);
 
-  /// Writes the file of a rank: a box of each tensor.
-  bool write(int64_t rank, const std::vector<NamedTensor> &tensors, const std::vector<Box> &boxes,
-             std::string &error);
+  /// Writes the file of a rank: a box of each tensor. `extras` are written to the first rank's.
+  bool write(int64_t rank, std::vector<NamedTensor> tensors, const std::vector<Box> &boxes,
+             const SavedExtras &extras, std::string &error);
   /// The boxes in a file as text, for the process that writes the index.
   static std::string toText(const std::vector<SavedPart> &parts);
   static std::vector<SavedPart> fromText(const std::string &text);
   const std::vector<SavedPart> &getParts(size_t file) const { return parts[file]; }
-  /// Puts the index in its place. All files must be written.
-  bool finish(const ProgramDescription &description, const std::vector<SavedPart> &all,
-              std::string &error);
-  /// Keeps the files.
-  void keep();
+
+  /// Writes the index beside its place. All files must be written.
+  bool prepare(const ProgramDescription &description, const std::vector<SavedPart> &all,
+               const SavedExtras &extras, std::string &error);
+  /// Gives up the files: the index may name them from now on. Returns false, with an error, if a
+  /// signal has deleted one.
+  bool release(std::string &error);
+  /// Gives the index its name. After a failure the state before is whole, and so is the new one if its
+  /// index has the name.
+  bool commit(const FolderLock &lock, std::string &error);
+  /// Deletes the files of all processes, after `release`, instead of a commit.
+  void discard();
 
 private:
   std::string folder, id;
   std::vector<std::unique_ptr<Temporary>> files;
   /// By file.
   std::vector<std::vector<SavedPart>> parts;
+  /// The index, and the files that it names.
+  std::unique_ptr<WholeFile> index;
+  std::set<std::string> named;
 };
+
+/// Returns an empty string if the number is a learning rate, finite and not negative, else an error.
+std::string checkLearningRate(double rate);
+
+/// The text of the index of a folder.
+bool readIndex(const std::string &folder, std::string &text, std::string &error);
 
 /// A saved state that fits a program.
 class Checkpoint {
 public:
-  /// Returns null, with an error that names a file, if the folder has no saved state of the program,
-  /// or one that is not whole. Reads all files.
-  static std::unique_ptr<Checkpoint> open(const std::string &folder,
-                                          const ProgramDescription &description,
+  /// Returns null, with an error that names a file, if the text is no index of a state of the
+  /// program, or the state is not whole. Reads all files. Sets `isGone` if a file is not there: a
+  /// session may have saved since the index was read.
+  static std::unique_ptr<Checkpoint> open(const std::string &folder, const std::string &index,
+                                          const ProgramDescription &description, bool &isGone,
                                           std::string &error);
 
   /// The size of the largest tensor that is not stored in one piece.
   int64_t getScratchBytes() const { return scratchBytes; }
   /// Returns the global tensor of a state, in its file or in `scratch`.
   HostTensor read(const std::string &state, char *scratch) const;
+  const SavedExtras &getExtras() const { return extras; }
 
 private:
   struct Part {
@@ -102,6 +130,7 @@ private:
 
   std::map<std::string, std::unique_ptr<SafeTensorsFile>> files;
   std::map<std::string, Saved> states;
+  SavedExtras extras;
   int64_t scratchBytes = 0;
 };
 

@@ -48,9 +48,9 @@ static int64_t readIndex(const Json &json, const char *name, size_t size) {
 
 static DType readType(const Json &json) {
   std::string name = json.at("dtype").get<std::string>();
-  for (int64_t type = MW_F32; type <= MW_I1; ++type)
-    if (name == nameOf(DType(type)))
-      return DType(type);
+  DType type;
+  if (findDType(name, type))
+    return type;
   throw Invalid{"unknown dtype '" + name + "'"};
 }
 

@@ -8,6 +8,7 @@
 #include "RankMemory.h"
 
 #include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/include/Interrupts.h"
 #include "meshwright/runtime/include/Memory.h"
 
 #include <algorithm>
@@ -283,6 +284,11 @@ bool RankMemory::placeArguments(int64_t entry, const std::vector<HostTensor> &in
     Parts &parts = isInput ? inputParts[entry][argument.index] : placed[argument.index];
     if (!isInput && !parts.empty())
       continue;
+    // Parameters are placed once. Inputs do not take long.
+    if (!isInput && isInterrupted()) {
+      error = kInterrupted;
+      return false;
+    }
     if (!placeTensor(description.getValue(needed, argument),
                      (isInput ? inputs : parameters)[argument.index], parts, error))
       return false;
@@ -355,9 +361,14 @@ bool RankMemory::fill(int64_t entry, const std::vector<HostTensor> &inputs,
                       const std::vector<HostTensor> &parameters, std::string &error) {
   if (!placeArguments(entry, inputs, parameters, error))
     return false;
-  for (int64_t index : description.entries[entry].prepared)
+  for (int64_t index : description.entries[entry].prepared) {
+    if (prepared[index].empty() && isInterrupted()) {
+      error = kInterrupted;
+      return false;
+    }
     if (!prepareParameter(index, parameters, error))
       return false;
+  }
   return placeConstants(entry, error);
 }
 

@@ -17,11 +17,16 @@
 #include "RankMemory.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Environment.h"
+#include "meshwright/runtime/include/Interrupts.h"
 
 #include <algorithm>
 #include <cstring>
 
 namespace meshwright::rt {
+
+/// How long the end of a session waits for ranks of a call that was interrupted, before it gives up
+/// their memory.
+static constexpr double kSettleSeconds = 5;
 
 /// The measurements of a call: the events of all of its parts, and the largest arena among them.
 struct CallRecord {
@@ -98,7 +103,8 @@ std::unique_ptr<Session> Session::create(ProgramDescription description,
 }
 
 Session::~Session() {
-  if (!world || !world->isStuck())
+  std::string error;
+  if (!world || (world->settle(kSettleSeconds, error), !world->isStuck()))
     return;
   // A rank that never came back may still use the code and the memory: none of it is freed.
   struct Kept {
@@ -116,7 +122,7 @@ Session::~Session() {
 
 bool Session::setParameter(const std::string &name, const HostTensor &tensor, std::string &error) {
   bool found = false;
-  std::lock_guard<std::mutex> lock(running);
+  std::lock_guard<std::timed_mutex> lock(running);
   // Several parameters may be parts of one stored tensor.
   for (size_t i = 0; i < description.parameters.size(); ++i) {
     const ProgramValue &parameter = description.parameters[i];
@@ -234,8 +240,11 @@ bool Session::checkRun(int64_t entry, const std::vector<HostTensor> &inputs,
               std::to_string(inputs[i].gpu) + ", which ranks of this backend cannot read";
       return false;
     }
-    if (inputs[i].type == input.type && inputs[i].shape == input.shape)
+    if (inputs[i].type == input.type && inputs[i].shape == input.shape) {
+      if (!checkRate(input, inputs[i], error))
+        return false;
       continue;
+    }
     error = "input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
             ", expected " + describe(input.type, input.shape);
     return false;
@@ -461,6 +470,7 @@ bool Session::addDefaults(int64_t index, std::vector<HostTensor> &inputs, std::s
       for (int64_t e = 0; e < count; ++e)
         std::memcpy(value.get() + e * size, input.defaultElement.data(), size);
     }
+    giveRate(input, value.get());
     inputs[i] = {input.type, input.shape, value.get()};
   }
   return true;
@@ -469,7 +479,10 @@ bool Session::addDefaults(int64_t index, std::vector<HostTensor> &inputs, std::s
 bool Session::run(int64_t index, const std::vector<HostTensor> &given,
                   const std::vector<void *> &outputs, const RunOptions &options,
                   std::string &error) {
-  std::lock_guard<std::mutex> lock(running);
+  std::unique_lock<std::timed_mutex> lock(running, std::defer_lock);
+  while (!lock.try_lock_for(std::chrono::milliseconds(100)))
+    if (isInterrupted())
+      return refuse(error, kInterrupted);
   std::vector<HostTensor> inputs = given;
   if (!addDefaults(index, inputs, error) || !checkEnd(error) || !restore(error) ||
       !clearTransient(error) || !checkRun(index, inputs, outputs, error))

@@ -12,14 +12,12 @@
 
 #include "meshwright/runtime/include/Session.h"
 
-#include "Checkpoint.h"
 #include "RankMemory.h"
 #include "cpu/Reduce.h"
 #include "meshwright/runtime/include/Backend.h"
-#include "meshwright/runtime/include/Boxes.h"
+#include "meshwright/runtime/include/Environment.h"
 
 #include <cstring>
-#include <unistd.h>
 
 namespace meshwright::rt {
 
@@ -220,15 +218,19 @@ bool Session::giveOutput(const ProgramValue &value, const std::vector<const void
 // The initial value
 //===----------------------------------------------------------------------===//
 
-/// Returns false, with an error, if the session has ended.
+/// Returns false, with an error, if the session has ended. Waits for the ranks of a call that was
+/// interrupted.
 bool Session::checkEnd(std::string &error) {
+  if (!world->settle(kLongestTimeout, error))
+    return false;
   error = ended;
   return ended.empty();
 }
 
 void Session::restart() {
-  std::lock_guard<std::mutex> lock(running);
+  std::lock_guard<std::timed_mutex> lock(running);
   isStarted = false;
+  extras = {};
 }
 
 /// Gives states their initial value, except those that `isGiven` chooses.
@@ -294,7 +296,7 @@ bool Session::getStatesLocked(const std::vector<void *> &arrays, std::string &er
 }
 
 bool Session::getStates(const std::vector<void *> &arrays, std::string &error) {
-  std::lock_guard<std::mutex> lock(running);
+  std::lock_guard<std::timed_mutex> lock(running);
   return getStatesLocked(arrays, error);
 }
 
@@ -314,10 +316,8 @@ std::string Session::checkStates(const std::map<std::string, HostTensor> &values
   return "";
 }
 
-/// Sets the states that `isGiven` chooses in all processes, unless there is a problem in one of them.
-bool Session::change(const Choose &isGiven,
-                     const std::function<HostTensor(const std::string &)> &read,
-                     std::string problem, std::string &error) {
+/// Waits for the other processes, unless the state cannot change.
+bool Session::beginChange(std::string &error) {
   if (!checkEnd(error))
     return false;
   if (world->isStuck()) {
@@ -325,8 +325,14 @@ bool Session::change(const Choose &isGiven,
             "change";
     return false;
   }
-  if (!restore(error) || !meet("a change of the state", error))
-    return false;
+  return restore(error) && meet("a change of the state", error);
+}
+
+/// Sets the states that `isGiven` chooses in all processes, unless there is a problem in one of them.
+/// Behind `beginChange`.
+bool Session::change(const Choose &isGiven,
+                     const std::function<HostTensor(const std::string &)> &read,
+                     std::string problem, std::string &error) {
   bool isFine = problem.empty() && (isStarted || fillStates(isGiven, problem));
   if (!decide(isFine, problem)) {
     error = problem;
@@ -346,7 +352,9 @@ bool Session::change(const Choose &isGiven,
 }
 
 bool Session::setStates(const std::map<std::string, HostTensor> &values, std::string &error) {
-  std::lock_guard<std::mutex> lock(running);
+  std::lock_guard<std::timed_mutex> lock(running);
+  if (!beginChange(error))
+    return false;
   return change([&](const ProgramState &state) { return values.count(state.value.name) > 0; },
                 [&](const std::string &name) { return values.at(name); }, checkStates(values),
                 error);
@@ -372,157 +380,6 @@ bool Session::commit(const EntryDescription &entry, const std::vector<RankBuffer
   if (!decide(isFine, error))
     return false;
   return memory->perform(copies, error) || end("the commit of a call failed", error);
-}
-
-//===----------------------------------------------------------------------===//
-// Files
-//===----------------------------------------------------------------------===//
-
-/// Writes the file of a rank of this process: the boxes of states that it is the first to hold,
-/// and, on the first rank, the states that are assembled.
-bool Session::writeFile(int64_t rank, const std::map<size_t, Memory> &whole,
-                        CheckpointWriter &writer, std::string &error) {
-  std::vector<NamedTensor> tensors;
-  std::vector<Box> boxes;
-  std::vector<Memory> memories;
-  for (size_t i = 0; i < description.states.size(); ++i) {
-    const ProgramValue &value = description.states[i].value;
-    if (description.states[i].isTransient || countOf(value.shape) == 0)
-      continue;
-    if (auto assembled = whole.find(i); assembled != whole.end()) {
-      if (rank != 0)
-        continue;
-      boxes.push_back({std::vector<int64_t>(value.shape.size()), value.shape});
-      tensors.push_back({value.name, value.type, value.shape, assembled->second.get()});
-      continue;
-    }
-    std::optional<Box> box = findBox(value, rank);
-    if (value.getHolder(rank) != rank || countOf(box->shape) == 0)
-      continue;
-    size_t position = getPosition(rank);
-    const void *part = memory->read(position, memory->getState(i, position),
-                                    value.getLocalBytes(), memories.emplace_back(), error);
-    if (!part)
-      return false;
-    if (box->shape != value.localShape) {
-      // Without padding.
-      Memory packed = allocate(countOf(box->shape) * sizeOf(value.type));
-      if (!packed) {
-        error = "no memory for a copy of state '" + value.name + "'";
-        return false;
-      }
-      std::vector<int64_t> zero(box->shape.size());
-      copyBox(part, value.localShape, zero, packed.get(), box->shape, zero, box->shape,
-              sizeOf(value.type));
-      part = packed.get();
-      memories.push_back(std::move(packed));
-    }
-    tensors.push_back({value.name, value.type, box->shape, part});
-    boxes.push_back(std::move(*box));
-  }
-  return writer.write(rank, tensors, boxes, error);
-}
-
-/// Assembles the states of which ranks hold no boxes: parts that are summed, and other orders of
-/// elements.
-bool Session::assembleOthers(std::map<size_t, Memory> &whole, std::string &error) {
-  for (size_t i = 0; i < description.states.size(); ++i) {
-    const ProgramValue &value = description.states[i].value;
-    if (description.states[i].isTransient || findBox(value, 0))
-      continue;
-    int64_t bytes = countOf(value.shape) * sizeOf(value.type);
-    Memory array = allocate(bytes);
-    if (!array)
-      return refuse(error, "no memory for the " + formatBytes(bytes) + " of state '" + value.name +
-                               "'");
-    std::vector<const void *> parts;
-    for (size_t r = 0; r < ranks.size(); ++r)
-      parts.push_back(memory->getState(i, r));
-    if (!assemble(value, "state", parts, array.get(), error))
-      return false;
-    if (ranks.front() == 0)
-      whole.emplace(i, std::move(array));
-    else
-      whole.emplace(i, Memory());
-  }
-  return true;
-}
-
-/// Gives all processes the text of the process of that rank.
-bool Session::share(int64_t from, std::string &text, std::string &error) {
-  int64_t size = text.size();
-  if (!isSplit())
-    return true;
-  if (!world->getBackend().broadcast(from, &size, sizeof(size), error))
-    return false;
-  text.resize(size);
-  return size == 0 || world->getBackend().broadcast(from, text.data(), size, error);
-}
-
-/// Writes the files of all ranks and then the index.
-bool Session::saveTo(const std::string &folder, CheckpointWriter &writer, std::string &error) {
-  std::map<size_t, Memory> whole;
-  if (!assembleOthers(whole, error))
-    return false;
-  bool isFine = true;
-  for (size_t r = 0; isFine && r < ranks.size(); ++r)
-    isFine = writeFile(ranks[r], whole, writer, error);
-  if (!decide(isFine, error))
-    return false;
-  std::vector<SavedPart> all;
-  for (int64_t rank = 0; rank < description.numRanks; ++rank) {
-    size_t position = getPosition(rank);
-    bool isHere = position < ranks.size();
-    std::string text = isHere ? CheckpointWriter::toText(writer.getParts(position)) : "";
-    if (!share(rank, text, error))
-      return false;
-    for (SavedPart &part : CheckpointWriter::fromText(text))
-      all.push_back(std::move(part));
-  }
-  isFine = ranks.front() != 0 || writer.finish(description, all, error);
-  if (!decide(isFine, error))
-    return false;
-  writer.keep();
-  return true;
-}
-
-bool Session::save(const std::string &folder, std::string &error) {
-  std::lock_guard<std::mutex> lock(running);
-  if (!checkEnd(error) || !restore(error) || !meet("a copy of the state", error) ||
-      !decide(startStates(error), error))
-    return false;
-  // One process creates the folder and chooses the name of the files.
-  bool isFirst = ranks.front() == 0, isNew = false;
-  bool isFine = !isFirst || CheckpointWriter::createFolder(folder, isNew, error);
-  if (!decide(isFine, error))
-    return false;
-  std::string id = isFirst ? CheckpointWriter::makeId() + (isNew ? "+" : "") : "";
-  if (!share(0, id, error))
-    return false;
-  isNew = id.back() == '+';
-  if (isNew)
-    id.pop_back();
-  {
-    CheckpointWriter writer(folder, id);
-    if (saveTo(folder, writer, error))
-      return true;
-  }
-  // The last process finds it empty.
-  if (isNew)
-    rmdir(folder.c_str());
-  return false;
-}
-
-bool Session::load(const std::string &folder, std::string &error) {
-  std::lock_guard<std::mutex> lock(running);
-  std::string problem;
-  std::unique_ptr<Checkpoint> saved = Checkpoint::open(folder, description, problem);
-  Memory scratch;
-  if (saved && saved->getScratchBytes() > 0 && !(scratch = allocate(saved->getScratchBytes())))
-    problem = "no memory for a copy of a state of " + formatBytes(saved->getScratchBytes());
-  return change([](const ProgramState &state) { return !state.isTransient; },
-                [&](const std::string &name) { return saved->read(name, scratch.get()); }, problem,
-                error);
 }
 
 } // namespace meshwright::rt

@@ -74,6 +74,15 @@ int64_t countOf(const std::vector<int64_t> &shape) {
   return count;
 }
 
+bool findDType(const std::string &name, DType &type) {
+  for (int64_t candidate = MW_F32; candidate <= MW_I1; ++candidate)
+    if (name == nameOf(DType(candidate))) {
+      type = DType(candidate);
+      return true;
+    }
+  return false;
+}
+
 std::string describe(DType type, const std::vector<int64_t> &shape) {
   std::string text = nameOf(type);
   text += '[';

@@ -11,11 +11,13 @@
 #include <atomic>
 #include <cerrno>
 #include <climits>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dirent.h>
 #include <fcntl.h>
 #include <filesystem>
+#include <random>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -93,29 +95,41 @@ void Temporary::removeOnSignals() {
 Temporary::Temporary(std::string given) : path(std::move(given)) {
   for (std::atomic<const char *> &entry : temporaries) {
     const char *none = nullptr;
-    if (entry.compare_exchange_strong(none, path.c_str()))
+    if (entry.compare_exchange_strong(none, path.c_str())) {
+      isListed = true;
       break;
+    }
   }
 }
 
-void Temporary::keep() {
+bool Temporary::keep() {
+  if (isKept)
+    return true;
   isKept = true;
+  bool isThere = !isListed;
   for (std::atomic<const char *> &entry : temporaries) {
     const char *own = path.c_str();
-    if (entry.compare_exchange_strong(own, nullptr))
+    if (entry.compare_exchange_strong(own, nullptr)) {
+      isThere = true;
       break;
+    }
   }
+  return isThere;
 }
 
 Temporary::~Temporary() {
-  if (!isKept)
-    removeTree(AT_FDCWD, path.c_str());
+  if (isKept)
+    return;
+  removeTree(AT_FDCWD, path.c_str());
   keep();
 }
 
 //===----------------------------------------------------------------------===//
 // WholeFile
 //===----------------------------------------------------------------------===//
+
+/// Smaller pieces of a file are collected.
+static constexpr size_t kBufferBytes = 1 << 16;
 
 /// The target of a link, if it exists.
 static std::string follow(const std::string &path) {
@@ -125,9 +139,39 @@ static std::string follow(const std::string &path) {
   return result;
 }
 
-static std::string folderOf(const std::string &path) {
+std::string folderOf(std::string path) {
+  while (path.size() > 1 && path.back() == '/')
+    path.pop_back();
   size_t slash = path.rfind('/');
   return slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string makeRandomName() {
+  std::random_device random;
+  char digits[17];
+  std::snprintf(digits, sizeof(digits), "%08x%08x", random(), random());
+  return digits;
+}
+
+static bool syncAt(const std::string &path, int flags, std::string &error) {
+  int file = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  // Some file systems have nothing to do for a folder, and say so.
+  bool isFine = file >= 0 && (fsync(file) == 0 || ((flags & O_DIRECTORY) &&
+                                                   (errno == EINVAL || errno == ENOTSUP ||
+                                                    errno == ENOSYS)));
+  if (!isFine)
+    error = path + ": cannot be made permanent: " + std::strerror(errno);
+  if (file >= 0)
+    close(file);
+  return isFine;
+}
+
+bool syncFolder(const std::string &folder, std::string &error) {
+  return syncAt(folder, O_DIRECTORY, error);
+}
+
+bool syncFile(const std::string &path, std::string &error) {
+  return syncAt(path, O_NOFOLLOW, error);
 }
 
 /// Returns true if the path exists and is no regular file. It is then written directly and not
@@ -163,43 +207,84 @@ std::unique_ptr<WholeFile> WholeFile::create(const std::string &path, std::strin
   whole->target = follow(path);
   struct stat status;
   if (stat(whole->target.c_str(), &status) == 0 && isSpecial(status)) {
-    whole->file = std::fopen(whole->target.c_str(), "wb");
+    whole->file = open(whole->target.c_str(), O_WRONLY | O_CLOEXEC);
   } else {
-    std::string name = whole->target + kPartial + std::to_string(getpid());
+    std::string name = whole->target + kPartial + makeRandomName();
     whole->partial = std::make_unique<Temporary>(name);
-    whole->file = std::fopen(name.c_str(), "wb");
+    whole->file = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    // Then the name is not that of a file of ours.
+    if (whole->file < 0) {
+      int problem = errno;
+      whole->partial->keep();
+      errno = problem;
+    }
   }
-  if (whole->file)
+  if (whole->file >= 0)
     return whole;
   whole->fail(errno, error);
   return nullptr;
 }
 
 WholeFile::~WholeFile() {
-  if (file)
-    std::fclose(file);
+  if (file >= 0)
+    close(file);
+}
+
+void WholeFile::writeAll(const char *data, size_t bytes) {
+  while (problem == 0 && bytes > 0) {
+    ssize_t written = ::write(file, data, bytes);
+    if (written < 0 && errno == EINTR)
+      continue;
+    if (written <= 0)
+      problem = written < 0 && errno ? errno : EIO;
+    else
+      data += written, bytes -= written;
+  }
 }
 
 void WholeFile::write(const void *data, size_t bytes) {
-  if (problem == 0 && bytes > 0 && std::fwrite(data, 1, bytes, file) != bytes)
-    problem = errno ? errno : EIO;
+  if (bytes == 0)
+    return;
+  if (buffer.size() + bytes > kBufferBytes) {
+    writeAll(buffer.data(), buffer.size());
+    buffer.clear();
+  }
+  if (bytes > kBufferBytes)
+    writeAll(static_cast<const char *>(data), bytes);
+  else
+    buffer.append(static_cast<const char *>(data), bytes);
+}
+
+bool WholeFile::complete(std::string &error, bool isDurable) {
+  writeAll(buffer.data(), buffer.size());
+  buffer.clear();
+  if (problem == 0 && partial && isDurable && fsync(file) != 0)
+    problem = errno;
+  // Closing may fail, too.
+  if (close(file) != 0 && problem == 0)
+    problem = errno;
+  file = -1;
+  return problem == 0 || fail(problem, error);
+}
+
+bool WholeFile::place(std::string &error) {
+  if (!partial)
+    return true;
+  // From here on no signal deletes the file: it may have its name already.
+  if (!partial->keep())
+    return fail(EINTR, error);
+  if (std::rename(partial->getPath().c_str(), target.c_str()) == 0)
+    return true;
+  problem = errno;
+  unlink(partial->getPath().c_str());
+  return fail(problem, error);
 }
 
 bool WholeFile::finish(std::string &error, bool isDurable) {
-  if (isDurable && partial && problem == 0 &&
-      (std::fflush(file) != 0 || fsync(fileno(file)) != 0))
-    problem = errno;
-  // Closing may fail, too.
-  if (std::fclose(file) != 0 && problem == 0)
-    problem = errno;
-  file = nullptr;
-  if (problem == 0 && partial) {
-    if (std::rename(partial->getPath().c_str(), target.c_str()) == 0)
-      partial->keep();
-    else
-      problem = errno;
-  }
-  return problem == 0 || fail(problem, error);
+  struct stat status;
+  isDurable |= partial && stat(target.c_str(), &status) == 0;
+  return complete(error, isDurable) && place(error) &&
+         (!isDurable || !partial || syncFolder(folderOf(target), error));
 }
 
 bool WholeFile::write(const std::string &path, const std::string &text, std::string &error) {

@@ -15,6 +15,7 @@
 
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Environment.h"
+#include "meshwright/runtime/include/Interrupts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -31,6 +32,8 @@ static constexpr int64_t kSpinNanoseconds = 50'000;
 /// After a failure ranks come back as soon as their kernels end. A rank that takes longer is
 /// stuck.
 static constexpr double kGraceSeconds = 5;
+/// After an interruption the caller waits less. The next call waits for the ranks.
+static constexpr double kInterruptedSeconds = 0.3;
 
 //===----------------------------------------------------------------------===//
 // Beginning and end
@@ -192,6 +195,7 @@ void World::hostRank(mw_rt_context &context, size_t index) {
     lock.lock();
     context.running = false;
     --unfinished;
+    countActiveRanks(-1);
     rankEnds.notify_all();
   }
 }
@@ -228,20 +232,30 @@ bool World::prepareThreads(std::string &error) {
 }
 
 /// Waits for all ranks of this process. Returns false if one is stuck.
-/// - After a failure, a rank has `grace` seconds to come back.
+/// - After a failure, a rank has `grace` seconds to come back, and fewer if the call is interrupted.
 /// - If other ranks have ended, a rank that makes no call for `limit` seconds fails the run. No
 ///   collective would time out, because no rank waits for it.
 bool World::awaitRanks() {
   std::unique_lock<std::mutex> lock(runMutex);
-  Time failure = Time::max();
+  Time failure = Time::max(), asked = Clock::now();
   double grace = std::min(timeout, kGraceSeconds), limit = timeout + grace;
   std::vector<std::pair<int64_t, Time>> progress(contexts.size(), {-1, Time()});
   while (unfinished > 0) {
     rankEnds.wait_for(lock, std::chrono::milliseconds(100));
     Time now = Clock::now();
+    if (!wasInterrupted && now - asked >= std::chrono::milliseconds(50)) {
+      lock.unlock();
+      bool isOver = isInterrupted();
+      if (isOver)
+        fail(kInterrupted);
+      lock.lock();
+      wasInterrupted = isOver;
+      asked = Clock::now();
+    }
     if (hasFailed()) {
       failure = std::min(failure, now);
-      if (now - failure >= std::chrono::duration<double>(grace))
+      double most = wasInterrupted ? std::min(grace, kInterruptedSeconds) : grace;
+      if (now - failure >= std::chrono::duration<double>(most))
         return false;
       continue;
     }
@@ -303,6 +317,11 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
         return false;
       }
   }
+  if (areRunsEnding()) {
+    error = kInterrupted;
+    backend->fail(error);
+    return false;
+  }
   timeout = options.timeout > 0 ? std::min(options.timeout, kLongestTimeout) : defaultTimeout();
   {
     std::lock_guard<std::mutex> lock(errorMutex);
@@ -334,6 +353,8 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
     }
     entry = program;
     unfinished = contexts.size();
+    wasInterrupted = false;
+    countActiveRanks(int(unfinished));
     ++runCount;
   }
   runBegins.notify_all();
@@ -347,6 +368,21 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
   else if (failed)
     error = firstError;
   return notFiniteOp < 0 && !failed;
+}
+
+bool World::settle(double seconds, std::string &error) {
+  std::unique_lock<std::mutex> lock(runMutex);
+  Time deadline = deadlineIn(seconds);
+  while (wasInterrupted && unfinished > 0 && Clock::now() < deadline) {
+    lock.unlock();
+    if (isInterrupted()) {
+      error = kInterrupted;
+      return false;
+    }
+    lock.lock();
+    rankEnds.wait_for(lock, std::chrono::milliseconds(100));
+  }
+  return true;
 }
 
 bool World::undo(std::string &error) {

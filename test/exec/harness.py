@@ -53,8 +53,9 @@ def run_module(folder, text, inputs, weights=None, arguments=(), status=0, env=N
     return load_file(folder / "out.safetensors")
 
 
-def saved_state(folder):
-    """The states in a folder that a session saved, by name, read as docs/checkpoints.md says."""
+def saved_state(folder, is_clean=True):
+    """The states in a folder that a session saved, by name, read as docs/checkpoints.md says. With
+    `is_clean` there is no other file."""
     folder = pathlib.Path(folder)
     index = json.loads((folder / "checkpoint.json").read_text())
     files, states = {}, {}
@@ -68,7 +69,8 @@ def saved_state(folder):
         states[name] = np.zeros(state["shape"], parts[0][1].dtype)
         for where, values in parts:
             states[name][where] = values
-    assert {file.name for file in folder.iterdir()} == {"checkpoint.json", *files}
+    if is_clean:
+        assert {file.name for file in folder.iterdir()} == {"checkpoint.json", *files}
     return states
 
 

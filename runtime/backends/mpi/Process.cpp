@@ -9,6 +9,8 @@
 #include "Termination.h"
 
 #include "meshwright/runtime/include/Environment.h"
+#include "meshwright/runtime/include/Interrupts.h"
+#include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
@@ -197,8 +199,7 @@ bool Process::shareState(std::string &error) {
   char name[64] = "";
   int file = -1;
   if (place == 0) {
-    std::snprintf(name, sizeof(name), "/meshwright-%d-%lld", int(getpid()),
-                  (long long)(monotonicNanoseconds()));
+    std::snprintf(name, sizeof(name), "/meshwright-%s", makeRandomName().c_str());
     file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
     // Allocate the memory now: without room this call fails, whereas a later access would be
     // a bus error.
@@ -345,7 +346,7 @@ bool Process::await(World &world, const Caller &caller, Requests &requests, doub
     return !world.hasFailed();
   std::vector<int> done(count);
   std::vector<MPI_Status> statuses(count);
-  auto begin = Clock::now();
+  auto begin = Clock::now(), asked = begin;
   auto spin = std::chrono::nanoseconds(world.getSpin(caller.stream));
   bool sleeps = false;
   while (true) {
@@ -363,6 +364,12 @@ bool Process::await(World &world, const Caller &caller, Requests &requests, doub
       return true;
     if (hasFailed())
       world.fail(getError());
+    // Only the thread of a call waits without a timeout.
+    if (timeout <= 0 && Clock::now() - asked >= std::chrono::milliseconds(100)) {
+      asked = Clock::now();
+      if (isInterrupted())
+        world.fail(caller.rank, -1, kInterrupted);
+    }
     if (world.hasFailed())
       return false;
     auto waited = Clock::now() - begin;

@@ -9,6 +9,7 @@
 
 #include "Termination.h"
 
+#include "meshwright/runtime/include/Interrupts.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <algorithm>
@@ -262,7 +263,13 @@ bool Processes::exchange(const std::string &mine, double timeout, std::vector<st
       lock.lock();
     }
   }
-  changed.wait(lock, [&] { return failed || results.count(number); });
+  auto isOver = [&] { return failed || results.count(number); };
+  while (!changed.wait_for(lock, std::chrono::milliseconds(100), isOver)) {
+    lock.unlock();
+    if (isInterrupted())
+      publish("rank " + std::to_string(rank) + ": " + kInterrupted);
+    lock.lock();
+  }
   --exchanging;
   auto found = results.find(number);
   if (found == results.end()) {
