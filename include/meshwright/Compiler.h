@@ -305,6 +305,10 @@ public:
   /// Writes the state to a folder, whole or not at all. Sessions of any plan of the program can
   /// start from it. The result is true.
   Result<bool> save(std::string_view folder) const;
+  /// Values that are saved beside the state. Those of a session that starts from a saved state are in
+  /// it. It is an error if a learning rate is negative or not finite. The result is true.
+  SavedExtras getExtras() const;
+  Result<bool> setExtras(SavedExtras extras);
 
   /// Returns true if a rank has not come back from a call that failed. It may still read the
   /// inputs and parameters, which must stay as long as the process.
@@ -318,6 +322,13 @@ private:
   friend class Bundle;
   std::shared_ptr<State> state;
 };
+
+/// Sets a function that calls ask while they wait, about ten times a second, on the thread of the call.
+/// If it returns true, the call fails and leaves the state as it was. Null, the default, for none.
+void setInterruptCheck(bool (*check)());
+/// Ends all calls that run, and refuses new ones, because the process ends. Returns false if a rank is
+/// still at work after so many seconds.
+bool endRuns(double seconds);
 
 /// A compiled program on disk (docs/bundles.md).
 class Bundle {

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Bundle.h"
+#include "meshwright/runtime/include/Interrupts.h"
 #include "meshwright/runtime/include/SessionHandle.h"
 
 using namespace meshwright;
@@ -112,6 +113,17 @@ Result<bool> Session::save(std::string_view folder) const {
     return makeErrors(error);
   return true;
 }
+
+SavedExtras Session::getExtras() const { return state->session->getExtras(); }
+
+Result<bool> Session::setExtras(SavedExtras extras) {
+  if (std::string error; !state->session->setExtras(std::move(extras), error))
+    return makeErrors(error);
+  return true;
+}
+
+void meshwright::setInterruptCheck(bool (*check)()) { rt::setInterruptCheck(check); }
+bool meshwright::endRuns(double seconds) { return rt::endRuns(seconds); }
 
 //===----------------------------------------------------------------------===//
 // GpuMemory

@@ -66,14 +66,12 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
     json.attributeObject("memory_per_rank", [&] {
       json.attribute("weights", report.memory.weights);
       json.attribute("packing", report.memory.packing);
-      if (report.memory.state)
-        json.attribute("state", report.memory.state);
-      if (report.memory.optimizer)
+      json.attribute("state", report.memory.state);
+      if (report.isTrained) {
         json.attribute("optimizer", report.memory.optimizer);
-      if (report.memory.masters)
         json.attribute("masters", report.memory.masters);
-      if (report.memory.gradients)
         json.attribute("gradients", report.memory.gradients);
+      }
       json.attribute("activations_peak", report.memory.activationsPeak);
       if (report.memory.modules.empty())
         return;

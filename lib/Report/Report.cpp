@@ -558,6 +558,10 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   }
 
   report.memory = countMemory(function);
+  if (auto module = function->getParentOfType<ModuleOp>())
+    report.isTrained = llvm::any_of(module.getOps<nn::StateOp>(), [](nn::StateOp state) {
+      return !state.getRole().value_or("").empty();
+    });
   if (failed(addRepeated(function, report)))
     return failure();
 

@@ -132,6 +132,8 @@ struct Report {
   std::vector<Warning> warnings;
   /// The measurements of a run, as the runtime prints them; empty without a run.
   std::string runText, runJson;
+  /// Whether the module has states of training.
+  bool isTrained = false;
 };
 
 /// The report on an SPMD function (`dist.spmd`), with the decisions logged in its

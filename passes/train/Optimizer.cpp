@@ -173,7 +173,9 @@ Optimizer::create(const BuildStepsPassOptions &options,
                           {"clip_norm", options.clipNorm},
                           {"loss_scale", options.lossScale}};
   for (const Range &range : ranges)
-    if (!(range.value >= 0 && (range.isBelowOne ? range.value < 1 : std::isfinite(range.value)))) {
+    // Steps have the learning rate in f32.
+    if (!(range.value >= 0 &&
+          (range.isBelowOne ? range.value < 1 : std::isfinite(float(range.value))))) {
       emitError() << range.name << " is " << std::to_string(range.value) << ": expected a number from 0 on"
                   << (range.isBelowOne ? ", below 1" : "");
       return nullptr;

@@ -11,6 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Gil.h"
+
 #include "meshwright/Compiler.h"
 
 #include <nanobind/nanobind.h>
@@ -122,6 +124,7 @@ static std::vector<void *> toAddresses(const std::vector<uintptr_t> &numbers) {
 
 NB_MODULE(_core, m) {
   m.doc() = "Meshwright's compiler and runtime";
+  handleSignals(m);
 
   nb::class_<Port>(m, "Port")
       .def_ro("name", &Port::name)
@@ -200,16 +203,21 @@ NB_MODULE(_core, m) {
       .def_rw("trained", &StateDictLayout::trained)
       .def_rw("fixed", &StateDictLayout::fixed);
 
+  nb::class_<SavedExtras>(m, "SavedExtras")
+      .def(nb::init<>())
+      .def_rw("learning_rate", &SavedExtras::learningRate)
+      .def_rw("unread", &SavedExtras::unread);
+
   nb::class_<Program>(m, "Program")
       .def_static(
           "parse",
           [](std::string_view text, std::string_view name) {
             return toPython(Program::parse(text, name));
           },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def_static(
           "parse_file", [](std::string_view path) { return toPython(Program::parseFile(path)); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def_static(
           "compose",
           [](const std::vector<std::pair<std::string, Program>> &models,
@@ -223,7 +231,7 @@ NB_MODULE(_core, m) {
               connections.push_back({input, output});
             return toPython(Program::compose(stages, connections, loop, steps));
           },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def_static(
           "join",
           [](const std::vector<std::pair<std::string, Program>> &models) {
@@ -232,20 +240,20 @@ NB_MODULE(_core, m) {
               programs.push_back({name, program});
             return toPython(Program::join(programs));
           },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def(
           "differentiate",
           [](const Program &program, std::string_view loss,
              const std::vector<std::string> &parameters, const std::vector<std::string> &frozen) {
             return toPython(program.differentiate(loss, parameters, frozen));
           },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def(
           "train",
           [](const Program &program, const TrainOptions &options) {
             return toPython(program.train(options));
           },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def("str", &Program::str, nb::arg("locations") = false)
       .def_prop_ro("is_spmd", &Program::isSpmd)
       .def_prop_ro("entries", &Program::getEntries)
@@ -352,43 +360,41 @@ NB_MODULE(_core, m) {
               const std::vector<uintptr_t> &outputs, bool checkFinite, int64_t outputGpu) {
              std::vector<HostArray> arrays = toArrays(inputs);
              std::vector<void *> addresses = toAddresses(outputs);
-             nb::gil_scoped_release release;
-             return toPython(session.run(arrays, addresses, entry, checkFinite, outputGpu));
+             return toPython(withoutGil([&] {
+               return session.run(arrays, addresses, entry, checkFinite, outputGpu);
+             }));
            })
       .def("get_state",
            [](const Session &session, const std::vector<uintptr_t> &arrays) {
              std::vector<void *> addresses = toAddresses(arrays);
-             nb::gil_scoped_release release;
-             return toPython(session.getState(addresses));
+             return toPython(withoutGil([&] { return session.getState(addresses); }));
            })
       .def("set_state",
            [](Session &session, const std::vector<std::pair<std::string, PyArray>> &values) {
              std::vector<NamedArray> arrays;
              for (const auto &[name, array] : values)
                arrays.push_back({name, toArray(array)});
-             nb::gil_scoped_release release;
-             return toPython(session.setState(arrays));
+             return toPython(withoutGil([&] { return session.setState(arrays); }));
            })
-      .def(
-          "save",
-          [](const Session &session, std::string_view folder) {
-            return toPython(session.save(folder));
-          },
-          nb::call_guard<nb::gil_scoped_release>());
+      .def("save",
+           [](const Session &session, std::string_view folder) {
+             return toPython(withoutGil([&] { return session.save(folder); }));
+           })
+      .def_prop_ro("extras", &Session::getExtras)
+      .def("set_extras", [](Session &session, const SavedExtras &extras) {
+        return toPython(session.setExtras(extras));
+      });
 
   nb::class_<Bundle>(m, "Bundle")
       .def_static(
           "open", [](std::string_view path) { return toPython(Bundle::open(path)); },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def_prop_ro("num_ranks", &Bundle::getNumRanks)
       .def_prop_ro("entries", &Bundle::getEntries)
       .def_prop_ro("states", &Bundle::getStates)
-      .def(
-          "start",
-          [](const Bundle &bundle, const SessionOptions &options) {
-            return toPython(bundle.start(options));
-          },
-          nb::call_guard<nb::gil_scoped_release>());
+      .def("start", [](const Bundle &bundle, const SessionOptions &options) {
+        return toPython(withoutGil([&] { return bundle.start(options); }));
+      });
 
   nb::class_<Plan>(m, "Plan")
       .def_static(
@@ -396,10 +402,10 @@ NB_MODULE(_core, m) {
           [](const Program &program, std::string_view options) {
             return toPython(Plan::parallelize(program, options));
           },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def("str",
            [](const Plan &plan, PlanPhase phase, bool locations) {
-             nb::gil_scoped_release release;
+             ReleasedGil released;
              return toPython(plan.str(phase, locations));
            })
       .def(
@@ -407,22 +413,22 @@ NB_MODULE(_core, m) {
           [](const Plan &plan, bool json, std::string_view entry) {
             return plan.report(json ? ReportFormat::Json : ReportFormat::Text, entry);
           },
-          nb::call_guard<nb::gil_scoped_release>())
+          nb::call_guard<ReleasedGil>())
       .def_prop_ro("num_ranks", &Plan::getNumRanks)
       .def_prop_ro("is_stuck", &Plan::isStuck)
       .def_prop_ro("entries", &Plan::getEntries)
       .def_prop_ro("states", &Plan::getStates)
-      .def(
-          "start",
-          [](Plan &plan, const SessionOptions &options) { return toPython(plan.start(options)); },
-          nb::call_guard<nb::gil_scoped_release>())
+      .def("start",
+           [](Plan &plan, const SessionOptions &options) {
+             return toPython(withoutGil([&] { return plan.start(options); }));
+           })
       .def_prop_ro("inputs", &Plan::getInputs)
       .def_prop_ro("parameters", &Plan::getParameters)
       .def_prop_ro("outputs", &Plan::getOutputs)
       .def("set_parameter",
            [](Plan &plan, std::string_view name, const PyArray &array) {
              HostArray tensor = toArray(array);
-             nb::gil_scoped_release release;
+             ReleasedGil released;
              return toPython(plan.setParameter(name, tensor));
            })
       .def("run",
@@ -430,22 +436,20 @@ NB_MODULE(_core, m) {
               const RunOptions &options) {
              std::vector<HostArray> arrays = toArrays(inputs);
              std::vector<void *> addresses = toAddresses(outputs);
-             nb::gil_scoped_release release;
-             return toPython(plan.run(arrays, addresses, options));
+             return toPython(withoutGil([&] { return plan.run(arrays, addresses, options); }));
            })
       .def(
           "compile",
           [](Plan &plan, std::string_view path, std::string_view target, bool withWeights,
              const std::optional<StateDictLayout> &stateDict) {
-            nb::gil_scoped_release release;
-            return toPython(plan.compile(path, target, withWeights, stateDict));
+            return toPython(
+                withoutGil([&] { return plan.compile(path, target, withWeights, stateDict); }));
           },
           nb::arg("path"), nb::arg("target"), nb::arg("weights"),
           nb::arg("state_dict") = nb::none())
       .def("check", [](Plan &plan, const std::vector<PyArray> &inputs, double tolerance,
                        std::string_view entry) {
         std::vector<HostArray> arrays = toArrays(inputs);
-        nb::gil_scoped_release release;
-        return toPython(plan.check(arrays, tolerance, entry));
+        return toPython(withoutGil([&] { return plan.check(arrays, tolerance, entry); }));
       });
 }

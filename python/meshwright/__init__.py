@@ -9,12 +9,18 @@
     plan.check(*args, **kwargs)
 """
 
+import atexit
+
+from . import _core
 from .devices import DeviceArray
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
 from .model import Model, compose, from_torch, join, load
 from .optimizers import SGD, Adam, AdamW
 from .plan import Plan
 from .session import Bundle, Session, load_bundle
+
+# A thread that is in a call would go on while the process ends.
+atexit.register(_core.end_runs)
 
 __all__ = [
     "SGD",

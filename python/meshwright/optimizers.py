@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Optimizers."""
 
+import numpy as np
+
 from . import _core
 from .errors import Error
 
@@ -11,9 +13,8 @@ class Optimizer:
 
     def __init__(self, kind, lr, **numbers):
         self._kind = kind
-        self._numbers = {
-            name: number(name, value) for name, value in {"lr": lr, **numbers}.items()
-        }
+        self._numbers = {"lr": learning_rate("lr", lr)}
+        self._numbers.update({name: number(name, value) for name, value in numbers.items()})
 
     @property
     def lr(self) -> float:
@@ -76,6 +77,14 @@ def optimizer_of(options) -> Optimizer:
         if options.kind == kind._rule:
             return kind(betas=(options.beta1, options.beta2), eps=options.eps, **numbers)
     raise Error(f"the optimizer is '{options.kind}': expected sgd, adam or adamw")
+
+
+def learning_rate(name, value, error=Error) -> float:
+    """A user's learning rate: finite in f32, in which steps have it, and not negative."""
+    rate = number(name, value, error)
+    if not 0 <= rate <= float(np.finfo(np.float32).max):
+        raise error(f"{name} is {rate}: expected a finite number from 0 on")
+    return rate
 
 
 def number(name, value, error=Error) -> float:

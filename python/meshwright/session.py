@@ -14,9 +14,6 @@ from .errors import Diagnostic, Error, unwrap
 from .inputs import flatten_by_name
 from .tensors import Dense, dense, empty, is_meta, is_torch
 
-#: Memory that is never freed, because a rank that did not return from a run may read it.
-_KEPT = []
-
 
 class Session:
     """A program on its ranks, with its weights and its state: what `Plan.start` returns.
@@ -39,7 +36,6 @@ class Session:
         self._fixed = fixed or {}
         #: How the states map to PyTorch's state dicts; None if the session does not train.
         self._training = training
-        self._loaded = state_dicts.Loaded()
 
     @property
     def entries(self) -> list[str]:
@@ -50,14 +46,13 @@ class Session:
         """Runs an entry once, with the arguments of the model. Default: the model's first entry.
 
         With `check_finite` the call fails where an op gives NaN or infinity. Returns the outputs as
-        `Plan.run` does.
+        `Plan.run` does. Ctrl-C ends the call within a second by a KeyboardInterrupt, which leaves the
+        state as it was.
         """
         session = self._session
         if entry is not None and not isinstance(entry, str):
             kwargs["entry"], entry = entry, None  # an input of that name
         entry = find_entry(session.entries, entry)
-        if self._loaded.rate is not None and any(port.name == "lr" for port in entry.inputs):
-            kwargs.setdefault("lr", self._loaded.rate)
         inputs = self._flatten(entry, args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
         call = Call(self._backend, inputs, entry.outputs, as_torch)
@@ -75,10 +70,8 @@ class Session:
     def parameters(self) -> dict:
         """The model's parameters by name: copies of the global tensors. A trained one that has a
         value in f32 beside its own is in f32. Those of a bundle are the trained ones."""
-        state = self.state()
-        values = {
-            name: _copy(self._loaded.unread.get(name, value)) for name, value in self._fixed.items()
-        }
+        state, unread = self.state(), self._loaded.unread
+        values = {name: _copy(unread.get(name, value)) for name, value in self._fixed.items()}
         for port in self._session.states:
             if port.role == "parameter":
                 values[port.name] = state.get(f"master.{port.name}", state[port.name])
@@ -127,7 +120,11 @@ class Session:
         ports = self._session.states
         values, loaded = state_dicts.from_state_dict(self._known_training(), ports, saved)
         self.set_state(values)
-        self._loaded = loaded
+        unwrap(self._session.set_extras(loaded.extras()))
+
+    @property
+    def _loaded(self):
+        return state_dicts.Loaded.of(self._session.extras)
 
     def _known_training(self):
         if self._training is None:
@@ -139,7 +136,8 @@ class Session:
 
     def save(self, path) -> None:
         """Writes the state to a folder, from which a session of any plan of the model can start:
-        whole, or not at all."""
+        whole, or not at all. Another process that saves to the folder at that time is an Error. The
+        learning rate that `load_state_dict` was given is part of it."""
         unwrap(self._session.save(os.fspath(path)))
 
     def close(self) -> None:
@@ -232,6 +230,8 @@ def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
     options.threads_per_rank = positive("threads_per_rank", threads_per_rank, Integral)
     options.timeout = positive("timeout", timeout, Real)
     options.state = "" if state is None else os.fspath(state)
+    if state is not None and not options.state:
+        raise Error("state is '': expected a folder that a session saved to")
     options.recover = bool(recover)
     options.graphs = str(graphs)
     return options
@@ -239,12 +239,13 @@ def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
 
 @contextlib.contextmanager
 def keeping(owner, inputs, weights):
-    """A rank that does not come back from a run that fails may read on."""
+    """A rank that does not come back from a run that fails, or that a signal ends, may read on: then
+    the memory is never freed, not even as the interpreter ends."""
     try:
         yield
-    except Error:
+    except BaseException:
         if owner.is_stuck:
-            _KEPT.append((inputs, weights))
+            _core.keep((inputs, weights))
         raise
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core, weights
 from .errors import Diagnostic, Error
-from .optimizers import Optimizer, optimizer_of
+from .optimizers import Optimizer, learning_rate, optimizer_of
 from .tensors import (
     NUMPY_TYPES,
     Dense,
@@ -40,6 +40,32 @@ class Loaded:
         self.rate = None
         #: Tensors of the module that the program does not read.
         self.unread = {}
+
+    @classmethod
+    def of(cls, extras):
+        """As a session keeps it, and saves it with its state."""
+        loaded = cls()
+        loaded.rate = extras.learning_rate
+        loaded.unread = {tensor.name: _of_bytes(tensor) for tensor in extras.unread}
+        return loaded
+
+    def extras(self):
+        """As a session keeps it: a copy."""
+        extras = _core.SavedExtras()
+        extras.learning_rate = self.rate
+        self._arrays = [(name, dense(value)) for name, value in self.unread.items()]
+        extras.unread = [
+            _core.FixedTensor(
+                name=name,
+                dtype=array.dtype,
+                shape=list(array.shape),
+                is_read=False,
+                address=array.address,
+                bytes=array.owner.nbytes,
+            )
+            for name, array in self._arrays
+        ]
+        return extras
 
 
 class Training:
@@ -123,6 +149,16 @@ def _stored(tensor):
     return data.view(NUMPY_TYPES[tensor.dtype]).reshape(tensor.shape)
 
 
+def _of_bytes(tensor):
+    """A tensor of PyTorch with the elements of one that a session keeps."""
+    import torch
+
+    dtype = torch_types()[tensor.dtype]
+    if tensor.data is None or 0 in tensor.shape:
+        return torch.empty(tensor.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(tensor.data), dtype=dtype).reshape(tensor.shape)
+
+
 def _trained_names(keys, values, ports, patterns) -> list[str]:
     """The names in the program of the parameters that an optimizer of the module would have: those
     of float type that require gradients and match a pattern, in the module's order."""
@@ -199,19 +235,8 @@ def from_state_dict(training, ports, saved) -> tuple[dict, Loaded]:
             "trained"
         )
     loaded.rate = _check_groups(training.optimizer, groups, problems)
-    steps = set()
-    for i, name in zip(order, trained, strict=False):
-        slot = slots.get(i, {})
-        for moment in _MOMENTS:
-            port = ports.get(f"optimizer.{moment}.{name}")
-            if port is None:
-                continue
-            value = slot.get(moment)
-            values[port.name] = (
-                np.zeros(port.shape, np.float32) if value is None else _array(value, port)
-            )
-        if "step" in slot:
-            steps.add(int(slot["step"]))
+    steps = {int(slots[i]["step"]) for i in order if "step" in slots.get(i, {})}
+    values.update(_moments(training, ports, slots, order, problems))
     if len(steps) > 1:
         problems.append(
             f"parameters have taken {' and '.join(map(str, sorted(steps)))} steps: expected one "
@@ -226,6 +251,41 @@ def from_state_dict(training, ports, saved) -> tuple[dict, Loaded]:
         if name in ports and (steps or "optimizer.step" in ports):
             values[name] = np.array(taken, np.int64)
     return values, loaded
+
+
+def _moments(training, ports, slots, order, problems):
+    """The averages of the optimizer. PyTorch makes them at a parameter's first step."""
+    problems += [
+        f"the optimizer has a state of parameter {i!r}, which is in none of its groups"
+        for i in slots
+        if i not in order
+    ]
+    problems += [
+        f"the optimizer's groups have parameter {i!r} twice"
+        for i in sorted({i for i in order if order.count(i) > 1}, key=repr)
+    ]
+    known = {m for m in _MOMENTS for name in training.trained if f"optimizer.{m}.{name}" in ports}
+    has_begun = any(value is not None for slot in slots.values() for value in slot.values())
+    values = {}
+    for i, name in zip(order, training.trained, strict=False):
+        slot = slots.get(i, {})
+        problems += [
+            f"the optimizer has '{key}' of '{name}': mw.{type(training.optimizer).__name__} has none"
+            for key, value in slot.items()
+            if value is not None and key not in ("step", *known)
+        ]
+        for moment in known:
+            port = ports.get(f"optimizer.{moment}.{name}")
+            if port is None:
+                continue
+            value = slot.get(moment)
+            # In PyTorch's SGD a buffer is None before the first step.
+            if has_begun and value is None and slot.get(moment, 0) is not None:
+                problems.append(f"the optimizer has no '{moment}' of '{name}', parameter {i!r}")
+            values[port.name] = (
+                np.zeros(port.shape, np.float32) if value is None else _array(value, port)
+            )
+    return values
 
 
 def _scaler_numbers():
@@ -263,7 +323,12 @@ def _model_values(training, ports, own, loaded, problems):
             continue
         given = own[key]
         if name in training.unread:
-            loaded.unread[name] = _tensor(given)
+            given, known = dense(_tensor(given)), training.fixed.get(name)
+            expected = given if known is None else dense(known)
+            if given.dtype not in NUMPY_TYPES or given.shape != expected.shape:
+                problems.append(f"'{key}' is {given}: expected {expected}")
+            else:
+                loaded.unread[name] = given.owner.to(torch_types()[expected.dtype])
             continue
         if name not in ports:
             if name not in training.fixed:
@@ -288,7 +353,12 @@ def _model_values(training, ports, own, loaded, problems):
 
 def _check_groups(optimizer, groups, problems):
     """Returns the learning rate. The other numbers of the optimizer are compiled."""
-    rates = {float(group.get("lr", optimizer.lr)) for group in groups}
+    rates = set()
+    for group in groups:
+        try:
+            rates.add(learning_rate("the optimizer's lr", group.get("lr", optimizer.lr)))
+        except Error as error:
+            problems.append(str(error))
     if len(rates) > 1:
         problems.append(f"groups of parameters have the learning rates {sorted(rates)}: expected one")
     kind, compiled = f"mw.{type(optimizer).__name__}", optimizer.hyperparameters()

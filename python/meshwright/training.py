@@ -5,7 +5,7 @@
 from . import _core, state_dicts
 from .errors import Diagnostic, Error, InputError, unwrap
 from .model import Model, _convert, _model_of, join
-from .optimizers import Optimizer, number
+from .optimizers import Optimizer, learning_rate, number
 from .tensors import is_trained
 
 
@@ -24,10 +24,7 @@ class TrainedModel(Model):
     def _flatten(self, entry, args, kwargs):
         rate = kwargs.get("lr")
         if rate is not None and any(port.name == "lr" for port in entry.inputs):
-            rate = number("lr", rate, InputError)
-            if rate < 0:
-                raise InputError(f"lr is {rate}: expected a number from 0 on")
-            kwargs = {**kwargs, "lr": rate}
+            kwargs = {**kwargs, "lr": learning_rate("lr", rate, InputError)}
         return super()._flatten(entry, args, kwargs)
 
 

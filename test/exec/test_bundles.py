@@ -105,8 +105,8 @@ def assert_same(got, folder):
         assert got[name].dtype == want[name].dtype and torch.equal(got[name], want[name]), name
 
 
-def write_manifest(bundle, manifest):
-    """As if a compiler had written it: the hash is right."""
+def write_json(file, manifest):
+    """As if a compiler or a session had written it: the hash is right."""
     manifest.pop("hash", None)
     value = 0xcbf29ce484222325
     text = json.dumps(manifest, separators=(",", ":"), ensure_ascii=False).encode()
@@ -114,13 +114,21 @@ def write_manifest(bundle, manifest):
         value = (value ^ int.from_bytes(text[at:at + 8], "little")) * 0x9e3779b97f4a7c15 % 2**64
         value ^= value >> 32
     manifest["hash"] = f"{value:016x}"
-    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    file.write_text(json.dumps(manifest))
+
+
+def write_manifest(bundle, manifest):
+    write_json(bundle / "manifest.json", manifest)
+
+
+def change_json(file, change):
+    manifest = json.loads(file.read_text())
+    change(manifest)
+    write_json(file, manifest)
 
 
 def change_manifest(bundle, change):
-    manifest = json.loads((bundle / "manifest.json").read_text())
-    change(manifest)
-    write_manifest(bundle, manifest)
+    change_json(bundle / "manifest.json", change)
 
 
 @pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 4}, {"dp": 2, "tp": 2}, {"dp": 2, "tp": 3}], ids=str)

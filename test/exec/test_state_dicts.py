@@ -6,9 +6,10 @@ import meshwright as mw
 import pytest
 import torch
 import transformers
+from harness import launch
 from safetensors.torch import save_file
-from test_bundles import change_manifest
-from test_training import OPTIMIZERS, Net, batches
+from test_bundles import change_json, change_manifest
+from test_training import NO_RATES, OPTIMIZERS, Net, batches
 from torch import nn
 
 
@@ -261,6 +262,98 @@ def test_a_model_of_transformers_in_part(tmp_path):
         same(other.state_dict(), session.state_dict())
 
 
+@pytest.mark.parametrize("is_bundle", [False, True], ids=["plan", "bundle"])
+def test_saved_states_have_all_of_a_state_dict(is_bundle, tmp_path):
+    """Its learning rate and the tensors that no program reads, of any type, are saved with the state."""
+    net, data = Normed().train(), batches(3)
+    net.register_buffer("mask", torch.arange(5) > 2)
+    plan = plan_of(net, "adam", {"dp": 2, "tp": 2})
+    other = bundle_of(plan, tmp_path / "b") if is_bundle else plan_of(change_weights(net), "adam", {"tp": 2})
+    with plan.start() as session:
+        session.run(**data[0])
+        state = session.state_dict()
+        state["optimizer"]["param_groups"][0]["lr"] = 0.003
+        state["model"].update(never=torch.ones(2), mask=torch.arange(5) > 3)
+        session.load_state_dict(state)
+        session.save(tmp_path / "state")
+        same(session.state_dict(), state)
+        # The tool keeps them, too.
+        save_file({name: value for name, value in data[1].items()}, tmp_path / "in.safetensors")
+        plan.compile(tmp_path / "c")
+        done = launch(tmp_path / "c", f"--inputs={tmp_path}/in.safetensors", f"--state={tmp_path}/state", f"--save-state={tmp_path}/next")
+        assert done.returncode == 0, done.stderr
+        with other.start(state=tmp_path / "state") as resumed:
+            same(resumed.state_dict(), state)
+            assert resumed.parameters().get("never", torch.ones(2)).tolist() == [1, 1]
+            for each in (session, resumed):
+                each.run(**data[1])
+            assert resumed.state_dict()["optimizer"]["param_groups"][0]["lr"] == 0.003
+            for name, value in session.parameters().items():
+                torch.testing.assert_close(torch.as_tensor(resumed.parameters()[name]), value, rtol=1e-5, atol=1e-6) if name in resumed.parameters() else None
+        with plan.start(state=tmp_path / "next") as resumed:
+            same(resumed.state_dict(), session.state_dict())
+    # A state that was saved before them has neither.
+    with plan.start() as session:
+        session.save(tmp_path / "plain")
+        assert "learning_rate" not in (tmp_path / "plain" / "checkpoint.json").read_text()
+    with other.start(state=tmp_path / "plain") as session:
+        assert session.state_dict()["optimizer"]["param_groups"][0]["lr"] == 0.02
+
+
+def test_rates_of_calls(tmp_path):
+    """A rate that is none is an error on each path to a step."""
+    plan, data = plan_of(Net(), "sgd", {"tp": 2}), batches(1)[0]
+    bundle = bundle_of(plan, tmp_path / "b")
+    for number, rate in enumerate((float("nan"), float("inf"), -1.0)):
+        words = ["the learning rate is nan: expected a finite number from 0 on", "the learning rate is inf", "the learning rate is -1"][number]
+        with bundle.start() as session:
+            before = session.state()
+            with pytest.raises(mw.Error, match=words):
+                session.run(**data, lr=rate)
+            assert all((a == before[n]).all() for n, a in session.state().items())
+        save_file({**data, "lr": torch.tensor(rate)}, tmp_path / "in.safetensors")
+        done = launch(tmp_path / "b", f"--inputs={tmp_path}/in.safetensors")
+        assert done.returncode == 1 and words in done.stderr
+    change_manifest(tmp_path / "b", lambda manifest: manifest["state_dict"]["optimizer"].update(lr=-2.0))
+    with pytest.raises(mw.Error, match="lr is -2.0: expected a finite number from 0 on"):
+        bundle.start()
+    with plan.start() as session:
+        state = session.state_dict()
+        state["optimizer"]["param_groups"][0]["lr"] = 0.5
+        session.load_state_dict(state)
+        session.save(tmp_path / "state")
+    change_json(tmp_path / "state" / "checkpoint.json", lambda index: index.update(learning_rate=-3.0))
+    with pytest.raises(mw.Error, match="state/checkpoint.json: the learning rate is -3: expected a finite number"):
+        plan.start(state=tmp_path / "state")
+
+
+def test_no_folder(tmp_path):
+    plan = plan_of(Net(), "sgd", {"tp": 1})
+    for start in (plan.start, bundle_of(plan, tmp_path / "b").start):
+        with pytest.raises(mw.Error, match="state is '': expected a folder that a session saved to"):
+            start(state="")
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_reports_have_all_keys(name):
+    keys = {"weights", "packing", "state", "activations_peak"}
+    plan = plan_of(Net(), name, {"tp": 2})
+    memory = plan.report(format="json")["memory_per_rank"]
+    assert memory.keys() == keys | {"optimizer", "masters", "gradients"}
+    assert (memory["optimizer"] == 0) == (name == "sgd")
+    model = mw.from_torch(Net(), (), batches(1)[0])
+    assert model.parallelize(mesh={"tp": 2}).report(format="json")["memory_per_rank"].keys() == keys
+
+
+def test_unread_tensors_of_other_shapes():
+    with start(Normed(), "sgd", {"tp": 1}) as session:
+        saved = session.state_dict()
+        with pytest.raises(mw.Error, match=r"'never' is f32\[3\]: expected f32\[2\]"):
+            session.load_state_dict({**saved, "model": {**saved["model"], "never": torch.ones(3)}})
+        session.load_state_dict({**saved, "model": {**saved["model"], "never": torch.ones(2, dtype=torch.float64)}})
+        assert session.parameters()["never"].dtype == torch.float32
+
+
 def test_learning_rates():
     net, data = Net(), batches(2)
     with start(net, "sgd", {"tp": 1}) as session:
@@ -303,6 +396,16 @@ def test_refused(is_bundle, tmp_path):
         assert "the optimizer's amsgrad is True: expected False, since mw.Adam has no other" in said(lambda s: group(s).update(amsgrad=True))
         theirs = torch.optim.AdamW([torch.ones(1)], lr=0.02, betas=(0.7, 0.9), eps=1e-3, weight_decay=0.1).state_dict()["param_groups"][0]
         assert "the optimizer's decoupled_weight_decay is True: expected False" in said(lambda s: group(s).update({**theirs, "params": group(s)["params"]}))
+        ours = lambda saved: saved["optimizer"]["state"].update({i: {"step": torch.tensor(1.0), "exp_avg": torch.zeros(shape), "exp_avg_sq": torch.zeros(shape)}
+                                                                 for i, shape in enumerate(shapes)})
+        shapes = [tuple(p.shape) for p in optimizer_of(Net(), "adam").param_groups[0]["params"]]
+        assert "the optimizer has no 'exp_avg_sq' of 'scale', parameter 0" in said(lambda s: (ours(s), slots(s)[0].pop("exp_avg_sq")))
+        assert "the optimizer has no 'exp_avg' of 'scale', parameter 0" in said(lambda s: (ours(s), slots(s).pop(0)))
+        assert "the optimizer has a state of parameter 99, which is in none of its groups" in said(lambda s: (ours(s), slots(s).update({99: slots(s)[0]})))
+        assert "the optimizer's groups have parameter 1 twice" in said(lambda s: group(s).update(params=[1, *range(1, 9)]))
+        assert "the optimizer has 'momentum_buffer' of 'scale': mw.Adam has none" in said(lambda s: (ours(s), slots(s)[0].update(momentum_buffer=torch.zeros(shapes[0]))))
+        for rate, words in NO_RATES:
+            assert f"the optimizer's {words}" in said(lambda s, rate=rate: group(s).update(lr=rate))
         assert "parameters have taken 3 and 4 steps" in said(lambda s: slots(s).update({0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}))
 
 

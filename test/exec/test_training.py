@@ -280,7 +280,6 @@ def test_report_counts_the_state_of_training():
     "options, words",
     [
         (dict(optimizer="adam"), "optimizer is 'adam': expected meshwright.SGD, Adam or AdamW"),
-        (dict(optimizer=mw.SGD(lr=-1.0)), "lr is -1.0"),
         (dict(optimizer=mw.AdamW(betas=(0.9, 1.0))), "beta2 is 1.0"),
         (dict(optimizer=mw.SGD(), clip_norm=0), "clip_norm is 0"),
         (dict(optimizer=mw.SGD(), parameters=["nothing.*"]), "pattern 'nothing.*' matches no parameter"),
@@ -295,9 +294,22 @@ def test_refusals(options, words):
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("rate, words", [("fast", "lr is 'fast': expected a number"), (-0.1, "lr is -0.1")])
+NO_RATES = [
+    ("fast", "lr is 'fast': expected a number"),
+    (-0.1, "lr is -0.1: expected a finite number from 0 on"),
+    (float("nan"), "lr is nan: expected a finite"),
+    (float("inf"), "lr is inf: expected a finite"),
+    (1e39, "lr is 1e+39: expected a finite"),
+]
+
+
+@pytest.mark.parametrize("rate, words", NO_RATES)
 def test_rates_are_checked(rate, words):
     data = batches(1)
+    for optimizer in (mw.SGD, mw.Adam, mw.AdamW):
+        with pytest.raises(mw.Error) as error:
+            optimizer(lr=rate)
+        assert words in str(error.value)
     train = mw.from_torch(Net(), (), data[0], training=True).train(mw.SGD(lr=0.1))
     with train.parallelize(mesh={"tp": 1}).start() as session:
         with pytest.raises(mw.InputError) as error:
