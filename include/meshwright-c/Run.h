@@ -33,6 +33,8 @@ void mw_program_close(mw_program *program);
 /* Selects the entry whose inputs and outputs the functions below describe, and which they run and
  * check. Null: the default entry, which is selected at first. Returns 0, or 1 after an error. */
 int32_t mw_program_select(mw_program *program, const char *entry);
+/* The inputs (MW_INPUT), outputs (MW_OUTPUT) and parameters (MW_PARAMETER). An unknown kind, and the
+ * number of a port that there is none of, is an error: these then return -1 and null. */
 int64_t mw_program_count(const mw_program *program, int32_t kind);
 const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index);
 

@@ -92,6 +92,8 @@ mw_session *mw_bundle_start(const char *path, const mw_run_options *options, mw_
 /* Ends a session. */
 void mw_session_close(mw_session *session);
 
+/* A number of an entry or of a port that there is none of, and an unknown kind, is an error: these
+ * then return null, or -1 for a count. */
 int64_t mw_session_count_entries(const mw_session *session);
 const char *mw_session_entry(const mw_session *session, int64_t index);
 /* The inputs (MW_INPUT), outputs (MW_OUTPUT) and states (MW_STATE) of an entry, by its index.

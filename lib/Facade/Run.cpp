@@ -134,19 +134,39 @@ int32_t mw_program_select(mw_program *program, const char *entry) {
 }
 
 int64_t mw_program_count(const mw_program *program, int32_t kind) {
-  return program->getPorts(kind).size();
+  if (kind == MW_INPUT || kind == MW_OUTPUT || kind == MW_PARAMETER)
+    return program->getPorts(kind).size();
+  program->fail("ports of kind " + std::to_string(kind) +
+                ": expected MW_INPUT, MW_OUTPUT or MW_PARAMETER");
+  return -1;
 }
 
 const mw_port *mw_program_port(const mw_program *program, int32_t kind, int64_t index) {
-  return &program->getPorts(kind)[index].view;
+  int64_t count = mw_program_count(program, kind);
+  if (index >= 0 && index < count)
+    return &program->getPorts(kind)[index].view;
+  if (count >= 0)
+    program->fail("port " + std::to_string(index) + ": expected a number from 0 on, below " +
+                  std::to_string(count));
+  return nullptr;
 }
 
 //===----------------------------------------------------------------------===//
 // Running
 //===----------------------------------------------------------------------===//
 
-static std::vector<HostArray> getInputs(const mw_program *program, const mw_tensor *inputs) {
-  return toArrays(inputs, program->getPorts(MW_INPUT).size());
+/// Returns none, with an error, if a tensor's type or rank is not valid.
+static std::optional<std::vector<HostArray>> getInputs(const mw_program *program,
+                                                       const mw_tensor *inputs) {
+  const std::vector<OwnedPort> &ports = program->getPorts(MW_INPUT);
+  for (size_t i = 0; i < ports.size(); ++i)
+    if (inputs[i].dtype < MW_F32 || inputs[i].dtype > MW_I1 || inputs[i].rank < 0) {
+      program->fail("input '" + ports[i].port.name + "' is of type " +
+                    std::to_string(inputs[i].dtype) + " with " + std::to_string(inputs[i].rank) +
+                    " dimensions: expected one of MW_F32 to MW_I1, with 0 dimensions or more");
+      return std::nullopt;
+    }
+  return toArrays(inputs, ports.size());
 }
 
 int32_t mw_program_load_weights(mw_program *program, const char *path) {
@@ -202,6 +222,11 @@ int32_t mw_program_is_stuck(const mw_program *program) { return program->plan->i
 
 int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const *outputs,
                        const mw_run_options *options) {
+  std::optional<std::vector<HostArray>> arrays = getInputs(program, inputs);
+  if (!arrays)
+    return 1;
+  if (options->state && !*options->state)
+    return program->fail(rt::kEmptyState);
   std::vector<void *> results(outputs, outputs + program->getPorts(MW_OUTPUT).size());
   RunOptions settings;
   settings.entry = program->plan->getEntries()[program->selected].name;
@@ -220,14 +245,17 @@ int32_t mw_program_run(mw_program *program, const mw_tensor *inputs, void *const
     settings.target = options->target;
   if (options->trace)
     settings.trace = options->trace;
-  Result<bool> done = program->plan->run(getInputs(program, inputs), results, settings);
+  Result<bool> done = program->plan->run(*arrays, results, settings);
   program->tell(done.getDiagnostics());
   return done ? 0 : 1;
 }
 
 int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance) {
+  std::optional<std::vector<HostArray>> arrays = getInputs(program, inputs);
+  if (!arrays)
+    return 1;
   Result<CheckResult> result = program->plan->check(
-      getInputs(program, inputs), tolerance,
+      *arrays, tolerance,
       program->plan->getEntries()[program->selected].name);
   program->tell(result.getDiagnostics());
   if (!result)
@@ -258,6 +286,10 @@ const char *mw_program_report(mw_program *program, int32_t json) {
 }
 
 mw_session *mw_program_start(mw_program *program, const mw_run_options *options) {
+  if (options->state && !*options->state) {
+    program->fail(rt::kEmptyState);
+    return nullptr;
+  }
   Result<Session> session = program->plan->start(toSessionOptions(*options));
   program->tell(session.getDiagnostics());
   if (!session)

@@ -23,6 +23,9 @@ struct SessionStart {
   std::string graphs = "auto";
 };
 
+/// The error of a state to start from that is given and empty.
+inline constexpr const char *kEmptyState = "state is '': expected a folder that a session saved to";
+
 /// Prepares a new session for its calls, and `options` for each of them. Returns false after an
 /// error.
 bool startSession(Session &session, const SessionStart &start, RunOptions &options,

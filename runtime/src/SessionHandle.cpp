@@ -41,10 +41,25 @@ struct mw_session {
       say(user, MW_ERROR, "", error.c_str());
     return isFine ? 0 : 1;
   }
-  const std::vector<OwnedPort> &getPorts(int64_t entry, int32_t kind) const {
-    return kind == MW_STATE   ? states
-           : kind == MW_INPUT ? entries[entry].inputs
-                              : entries[entry].outputs;
+  /// Returns null, with an error, for a number that is no entry's.
+  const EntryPorts *findEntry(int64_t entry) const {
+    if (entry >= 0 && entry < int64_t(entries.size()))
+      return &entries[entry];
+    finish(false, "entry " + std::to_string(entry) + ": expected a number from 0 on, below " +
+                      std::to_string(entries.size()));
+    return nullptr;
+  }
+  /// Returns null, with an error, for an unknown entry or kind.
+  const std::vector<OwnedPort> *findPorts(int64_t entry, int32_t kind) const {
+    const EntryPorts *ports = findEntry(entry);
+    if (!ports || kind == MW_STATE || kind == MW_INPUT || kind == MW_OUTPUT)
+      return !ports             ? nullptr
+             : kind == MW_STATE ? &states
+             : kind == MW_INPUT ? &ports->inputs
+                                : &ports->outputs;
+    finish(false, "ports of kind " + std::to_string(kind) +
+                      ": expected MW_INPUT, MW_OUTPUT or MW_STATE");
+    return nullptr;
   }
   int32_t run(int64_t entry, const mw_tensor *inputs, void *const *outputs, int64_t gpu,
               bool checkFinite) const;
@@ -73,6 +88,16 @@ static std::vector<OwnedPort> ownPorts(std::vector<CallPort> ports) {
   for (CallPort &port : ports)
     owned.push_back({std::move(port.value), {}});
   return owned;
+}
+
+/// Returns an empty string if the type and the rank of a tensor are valid, else an error.
+static std::string checkTensor(const mw_tensor &tensor, const std::string &name) {
+  if (tensor.dtype < MW_F32 || tensor.dtype > MW_I1)
+    return "'" + name + "' is of type " + std::to_string(tensor.dtype) +
+           ": expected one of MW_F32 to MW_I1";
+  if (tensor.rank < 0)
+    return "'" + name + "' has " + std::to_string(tensor.rank) + " dimensions: expected 0 or more";
+  return "";
 }
 
 static HostTensor toTensor(const mw_tensor &tensor, int64_t gpu) {
@@ -142,6 +167,10 @@ mw_session *mw_bundle_start(const char *path, const mw_run_options *options, mw_
     error = "a bundle is compiled already: expected no target";
     return fail();
   }
+  if (options->state && !*options->state) {
+    error = kEmptyState;
+    return fail();
+  }
   BundleWeights weights;
   if (options->weights)
     weights.file = options->weights;
@@ -176,24 +205,39 @@ void mw_session_close(mw_session *session) { delete session; }
 int64_t mw_session_count_entries(const mw_session *session) { return session->entries.size(); }
 
 const char *mw_session_entry(const mw_session *session, int64_t index) {
-  return session->entries[index].name.c_str();
+  const EntryPorts *entry = session->findEntry(index);
+  return entry ? entry->name.c_str() : nullptr;
 }
 
 int64_t mw_session_count(const mw_session *session, int64_t entry, int32_t kind) {
-  return session->getPorts(entry, kind).size();
+  const std::vector<OwnedPort> *ports = session->findPorts(entry, kind);
+  return ports ? int64_t(ports->size()) : -1;
 }
 
 const mw_port *mw_session_port(const mw_session *session, int64_t entry, int32_t kind,
                                int64_t index) {
-  return &session->getPorts(entry, kind)[index].view;
+  const std::vector<OwnedPort> *ports = session->findPorts(entry, kind);
+  if (ports && index >= 0 && index < int64_t(ports->size()))
+    return &(*ports)[index].view;
+  if (ports)
+    session->finish(false, "port " + std::to_string(index) +
+                               ": expected a number from 0 on, below " +
+                               std::to_string(ports->size()));
+  return nullptr;
 }
 
 int32_t mw_session::run(int64_t entry, const mw_tensor *inputs, void *const *outputs, int64_t gpu,
                         bool checkFinite) const {
-  const EntryPorts &ports = entries[entry];
+  const EntryPorts *found = findEntry(entry);
+  if (!found)
+    return 1;
+  const EntryPorts &ports = *found;
   std::vector<HostTensor> tensors;
-  for (size_t i = 0; i < ports.inputs.size(); ++i)
+  for (size_t i = 0; i < ports.inputs.size(); ++i) {
+    if (std::string problem = checkTensor(inputs[i], ports.inputs[i].value.name); !problem.empty())
+      return finish(false, "input " + problem);
     tensors.push_back(toTensor(inputs[i], gpu));
+  }
   RunOptions settings = options;
   settings.checkFinite = checkFinite;
   settings.outputGpu = gpu;
@@ -225,8 +269,12 @@ int32_t mw_session_get_state(mw_session *session, void *const *arrays) {
 int32_t mw_session_set_state(mw_session *session, int64_t count, const char *const *names,
                              const mw_tensor *tensors) {
   std::map<std::string, HostTensor> values;
+  if (count < 0)
+    return session->finish(false, std::to_string(count) + " states: expected 0 or more");
   for (int64_t i = 0; i < count; ++i)
-    if (!values.emplace(names[i], toTensor(tensors[i], /*gpu=*/-1)).second)
+    if (std::string problem = checkTensor(tensors[i], names[i]); !problem.empty())
+      return session->finish(false, "state " + problem);
+    else if (!values.emplace(names[i], toTensor(tensors[i], /*gpu=*/-1)).second)
       return session->finish(false, "state '" + std::string(names[i]) + "' is given twice");
   std::string error;
   bool isFine = session->session->setStates(values, error);

@@ -219,6 +219,43 @@ std::string writeWeights(const char *name, std::vector<std::pair<std::string, fl
   return path;
 }
 
+/// Numbers of entries, ports, kinds and types that are none, of a session of `counter`.
+void checkNumbers(mw_session *session, const mw_tensor &input, void *const *outputs,
+                  std::string &said) {
+  const char *names[] = {"sum"};
+  said.clear();
+  for (int64_t entry : {-1, 2}) {
+    EXPECT_EQ(mw_session_entry(session, entry), nullptr);
+    EXPECT_EQ(mw_session_count(session, entry, MW_INPUT), -1);
+    EXPECT_EQ(mw_session_port(session, entry, MW_OUTPUT, 0), nullptr);
+    EXPECT_EQ(mw_session_run(session, entry, &input, outputs, 0), 1);
+    EXPECT_NE(said.find("entry " + std::to_string(entry) +
+                        ": expected a number from 0 on, below 2"),
+              std::string::npos)
+        << said;
+  }
+  for (int64_t port : {-1, 1}) {
+    EXPECT_EQ(mw_session_port(session, 0, MW_STATE, port), nullptr);
+    EXPECT_NE(said.find("port " + std::to_string(port) + ": expected a number from 0 on, below 1"),
+              std::string::npos)
+        << said;
+  }
+  for (int32_t kind : {-1, int32_t(MW_PARAMETER), 4}) {
+    EXPECT_EQ(mw_session_count(session, 0, kind), -1);
+    EXPECT_NE(said.find("ports of kind " + std::to_string(kind) + ": expected MW_INPUT"),
+              std::string::npos)
+        << said;
+  }
+  mw_tensor wrong = input;
+  wrong.dtype = 99;
+  EXPECT_EQ(mw_session_run(session, 0, &wrong, outputs, 0), 1);
+  EXPECT_NE(said.find("input 'x' is of type 99: expected one of"), std::string::npos) << said;
+  EXPECT_EQ(mw_session_set_state(session, 1, names, &wrong), 1);
+  EXPECT_NE(said.find("state 'sum' is of type 99: expected one of"), std::string::npos) << said;
+  EXPECT_EQ(mw_session_set_state(session, -1, names, &input), 1);
+  EXPECT_NE(said.find("-1 states: expected 0 or more"), std::string::npos) << said;
+}
+
 TEST(Run, Sessions) {
   std::string model = testing::TempDir() + "model" + std::to_string(getpid());
   std::string bundle = testing::TempDir() + "bundle" + std::to_string(getpid());
@@ -235,8 +272,18 @@ TEST(Run, Sessions) {
   EXPECT_EQ(mw_program_select(program, "twice"), 0);
   EXPECT_EQ(mw_program_count(program, MW_INPUT), 0);
   EXPECT_STREQ(mw_program_port(program, MW_OUTPUT, 0)->name, "y");
+  EXPECT_EQ(mw_program_port(program, MW_OUTPUT, 1), nullptr);
+  EXPECT_EQ(mw_program_port(program, MW_PARAMETER, -1), nullptr);
+  EXPECT_NE(said.find("port -1: expected a number from 0 on, below 1"), std::string::npos) << said;
+  EXPECT_EQ(mw_program_count(program, MW_STATE), -1);
+  EXPECT_NE(said.find("ports of kind 3: expected MW_INPUT"), std::string::npos) << said;
   ASSERT_EQ(mw_program_compile(program, bundle.c_str(), nullptr), 0) << said;
   mw_run_options options = {};
+  options.state = "";
+  EXPECT_EQ(mw_program_start(program, &options), nullptr);
+  EXPECT_EQ(mw_bundle_start(bundle.c_str(), &options, say, &said), nullptr);
+  EXPECT_NE(said.find("state is '': expected a folder"), std::string::npos) << said;
+  options.state = nullptr;
   float x[5] = {1, 1, 1, 1, 1}, y[5] = {}, sum[5] = {};
   int64_t shape[] = {5};
   mw_tensor input = {MW_F32, 1, shape, x};
@@ -261,6 +308,7 @@ TEST(Run, Sessions) {
     EXPECT_NE(said.find("the program has no state 'total'"), std::string::npos) << said;
     names[0] = "sum";
     EXPECT_EQ(mw_session_is_stuck(session), 0);
+    checkNumbers(session, input, outputs, said);
     mw_session_close(session);
   }
   // A bundle without weights asks for some.
