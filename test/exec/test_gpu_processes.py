@@ -1,11 +1,15 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The backend `nccl` with a rank in each process of a launcher, on the stand-ins (test/fakegpu)."""
+import contextlib
 import os
+import pathlib
 import shutil
 import socket
+import struct
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -14,7 +18,7 @@ from mpi_programs import assert_same_bits, mpirun
 from safetensors.torch import load_file
 from test_gpu_running import FAKEGPU, PROGRAM, check, pytestmark  # noqa: F401
 
-LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "MESHWRIGHT_TOKEN", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +127,57 @@ def test_too_few_devices(bundle):
     codes, said = finish(start(bundle, torchrun(range(2)), "never", FAKEGPU_DEVICES="1"))
     assert codes == [1, 1], said
     assert "process 2 of this machine has rank 1, and there are 1 devices: expected a device for each process" in said[1]
+
+
+def listening(process):
+    """The addresses at which a process listens, as /proc has them."""
+    sockets = set()
+    for file in pathlib.Path(f"/proc/{process}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            sockets.add(os.readlink(file).removeprefix("socket:[").removesuffix("]"))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in pathlib.Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in sockets:
+                found.append(words[1].split(":")[0])
+    return found
+
+
+def test_where_rank_0_listens(bundle):
+    """At MASTER_ADDR alone. A process without the token is turned away, and one with it is not."""
+    variables = torchrun(range(2))
+    for own in variables:
+        own["MASTER_ADDR"] = "127.0.0.2"
+    (first,) = start(bundle, variables[:1], "listens")
+    end = time.monotonic() + TIMEOUT
+    while not listening(first.pid) and first.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    assert listening(first.pid) == ["0200007F"]
+    # A stranger with the wrong token, and with that of an earlier version, 0.
+    for token in (0, 17):
+        hello = struct.pack("<5q", token, 1, 2, 4711, 4) + b"else" + struct.pack("<q", 3) + b"all"
+        with socket.create_connection(("127.0.0.2", int(variables[0]["MASTER_PORT"]))) as stranger:
+            stranger.sendall(struct.pack("<IIQ", 0x4D574E31, 0, len(hello)) + hello)
+    (second,) = start(bundle, variables[1:], "listens")
+    codes, said = finish([first, second])
+    assert codes == [0, 0], said
+    same(bundle, "listens")
+
+
+def test_addresses_of_the_network(bundle):
+    """They need a token that the processes are given."""
+    host = socket.gethostbyname(socket.gethostname())
+    if host.startswith("127."):
+        pytest.skip("this machine has no address of a network")
+    for token in ("", "a text of this job"):
+        variables = torchrun(range(2))
+        for own in variables:
+            own.update(MASTER_ADDR=host, MESHWRIGHT_TOKEN=token)
+        codes, said = finish(start(bundle, variables, "network" if token else "never"))
+        assert codes == ([0, 0] if token else [1, 1]), said
+        assert token or "expected a text that only processes of this job know in MESHWRIGHT_TOKEN" in said[0], said
+    same(bundle, "network")
 
 
 def test_a_missing_process(bundle):

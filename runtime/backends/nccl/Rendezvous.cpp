@@ -7,13 +7,17 @@
 
 #include "Rendezvous.h"
 
+#include "Manifest.h"
 #include "Processes.h"
+
+#include "meshwright/runtime/include/WholeFile.h"
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fstream>
 #include <ifaddrs.h>
 #include <netdb.h>
@@ -21,6 +25,7 @@
 #include <optional>
 #include <random>
 #include <sstream>
+#include <sys/stat.h>
 #include <unistd.h>
 
 namespace meshwright::rt::gpu {
@@ -88,10 +93,25 @@ static std::vector<std::string> listHosts() {
 
 /// Listens at any port, under an address with a token.
 static std::unique_ptr<Listener> openAnywhere(Address &address, std::string &error) {
-  std::unique_ptr<Listener> listener = Listener::open(0, /*isLocal=*/false, error);
+  std::unique_ptr<Listener> listener = Listener::open(0, "", error);
   if (listener)
     address = {makeToken(), listener->getPort(), listHosts()};
   return listener;
+}
+
+/// Writes a file that only this user can read, whole or not at all.
+static bool writeSecret(const std::string &path, const std::string &text, std::string &error) {
+  std::string part = path + WholeFile::kPartial + makeRandomName();
+  int file = open(part.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  bool isFine = file >= 0 && write(file, text.data(), text.size()) == ssize_t(text.size());
+  if (file >= 0)
+    isFine = close(file) == 0 && isFine;
+  if (isFine && std::rename(part.c_str(), path.c_str()) == 0)
+    return true;
+  error = path + ": " + std::strerror(errno);
+  if (file >= 0)
+    unlink(part.c_str());
+  return false;
 }
 
 namespace {
@@ -100,20 +120,69 @@ namespace {
 // MASTER_ADDR and MASTER_PORT
 //===----------------------------------------------------------------------===//
 
+/// A folder of this user for all processes of the machine. Returns an empty string, with an error, if
+/// another user may write there.
+std::string openUserFolder(std::string &error) {
+  const char *runtime = std::getenv("XDG_RUNTIME_DIR"), *temporary = std::getenv("TMPDIR");
+  std::string base = runtime && *runtime       ? runtime
+                     : temporary && *temporary ? temporary
+                                               : "/tmp";
+  std::string folder = base + "/meshwright-" + std::to_string(geteuid());
+  struct stat status;
+  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+    error = folder + ": " + std::strerror(errno);
+  else if (lstat(folder.c_str(), &status) != 0)
+    error = folder + ": " + std::strerror(errno);
+  else if (!S_ISDIR(status.st_mode) || status.st_uid != geteuid() || (status.st_mode & 077) != 0)
+    error = folder + ": expected a folder that this user alone may read and write, for the token of "
+                     "the job; or give it in MESHWRIGHT_TOKEN";
+  return error.empty() ? folder : "";
+}
+
 class MasterPort : public Rendezvous {
 public:
   MasterPort(std::string host, int port) : host(std::move(host)), port(port) {}
+  ~MasterPort() override {
+    if (!written.empty())
+      unlink(written.c_str());
+  }
+
+  /// Returns null, with an error, if the processes have no token.
+  static std::unique_ptr<Rendezvous> find(const std::string &host, int port, std::string &error) {
+    auto found = std::make_unique<MasterPort>(host, port);
+    const char *given = std::getenv("MESHWRIGHT_TOKEN");
+    if (given && *given)
+      found->given = std::stoll(hashOf(given, std::strlen(given)).substr(0, 15), nullptr, 16);
+    else if (host != "localhost" && host != "::1" && host.rfind("127.", 0) != 0)
+      error = found->describe() + ": expected a text that only processes of this job know in "
+                                  "MESHWRIGHT_TOKEN, since other machines reach this address";
+    return error.empty() ? std::move(found) : nullptr;
+  }
 
   std::unique_ptr<Listener> open(int64_t &token, std::string &error) override {
-    token = 0;
-    bool isLocal = host == "localhost" || host.rfind("127.", 0) == 0;
-    std::unique_ptr<Listener> listener = Listener::open(port, isLocal, error);
-    if (!listener)
+    std::unique_ptr<Listener> listener = Listener::open(port, host, error);
+    if (!listener) {
       error = describe() + ": " + error;
+      return nullptr;
+    }
+    token = given.value_or(makeToken());
+    std::string path = given ? "" : getPath(error);
+    if (!path.empty() && writeSecret(path, std::to_string(token) + "\n", error))
+      written = path;
+    if (!error.empty())
+      return nullptr;
     return listener;
   }
-  std::unique_ptr<Wire> connect(int64_t &token, std::string &) override {
-    token = 0;
+  std::unique_ptr<Wire> connect(int64_t &token, std::string &error) override {
+    if (given) {
+      token = *given;
+    } else {
+      std::string path = getPath(error);
+      std::ifstream file(path);
+      // A file of an earlier job has another token.
+      if (path.empty() || !(file >> token))
+        return nullptr;
+    }
     return connectTo(host, port);
   }
   std::string describe() const override {
@@ -121,6 +190,14 @@ public:
   }
 
 private:
+  /// The file of the token on this machine.
+  std::string getPath(std::string &error) const {
+    std::string folder = openUserFolder(error);
+    return folder.empty() ? "" : folder + "/rendezvous-" + std::to_string(port);
+  }
+
+  std::optional<int64_t> given;
+  std::string written;
   const std::string host;
   const int port;
 };
@@ -325,12 +402,8 @@ public:
     if (!listener)
       return nullptr;
     token = address.token;
-    std::string text = address.toText() + "\n", part = path + ".partial";
-    std::ofstream file(part);
-    file << text;
-    file.close();
-    if (!file || std::rename(part.c_str(), path.c_str()) != 0) {
-      error = describe() + ": " + std::strerror(errno);
+    if (!writeSecret(path, address.toText() + "\n", error)) {
+      error = "MESHWRIGHT_RENDEZVOUS, " + error;
       return nullptr;
     }
     isMine = true;
@@ -376,7 +449,7 @@ std::unique_ptr<Rendezvous> Rendezvous::find(const Launcher &launcher, std::stri
     }
     if (read("TORCHELASTIC_USE_AGENT_STORE") == "True")
       return std::make_unique<TorchStore>(host, number);
-    return std::make_unique<MasterPort>(host, number);
+    return MasterPort::find(host, number, error);
   }
   if (launcher.isOpenMpi)
     if (std::unique_ptr<Rendezvous> found = OpenMpi::find())

@@ -15,10 +15,14 @@
 namespace meshwright::rt::gpu {
 
 /// How the processes of a launcher find the process of rank 0, by the first of these that there is:
-/// - MASTER_ADDR and MASTER_PORT: rank 0 listens there. Where torchrun's store has that port, the
-///   store tells the address.
+/// - MASTER_ADDR and MASTER_PORT: rank 0 listens there, and nowhere else. Where torchrun's store has
+///   that port, the store tells the address.
 /// - Open MPI, if mpirun started the processes, which broadcasts the address.
 /// - the file that MESHWRIGHT_RENDEZVOUS names, into which rank 0 writes the address.
+///
+/// Rank 0 turns away a process that does not know the token of the job (docs/trust.md). It is random,
+/// and goes to the others with the address. MASTER_ADDR has no place for it: there it is
+/// MESHWRIGHT_TOKEN or, on one machine, in a file of the user.
 class Rendezvous {
 public:
   virtual ~Rendezvous() = default;
@@ -26,7 +30,7 @@ public:
   /// Returns null, with an error, if there is none.
   static std::unique_ptr<Rendezvous> find(const Launcher &launcher, std::string &error);
 
-  /// Called by rank 0: listens, and tells the others where. `token` is a secret of this job, or 0.
+  /// Called by rank 0: listens, and tells the others where. `token` is a secret of this job.
   /// Returns null, with an error.
   virtual std::unique_ptr<Listener> open(int64_t &token, std::string &error) = 0;
   /// Called by the others until the connection is accepted: returns a new connection to rank 0, or

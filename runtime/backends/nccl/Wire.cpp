@@ -208,27 +208,21 @@ std::unique_ptr<Wire> connectTo(const std::string &host, int port) {
   return wire;
 }
 
-/// Returns a socket that listens, or -1. Sets `port` to its port.
-static int listenAt(bool isSix, int &port, bool isLocal) {
-  int file = socket(isSix ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+/// Returns a socket that listens at an address, or -1. Sets `port` to its port.
+static int listenAt(const sockaddr *address, socklen_t size, int &port) {
+  int file = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (file < 0)
     return -1;
   int on = 1, off = 0;
   setsockopt(file, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (isSix)
+  if (address->sa_family == AF_INET6)
     setsockopt(file, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
-  sockaddr_in6 six = {};
-  six.sin6_family = AF_INET6;
-  six.sin6_port = htons(uint16_t(port));
-  sockaddr_in four = {};
-  four.sin_family = AF_INET;
-  four.sin_port = six.sin6_port;
-  four.sin_addr.s_addr = htonl(isLocal ? INADDR_LOOPBACK : INADDR_ANY);
-  auto *address = isSix ? reinterpret_cast<sockaddr *>(&six) : reinterpret_cast<sockaddr *>(&four);
-  socklen_t size = isSix ? sizeof(six) : sizeof(four);
+  sockaddr_storage own = {};
+  socklen_t ownSize = sizeof(own);
   if (bind(file, address, size) == 0 && listen(file, SOMAXCONN) == 0 &&
-      getsockname(file, address, &size) == 0) {
-    port = ntohs(isSix ? six.sin6_port : four.sin_port);
+      getsockname(file, reinterpret_cast<sockaddr *>(&own), &ownSize) == 0) {
+    // The port is at the same place in both kinds of addresses.
+    port = ntohs(reinterpret_cast<sockaddr_in *>(&own)->sin_port);
     return file;
   }
   int reason = errno;
@@ -237,14 +231,30 @@ static int listenAt(bool isSix, int &port, bool isLocal) {
   return -1;
 }
 
-std::unique_ptr<Listener> Listener::open(int port, bool isLocal, std::string &error) {
-  int file = isLocal ? -1 : listenAt(/*isSix=*/true, port, isLocal);
-  // A machine may be without IPv6.
-  if (file < 0 && (isLocal || errno != EADDRINUSE))
-    file = listenAt(/*isSix=*/false, port, isLocal);
+std::unique_ptr<Listener> Listener::open(int port, const std::string &host, std::string &error) {
+  // Without a host IPv6 comes first, which takes connections of both kinds. A machine may be without
+  // it.
+  addrinfo hints = {}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = host.empty() ? AI_PASSIVE : 0;
+  std::string place = (host.empty() ? "" : host + ", ") + "port " + std::to_string(port);
+  if (int problem = getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(),
+                                &hints, &found)) {
+    error = "cannot listen at " + place + ": " + gai_strerror(problem);
+    return nullptr;
+  }
+  int file = -1, reason = EADDRNOTAVAIL;
+  for (int family : {AF_INET6, AF_INET})
+    for (addrinfo *at = found; at && file < 0 && reason != EADDRINUSE; at = at->ai_next) {
+      if (at->ai_family != family)
+        continue;
+      file = listenAt(at->ai_addr, at->ai_addrlen, port);
+      reason = file < 0 ? errno : reason;
+    }
+  freeaddrinfo(found);
   if (file >= 0)
     return std::unique_ptr<Listener>(new Listener(file, port));
-  error = "cannot listen at port " + std::to_string(port) + ": " + std::strerror(errno);
+  error = "cannot listen at " + place + ": " + std::strerror(reason);
   return nullptr;
 }
 

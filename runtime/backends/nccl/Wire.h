@@ -89,9 +89,9 @@ std::unique_ptr<Wire> connectTo(const std::string &host, int port);
 /// A socket to which others connect.
 class Listener {
 public:
-  /// Listens at that port of all addresses, or of the loopback address only; a port of 0 stands for
-  /// any. Returns null, with an error.
-  static std::unique_ptr<Listener> open(int port, bool isLocal, std::string &error);
+  /// Listens at that port of a host of this machine, or of all its addresses if the host is empty; a
+  /// port of 0 stands for any. Returns null, with an error.
+  static std::unique_ptr<Listener> open(int port, const std::string &host, std::string &error);
   ~Listener();
   int getPort() const { return port; }
   /// Returns null if no process connects before the deadline.
