@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 using namespace llvm;
 
@@ -78,6 +79,27 @@ static const std::string &getBuildId() {
   return id;
 }
 
+/// Returns true if only this user, or root, can put files into a folder: it is theirs, and neither its
+/// group nor others may write there. Nor may others put another folder in its place, or in that of one
+/// of the folders above.
+static bool isPrivate(StringRef folder) {
+  SmallString<128> real;
+  if (sys::fs::real_path(folder, real))
+    return false;
+  for (StringRef at = real; !at.empty(); at = sys::path::parent_path(at)) {
+    bool isAbove = at.size() < real.size();
+    struct stat status;
+    if (stat(at.str().c_str(), &status) != 0 ||
+        (status.st_uid != geteuid() && status.st_uid != 0))
+      return false;
+    // In a sticky folder a user cannot rename the folders of others.
+    mode_t others = isAbove ? S_IWOTH : S_IWGRP | S_IWOTH;
+    if ((status.st_mode & others) != 0 && !(isAbove && (status.st_mode & S_ISVTX)))
+      return false;
+  }
+  return true;
+}
+
 KernelCache::KernelCache() {
   // Without it, builds could not tell their kernels apart.
   if (getBuildId().empty())
@@ -94,7 +116,9 @@ KernelCache::KernelCache() {
   } else {
     return;
   }
-  if (!sys::fs::create_directories(path))
+  // A kernel is code that runs in this process.
+  if (!sys::fs::create_directories(path, /*IgnoreExisting=*/true, sys::fs::owner_all) &&
+      isPrivate(path))
     folder = path.str().str();
 }
 

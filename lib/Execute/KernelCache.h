@@ -27,7 +27,8 @@ namespace meshwright {
 
 class KernelCache {
 public:
-  /// Reads the environment. If the folder cannot be created or written, kernels are compiled.
+  /// Reads the environment. If the folder cannot be created or written, or others may write there,
+  /// kernels are compiled.
   KernelCache();
 
   bool isOn() const { return !folder.empty(); }

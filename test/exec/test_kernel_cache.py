@@ -75,6 +75,21 @@ def test_folder_that_cannot_be_written(tmp_path):
     run(tmp_path, tmp_path / "file" / "cache")
 
 
+def test_folders_that_others_may_write(tmp_path):
+    """Code from there is not run, and none is put there."""
+    for number, (path, mode) in enumerate([("cache", 0o777), ("cache", 0o770), ("cache", 0o1777), (".", 0o777)]):
+        above = tmp_path / str(number)
+        cache = above / "cache"
+        cache.mkdir(parents=True)
+        (above / path).chmod(mode)
+        run(above / "run", cache)
+        assert kernels(cache) == []
+        # In a sticky folder others cannot take the place of one.
+        (above / path).chmod(0o1777 if path == "." else 0o755)
+        run(above / "run", cache)
+        assert len(kernels(cache)) == FILES
+
+
 def test_several_writers(tmp_path):
     cache = tmp_path / "cache"
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
