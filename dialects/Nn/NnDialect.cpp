@@ -11,6 +11,7 @@
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -213,6 +214,43 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
   return success();
 }
 
+/// The most bytes of a tensor.
+static constexpr int64_t kMostBytes = int64_t(1) << 60;
+
+/// Returns true if the bytes of a tensor are few enough for sums over the tensors of a program.
+static bool isCounted(Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (!tensor || !tensor.hasStaticShape() || !tensor.getElementType().isIntOrFloat())
+    return true;
+  int64_t bytes = std::max<int64_t>(tensor.getElementTypeBitWidth() / 8, 1);
+  for (int64_t size : tensor.getShape())
+    if (size == 0)
+      return true;
+  for (int64_t size : tensor.getShape())
+    if (llvm::MulOverflow(bytes, size, bytes) || bytes > kMostBytes)
+      return false;
+  return true;
+}
+
+/// Verifies that no value of a function is so large that its bytes overflow.
+static LogicalResult verifySizes(FunctionOpInterface function) {
+  auto refuse = [](Location location, Type type) {
+    return emitError(location) << "a value is " << type << ", of more than 2^60 bytes";
+  };
+  if (function.getFunctionBody().empty())
+    return success();
+  for (BlockArgument argument : function.getArguments())
+    if (!isCounted(argument.getType()))
+      return refuse(argument.getLoc(), argument.getType());
+  WalkResult result = function.getFunctionBody().walk([&](Operation *op) -> WalkResult {
+    for (Type type : op->getResultTypes())
+      if (!isCounted(type))
+        return refuse(op->getLoc(), type);
+    return WalkResult::advance();
+  });
+  return failure(result.wasInterrupted());
+}
+
 LogicalResult NnDialect::verifyRegionResultAttribute(Operation *op, unsigned regionIndex,
                                                      unsigned resultIndex,
                                                      NamedAttribute attribute) {
@@ -224,8 +262,9 @@ LogicalResult NnDialect::verifyRegionResultAttribute(Operation *op, unsigned reg
                              << attribute.getName().strref();
   if (failed(verifyName(op, attribute, where)))
     return failure();
+  // Once for each function.
   if (!isState)
-    return success();
+    return resultIndex == 0 ? verifySizes(function) : success();
   if (function.getResultAttr(resultIndex, kOutputAttr))
     return op->emitOpError() << "expected " << where
                              << " to be an output or a state, got both nn.output and nn.state";

@@ -1276,3 +1276,22 @@ func.func @backward(%x: tensor<2xf32>) {
 func.func @backward() attributes {nn.backward} {
   return
 }
+
+// -----
+
+// Sizes whose bytes overflow.
+
+// expected-error@+1 {{a value is 'tensor<4611686018427387904x8xf32>', of more than 2^60 bytes}}
+func.func @input(%x: tensor<4611686018427387904x8xf32> {nn.input = "x"}) -> (tensor<f32> {nn.output = "y"}) {
+  %0 = nn.reduce sum %x dims [0, 1] : (tensor<4611686018427387904x8xf32>) -> tensor<f32>
+  return %0 : tensor<f32>
+}
+
+// -----
+
+func.func @between(%x: tensor<1x1x1xf32> {nn.input = "x"}) -> (tensor<f32> {nn.output = "y"}) {
+  // expected-error@+1 {{a value is 'tensor<2097152x2097152x2097152xf32>', of more than 2^60 bytes}}
+  %0 = nn.broadcast %x : (tensor<1x1x1xf32>) -> tensor<2097152x2097152x2097152xf32>
+  %1 = nn.reduce sum %0 dims [0, 1, 2] : (tensor<2097152x2097152x2097152xf32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
