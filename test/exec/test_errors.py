@@ -3,6 +3,8 @@
 """Errors of sharding-run: their texts and exit statuses."""
 import json
 import os
+import pathlib
+import resource
 import stat
 import struct
 import subprocess
@@ -361,3 +363,21 @@ def test_where_a_placement_is_proved(files):
         done = subprocess.run([os.path.join(folder, command[0]), model, *command[1:]], capture_output=True, text=True)
         assert done.returncode == 1 and wrong in done.stderr, done.stderr
     assert not (files / "b").exists()
+
+
+def test_memory_that_runs_out(files):
+    """Under each limit a product works or is an error, and the process does not crash."""
+    # Weights that are inputs are not packed, so oneDNN multiplies them.
+    (files / "p.mlir").write_text(MODEL.replace("nn.parameter", "nn.input").replace("2x3x", "64x96x").replace("4x3x", "80x96x").replace("2x4x", "64x80x"))
+    compiler = pathlib.Path(tool()).with_name("sharding-compile")
+    subprocess.run([compiler, files / "p.mlir", "--parallelize=mesh=tp=1", "-o", files / "b"], check=True)
+    said = set()
+    for megabytes in range(48, 144, 2):
+        def limit(bytes=megabytes << 20):
+            resource.setrlimit(resource.RLIMIT_AS, (bytes, bytes))
+
+        done = subprocess.run([tool(), files / "b", "--random-inputs=1"], capture_output=True, text=True, preexec_fn=limit)
+        # 127: the loader has no memory for the libraries.
+        assert done.returncode in (0, 1, 127), (megabytes, done.returncode, done.stderr)
+        said.add("works" if done.returncode == 0 else done.stderr.rsplit(": ", 1)[-1].strip())
+    assert "out of memory in a matrix product" in said or "MESHWRIGHT_SANITIZER" in os.environ, said

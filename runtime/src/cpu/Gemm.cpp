@@ -10,6 +10,7 @@
 #include "GemmShape.h"
 #include "Workers.h"
 
+#include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
@@ -70,6 +71,16 @@ static dnnl::engine &getEngine() {
   return engine;
 }
 
+/// The error of a failure of the library.
+static std::string describe(const std::exception &failure) {
+  auto *own = dynamic_cast<const dnnl::error *>(&failure);
+  bool isMemory = own ? own->status == dnnl_out_of_memory
+                      : dynamic_cast<const std::bad_alloc *>(&failure) != nullptr;
+  if (isMemory)
+    return "out of memory in a matrix product";
+  return std::string(own ? "oneDNN: " : "a matrix product: ") + failure.what();
+}
+
 static dnnl::memory::data_type libraryType(DType type) {
   return type == DType::BF16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
@@ -119,8 +130,15 @@ static std::vector<Tile> cutTiles(const Product &p) {
   return tiles;
 }
 
-/// Makes the primitive. Returns false if the library has none and `mayFail` is set.
+/// More than the library takes for a primitive and its code.
+static constexpr int64_t kPrimitiveBytes = int64_t(32) << 20;
+
+/// Makes the primitive. Returns false if the library has none and `mayFail` is set. Throws an exception
+/// if there is no memory.
 static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool mayFail) {
+  // The library does not look whether it gets the memory of a kernel's code, so this asks before.
+  if (!allocate(kPrimitiveBytes))
+    throw std::bad_alloc();
   using Dims = dnnl::memory::dims;
   // A tile has the strides of the whole matrix, of so many rows and columns.
   auto describe = [](DType type, Dims dims, int64_t rows, int64_t columns, bool transposed) {
@@ -270,10 +288,9 @@ static void runTiles(void *state, int64_t index, int64_t count) {
     for (int64_t i = begin; i < end; ++i)
       work.run(work.tiles[i], *work.prepared[i], work.workers.getWorkspace(index).get(0), stream);
     stream.wait();
-  } catch (const dnnl::error &failure) {
-    work.errors[index] = std::string("oneDNN: ") + failure.what();
-  } catch (const std::bad_alloc &) {
-    work.errors[index] = "out of memory in a matrix product";
+  } catch (const std::exception &failure) {
+    // Nothing may leave the thread of a worker.
+    work.errors[index] = describe(failure);
   }
 }
 
@@ -312,10 +329,8 @@ bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const
     for (const std::string &own : work.errors)
       if (!own.empty())
         error = own;
-  } catch (const dnnl::error &failure) {
-    error = std::string("oneDNN: ") + failure.what();
-  } catch (const std::bad_alloc &) {
-    error = "out of memory in a matrix product";
+  } catch (const std::exception &failure) {
+    error = describe(failure);
   }
   if (error.empty())
     return true;
