@@ -7,10 +7,11 @@
 
 #include "meshwright/dialects/Dist/Padding.h"
 
+#include "meshwright/dialects/Dist/Events.h"
+
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/TypeUtilities.h"
 #include "llvm/ADT/APFloat.h"
-#include "llvm/ADT/Hashing.h"
 
 #include <algorithm>
 #include <cmath>
@@ -54,11 +55,7 @@ static Padding withAnySign(Padding state) {
 uint32_t padding::joinCauses(uint32_t a, uint32_t b) {
   if (!a || !b)
     return a ? a : b;
-  if (isSameEvent(a, b))
-    return a | b;
-  a |= 1;
-  b |= 1;
-  return makeEvent(size_t(llvm::hash_combine(std::min(a, b), std::max(a, b))));
+  return isSameEvent(a, b) ? a | b : EventTable::getCurrent().join(a, b);
 }
 
 Padding padding::withRisingCondition(Padding state) {

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 
+#include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Nn/Nn.h"
 
 using namespace mlir;
@@ -73,6 +74,18 @@ Padding layout_transfer::overallState(const Layout &layout) {
         ++padded;
       }
   return padded > 1 ? padding::meet(state, layout.corner) : state;
+}
+
+void layout_transfer::mapEvents(Layout &layout, function_ref<uint32_t(uint32_t)> map) {
+  auto apply = [&](Padding &state) {
+    if (state.cause)
+      state.cause = map(state.cause);
+  };
+  apply(layout.data);
+  apply(layout.corner);
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors)
+      apply(factor.padding);
 }
 
 AxisList layout_transfer::makeSet(ArrayRef<Axis> axes, MeshAttr mesh) {
@@ -242,6 +255,29 @@ static LogicalResult checkIndexed(const TransferContext &context, unsigned opera
   return success();
 }
 
+/// An event of the rows that a slice takes. Row i of the result is another row of the operand.
+static uint32_t sliceEvent(nn::SliceOp op, uint32_t cause) {
+  padding::EventTable &events = padding::EventTable::getCurrent();
+  ArrayRef<int64_t> from = op.getInput().getType().getShape();
+  ArrayRef<int64_t> to = op.getResult().getType().getShape();
+  SmallVector<int64_t> numbers;
+  for (unsigned d = 0; d < from.size(); ++d)
+    if (from[d] != to[d] && events.dependsOn(cause, d))
+      numbers.append({int64_t(d), to[d], op.getStarts()[d], op.getStrides()[d]});
+  if (numbers.empty())
+    return cause;
+  return events.derive(cause, "slice", numbers, from.size(),
+                       [&](unsigned d) { return events.dependsOn(cause, d); });
+}
+
+/// An event of the rows that an operand of a concatenation becomes, from row `begin` on.
+static uint32_t placeEvent(uint32_t cause, unsigned dim, int64_t begin, unsigned rank) {
+  padding::EventTable &events = padding::EventTable::getCurrent();
+  return events.derive(cause, "place", {int64_t(dim), begin}, rank, [&](unsigned d) {
+    return d == dim || events.dependsOn(cause, d);
+  });
+}
+
 static MaybeLayouts transferSlice(const TransferContext &context) {
   auto op = cast<nn::SliceOp>(context.op);
   Layout layout = *context.operands[0];
@@ -272,14 +308,43 @@ static MaybeLayouts transferSlice(const TransferContext &context) {
     bool uniform = llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
     dim = DimLayout(makeFactor(to[d], uniform));
   }
+  mapEvents(layout, [&](uint32_t cause) { return sliceEvent(op, cause); });
   canonicalize(layout, context.mesh);
   return ResultLayouts{std::move(layout)};
+}
+
+/// The layouts of the operands of a concatenation, with their events at the rows that they become.
+/// An event that all operands have, and which is the same at each of their rows, stays.
+static SmallVector<Layout, 4> placeOperands(ArrayRef<const Layout *> operands, unsigned dim) {
+  auto getCauses = [](Layout layout) {
+    SmallVector<uint32_t> causes;
+    mapEvents(layout, [&](uint32_t cause) { return causes.emplace_back(cause | 1), cause; });
+    return causes;
+  };
+  SmallVector<uint32_t> first = getCauses(*operands[0]);
+  bool isSame = llvm::none_of(first, [&](uint32_t cause) {
+    return padding::EventTable::getCurrent().dependsOn(cause, dim);
+  });
+  for (const Layout *operand : operands)
+    isSame &= getCauses(*operand) == first;
+  SmallVector<Layout, 4> placed;
+  int64_t begin = 0;
+  for (const Layout *operand : operands) {
+    Layout &own = placed.emplace_back(*operand);
+    if (!isSame)
+      mapEvents(own, [&](uint32_t cause) {
+        return placeEvent(cause, dim, begin, own.getRank());
+      });
+    begin += own.dims[dim].getLocalSize();
+  }
+  return placed;
 }
 
 static MaybeLayouts transferConcat(const TransferContext &context) {
   auto op = cast<nn::ConcatOp>(context.op);
   unsigned dim = op.getDim();
-  Layout layout = *context.operands[0];
+  SmallVector<Layout, 4> operands = placeOperands(context.operands, dim);
+  Layout layout = operands[0];
   // Either no operand is unreduced, or all but zeros are, over the same axes.
   int source = -1;
   for (auto [i, operand] : llvm::enumerate(context.operands))
@@ -301,7 +366,8 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
   Padding content = Padding::Zero;
   // The state of all elements of the operands so far.
   Padding overall = overallState(layout);
-  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+  for (auto [i, own] : llvm::enumerate(operands)) {
+    const Layout *operand = &own;
     if (failed(checkIndexed(context, i, dim)))
       return failure();
     if (size != padded)
@@ -319,8 +385,8 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
       if (d == dim || i == 0)
         continue;
       Pieces pieces(layout.dims[d].factors.begin(), layout.dims[d].factors.end());
-      const auto &own = operand->dims[d].factors;
-      if (!mergePieces(pieces, own, context.mesh, /*broadcasts=*/true))
+      const auto &factors = operand->dims[d].factors;
+      if (!mergePieces(pieces, factors, context.mesh, /*broadcasts=*/true))
         return LogicalResult(
             report(context,
                    "dimension " + Twine(d) + " of operand " + Twine(i) +
@@ -329,16 +395,16 @@ static MaybeLayouts transferConcat(const TransferContext &context) {
                    i));
       // The padding has a state that holds for both. A side that is uniform has its data there.
       std::pair<ArrayRef<LayoutFactor>, Padding> sides[] = {{layout.dims[d].factors, overall},
-                                                            {own, overallState(*operand)}};
+                                                            {factors, overallState(*operand)}};
       for (LayoutFactor &piece : pieces) {
         if (!piece.isPadded())
           continue;
-        for (const auto &[factors, elsewhere] : sides) {
-          auto same = llvm::find_if(factors, [&](const LayoutFactor &factor) {
+        for (const auto &[list, elsewhere] : sides) {
+          auto same = llvm::find_if(list, [&](const LayoutFactor &factor) {
             return factor.isPadded() && factor.sameShardingAs(piece);
           });
           piece.padding =
-              padding::meet(piece.padding, same != factors.end() ? same->padding : elsewhere);
+              padding::meet(piece.padding, same != list.end() ? same->padding : elsewhere);
         }
       }
       layout.dims[d].factors = std::move(pieces);

@@ -20,6 +20,8 @@
 
 namespace meshwright {
 
+class ValueNumbers;
+
 /// Layouts of an op's results.
 using ResultLayouts = mlir::SmallVector<dist::Layout, 1>;
 
@@ -45,6 +47,8 @@ struct TransferContext {
   /// If given, the op is a collective, which moves its operands one by one. Then this operand
   /// alone is read, and this result alone is returned.
   std::optional<unsigned> only = std::nullopt;
+  /// Numbers of equal values, which conditions of padding and parts of attention name.
+  ValueNumbers *numbers = nullptr;
 
   bool reads(unsigned operand) const { return !only || *only == operand; }
 };

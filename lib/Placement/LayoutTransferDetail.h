@@ -56,6 +56,8 @@ void appendPrimes(dist::Axis axis, dist::AxisList &primes);
 int countPadded(const dist::Layout &layout);
 /// The state of all elements of a value together: true data, padding and corners.
 padding::Padding overallState(const dist::Layout &layout);
+/// Maps the events that conditions of the value's padding name.
+void mapEvents(dist::Layout &layout, mlir::function_ref<uint32_t(uint32_t)> map);
 
 /// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
 /// result. A slice does not: it may take parts of several blocks.

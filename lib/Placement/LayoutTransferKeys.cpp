@@ -16,6 +16,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/RingSteps.h"
 #include "meshwright/lib/Placement/RuleTransfer.h"
+#include "meshwright/lib/Placement/ValueNumbers.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -137,6 +138,13 @@ FailureOr<const LayoutFactor *> RuleTransfer::getShardedKeys(nn::ScoresOpInterfa
   return sharded;
 }
 
+static int64_t toWord(const void *pointer) { return reinterpret_cast<intptr_t>(pointer); }
+static int64_t toWord(const APFloat &number) { return number.bitcastToAPInt().getZExtValue(); }
+/// Minus one, the bits of a NaN, stands for no number.
+static int64_t toWord(const std::optional<APFloat> &number) {
+  return number ? toWord(*number) : -1;
+}
+
 LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
   FailureOr<const LayoutFactor *> found = getShardedKeys(attention);
   if (failed(found))
@@ -170,31 +178,30 @@ LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
     return success();
   // The layouts of a mask, a bias and positions say which chunk of the keys they belong to.
   // Positions of queries, and lengths, are the same in all steps.
-  auto getPlaces = [](Value positions) -> const void * {
+  auto getPlaces = [](Value positions) {
     auto op = getPositions(positions);
-    return op ? op.getFactor().getAsOpaquePointer() : nullptr;
+    return op ? toWord(op.getFactor().getAsOpaquePointer()) : 0;
   };
-  auto getOperand = [&](Value operand) -> const void * {
+  auto getOperand = [&](Value operand) {
     if (!operand || getPlaces(operand))
       return getPlaces(operand);
-    return getSource(operand).getAsOpaquePointer();
+    return toWord(getSource(operand).getAsOpaquePointer());
   };
-  cover.source = llvm::hash_combine(
-      getSource(attention.getQuery()).getAsOpaquePointer(),
-      getRingSource(attention.getKey()).getAsOpaquePointer(),
-      getRingSource(attention.getValue()).getAsOpaquePointer(), mask.causal,
-      mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1),
-      llvm::hash_value(attention.getScale()), attention.getSoftCap(),
-      bool(attention.getKeyPadding()), bool(attention.getBias()),
+  ValueNumbers::Words words = {
+      toWord(getSource(attention.getQuery()).getAsOpaquePointer()),
+      toWord(getRingSource(attention.getKey()).getAsOpaquePointer()),
+      toWord(getRingSource(attention.getValue()).getAsOpaquePointer()), mask.causal,
+      mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1), toWord(attention.getScale()),
+      toWord(attention.getSoftCap()), bool(attention.getKeyPadding()), bool(attention.getBias()),
       getOperand(attention.getQPositions()), getPlaces(attention.getKvPositions()),
       getOperand(attention.getKvLengths()), getOperand(attention.getDropRows()),
-      getOperand(attention.getSeed()), getOperand(attention.getStep()), attention.getDropout(),
-      attention.getStream());
+      getOperand(attention.getSeed()), getOperand(attention.getStep()),
+      toWord(attention.getDropout()), int64_t(attention.getStream().value_or(-1))};
   if (auto gradient = dyn_cast<nn::AttentionGradOp>(op))
-    cover.source = llvm::hash_combine(
-        cover.source, getOperand(gradient.getLse()), getOperand(gradient.getDelta()),
-        getOperand(gradient.getCotangent()));
-  else if (op->getNumResults() == 1)
+    words.insert(words.end(), {getOperand(gradient.getLse()), getOperand(gradient.getDelta()),
+                               getOperand(gradient.getCotangent())});
+  cover.source = context.numbers->intern(words);
+  if (!cover.adds && op->getNumResults() == 1)
     return report(context,
                   "sees a chunk of the keys, which are sharded over " +
                       toString(sharded->axes, mesh) +
@@ -207,7 +214,7 @@ LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
     own = cover;
     // Gradients of several operands do not add up.
     if (cover.adds)
-      own.source = llvm::hash_combine(cover.source, i);
+      own.source = context.numbers->intern({int64_t(cover.source), int64_t(i)});
   }
   return success();
 }

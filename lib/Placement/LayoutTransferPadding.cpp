@@ -5,8 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/RuleTransfer.h"
+#include "meshwright/lib/Placement/ValueNumbers.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -104,25 +106,50 @@ std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail 
   return state;
 }
 
-/// Equal for two values that equal ops compute from equal values. Kernels compute a value
-/// again instead of reading it.
-static llvm::hash_code getValueNumber(Value value, int depth = 6) {
-  value = rt::getSource(value);
-  Operation *op = value.getDefiningOp();
-  if (!op || depth == 0 || op->getNumRegions() != 0 || op->getNumResults() != 1 ||
-      !isa<PaddingOpInterface>(op))
-    return llvm::hash_value(value.getAsOpaquePointer());
-  return OperationEquivalence::computeHash(
-      op, [&](Value operand) { return getValueNumber(operand, depth - 1); },
-      OperationEquivalence::ignoreHashValue,
-      OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs);
-}
-
 uint32_t RuleTransfer::getEvent(unsigned i, StringRef what) const {
   if (context.namesOperands)
     *context.namesOperands = true;
-  return padding::makeEvent(
-      size_t(llvm::hash_combine(getValueNumber(op->getOperand(i)), what)));
+  Value operand = op->getOperand(i);
+  return padding::EventTable::getCurrent().get(what, context.numbers->get(operand),
+                                               operands[i]->getRank());
+}
+
+/// Elements at one index of a result are computed from those at the same index of the operand, or
+/// from all along a dimension that the op contracts. Other ops, such as a running sum, read some of
+/// the elements along a dimension. The event is then one of this op.
+uint32_t RuleTransfer::moveEvent(uint32_t cause, unsigned operand, unsigned result) const {
+  padding::EventTable &events = padding::EventTable::getCurrent();
+  const FactorRule::ValueFactors &from = rule.operands[operand], &to = rule.results[result];
+  SmallVector<int> dims;
+  for (const FactorRule::DimFactors &dim : to) {
+    auto same = dim.empty() ? from.end() : llvm::find(from, dim);
+    dims.push_back(same == from.end() ? -1 : same - from.begin());
+  }
+  auto isApart = [&](int d) {
+    bool isKept = llvm::is_contained(dims, d);
+    return llvm::all_of(from[d], [&](int factor) {
+      return isKept ? !isWhole(rule.factors[factor]) : rule.isReducedIn(factor, result);
+    });
+  };
+  SmallVector<int64_t> mixed;
+  SmallVector<int> mapped;
+  for (int d = 0, e = from.size(); d < e; ++d) {
+    if (!events.dependsOn(cause, d))
+      continue;
+    mapped.append(from[d].begin(), from[d].end());
+    if (!isApart(d))
+      mixed.append(from[d].begin(), from[d].end());
+  }
+  if (mixed.empty())
+    return events.move(cause, dims);
+  if (context.namesOperands)
+    *context.namesOperands = true;
+  mixed.insert(mixed.begin(), context.numbers->get(op));
+  mixed.push_back(-1);
+  mixed.append(mapped.begin(), mapped.end());
+  return events.derive(cause, "op", mixed, to.size(), [&](unsigned d) {
+    return llvm::any_of(to[d], [&](int factor) { return llvm::is_contained(mapped, factor); });
+  });
 }
 
 RuleTransfer::State RuleTransfer::getState(unsigned i, const Tail &tail) const {
@@ -330,7 +357,9 @@ public:
       : Operands(states, conditional, result), transfer(transfer), tails(tails) {}
 
   uint32_t getEvent(unsigned operand, StringRef what) const override {
-    return tails.size() == 1 ? transfer.getEvent(operand, what) : 0;
+    if (tails.size() != 1)
+      return 0;
+    return transfer.moveEvent(transfer.getEvent(operand, what), operand, getResult());
   }
   uint32_t getSharedEvent(unsigned operand, StringRef what) const override {
     return isPaddingOf(operand) ? 0 : getEvent(operand, what);
@@ -382,6 +411,8 @@ RuleTransfer::State RuleTransfer::evaluate(unsigned result, ArrayRef<Tail> tails
       std::optional<State> own = getTail(i, tails[0]);
       states.push_back(own ? padding::getUnconditional(*own) : layout->data);
       conditional.push_back(getState(i, tails[0]));
+      if (uint32_t &cause = conditional.back().cause)
+        cause = moveEvent(cause, i, result);
     } else {
       std::optional<State> first = getTail(i, tails[0]), second = getTail(i, tails[1]);
       bool hasOthers = countPadded(*layout) > int(bool(first)) + int(bool(second));

@@ -21,6 +21,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 
@@ -372,6 +373,55 @@ void Reshape::enumerate(SmallVectorImpl<Layout> &candidates) {
   }
 }
 
+/// The event of a reshaped value that an event of the input is. A dimension on which the event
+/// depends has the same indices in the result if it has the same layout there, and all dimensions
+/// that hold the same elements have one element.
+static uint32_t reshapeEvent(const Layout &input, const Layout &result, uint32_t cause) {
+  padding::EventTable &events = padding::EventTable::getCurrent();
+  SmallVector<int64_t> from = input.getLocalShape(), to = result.getLocalShape();
+  SmallVector<int> dims(to.size(), -1);
+  SmallVector<bool> depends(to.size(), false);
+  bool isKept = true;
+  auto isSingle = [](const DimLayout &dim) { return dim.getGlobalSize() == 1 && !dim.isPadded(); };
+  // Groups of dimensions that hold the same elements, from the front.
+  for (size_t i = 0, j = 0; i < from.size() || j < to.size();) {
+    size_t firstFrom = i, firstTo = j;
+    int64_t left = i < from.size() ? from[i++] : 1, right = j < to.size() ? to[j++] : 1;
+    while (left != right) {
+      if (left < right)
+        left *= from[i++];
+      else
+        right *= to[j++];
+    }
+    SmallVector<int> before, after;
+    bool dependsOnGroup = false;
+    for (size_t d = firstFrom; d < i; ++d) {
+      if (isSingle(input.dims[d]))
+        continue;
+      before.push_back(d);
+      dependsOnGroup |= events.dependsOn(cause, d);
+    }
+    for (size_t d = firstTo; d < j; ++d)
+      if (!isSingle(result.dims[d]))
+        after.push_back(d);
+    if (!dependsOnGroup)
+      continue;
+    bool isSame = before.size() == 1 && after.size() == 1 &&
+                  input.dims[before[0]].sameShardingAs(result.dims[after[0]]);
+    if (isSame)
+      dims[after[0]] = before[0];
+    isKept &= isSame;
+    for (size_t d = firstTo; d < j; ++d)
+      depends[d] = true;
+  }
+  if (isKept)
+    return events.move(cause, dims);
+  SmallVector<int64_t> numbers(from.begin(), from.end());
+  numbers.push_back(-1);
+  numbers.append(to.begin(), to.end());
+  return events.derive(cause, "reshape", numbers, to.size(), [&](unsigned d) { return depends[d]; });
+}
+
 MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
                                               SmallVectorImpl<Layout> *alternatives) {
   auto op = cast<nn::ReshapeOp>(context.op);
@@ -396,6 +446,8 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
                                 "does not keep the factors of its operand, which has layout " +
                                     toString(input, context.mesh),
                                 0));
+  for (Layout &candidate : candidates)
+    mapEvents(candidate, [&](uint32_t cause) { return reshapeEvent(input, candidate, cause); });
   if (alternatives)
     for (Layout &candidate : MutableArrayRef<Layout>(candidates).drop_front())
       alternatives->push_back(std::move(candidate));

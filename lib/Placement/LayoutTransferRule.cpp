@@ -210,7 +210,7 @@ static ReductionKind getReductionKind(const RuleFactor &factor, unsigned result)
                                                              : ReductionKind::Sum;
 }
 
-static bool isWhole(const RuleFactor &factor) {
+bool layout_transfer::isWhole(const RuleFactor &factor) {
   return factor.kind == FactorKind::Special || factor.kind == FactorKind::Expandable;
 }
 

@@ -21,6 +21,9 @@ namespace meshwright::layout_transfer {
 /// are the positions of one factor, repeated along the others.
 dist::PositionsOp getPositions(mlir::Value positions);
 
+/// Returns true if an op reads the factor as a whole.
+bool isWhole(const dist::RuleFactor &factor);
+
 /// One transfer by a factor rule. `run` works in this order:
 /// 1. `collect`: each factor of the rule gets the layout factors of the operands'
 ///    dimensions, which must agree.
@@ -111,8 +114,10 @@ private:
   /// The state of operand `i` where two tails meet. It may be conditional on account of the
   /// first.
   State getCorner(unsigned i, const Tail &tail, const Tail &other) const;
-  /// A hash of the event that `what` is true of operand `i`.
+  /// The event that `what` is true of operand `i`, at an index of it.
   uint32_t getEvent(unsigned i, llvm::StringRef what) const;
+  /// An event of an operand, at an index of a result.
+  uint32_t moveEvent(uint32_t cause, unsigned operand, unsigned result) const;
   /// The bound on the elements of a result in a region: true elements without tails, a tail,
   /// or the corners of two tails.
   State evaluate(unsigned result, llvm::ArrayRef<Tail> tails) const;

@@ -90,9 +90,10 @@ TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands, std::optiona
   }
   SmallVector<Layout, 1> alternatives;
   bool namesOperands = false;
+  padding::EventTable::Scope scope(events);
   FailureOr<ResultLayouts> results =
       meshwright::transfer({op, operands, mesh, emitError, explain, tracksPadding, isExhaustive,
-                            &namesOperands, getRule(op), only},
+                            &namesOperands, getRule(op), only, &numbers},
                            &alternatives);
   if (failed(results))
     return failure();

@@ -8,8 +8,10 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_TRANSFERMEMO_H
 #define MESHWRIGHT_LIB_PLACEMENT_TRANSFERMEMO_H
 
+#include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
+#include "meshwright/lib/Placement/ValueNumbers.h"
 #include "meshwright/lib/Support/OpSignature.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -75,6 +77,9 @@ private:
 
   dist::MeshAttr mesh;
   std::deque<dist::Layout> &storage;
+  /// What the conditions and covers of layouts name.
+  padding::EventTable events;
+  ValueNumbers numbers;
   struct Transfer {
     mlir::Operation *op;
     mlir::SmallVector<LayoutRef, 4> operands;

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Register/Register.h"
 
@@ -15,6 +16,7 @@
 #include "gtest/gtest.h"
 
 #include <cmath>
+#include <set>
 
 using namespace mlir;
 using namespace meshwright;
@@ -30,7 +32,7 @@ public:
   Tail(ArrayRef<Padding> states, ArrayRef<Padding> conditional, unsigned result)
       : Operands(states, conditional, result) {}
   uint32_t getEvent(unsigned operand, StringRef) const override {
-    return padding::makeEvent(64 * (operand + 1));
+    return padding::EventTable::getCurrent().get("hidden", operand, 1);
   }
   uint32_t getSharedEvent(unsigned, StringRef) const override { return 0; }
   Padding getOverall(unsigned operand) const override { return getStates()[operand]; }
@@ -67,6 +69,8 @@ protected:
 
   MLIRContext context;
   OwningOpRef<ModuleOp> module;
+  padding::EventTable events;
+  padding::EventTable::Scope scope{events};
 };
 
 const std::string kAttentionArguments =
@@ -110,7 +114,7 @@ TEST_F(PaddingTest, AttentionOverNaNHasNoBounds) {
 
 /// A log-sum-exp has the condition of the mean beside it.
 TEST_F(PaddingTest, ConditionsOfAttention) {
-  uint32_t hidden = padding::makeEvent(4), other = padding::makeEvent(8);
+  uint32_t hidden = events.get("hidden", 4, 1), other = events.get("hidden", 8, 1);
   Padding zero{0, 0, false, hidden}, values{0, 0, false, other};
   Padding states[] = {zero, Padding::Zero, values};
   Padding mean = bound(kAttentionArguments, kAttention, states, 0);
@@ -146,7 +150,7 @@ TEST_F(PaddingTest, ResultsOfAMergeDiffer) {
 /// The square of an infinity is plus infinity, and relu keeps it. It does not keep minus infinity.
 TEST_F(PaddingTest, RisingConditions) {
   std::string argument = "%x: tensor<4xf32>", pair = argument + ", %y: tensor<4xf32>";
-  uint32_t hidden = padding::makeEvent(4);
+  uint32_t hidden = events.get("hidden", 4, 1);
   Padding states[] = {{0, 0, false, hidden}, {1, 2}};
   Padding squares[] = {states[0], states[0]};
   Padding square = bound(argument, "%r = nn.mul %x, %x : (tensor<4xf32>, tensor<4xf32>) -> "
@@ -171,8 +175,67 @@ TEST_F(PaddingTest, RisingConditions) {
   std::string quotient =
       "%r = nn.div %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>";
   EXPECT_EQ(bound(pair, quotient, {states[0], clamped}), states[0]);
-  clamped.cause = padding::makeEvent(8);
+  clamped.cause = events.get("hidden", 8, 1);
   EXPECT_FALSE(padding::isZero(bound(pair, quotient, {states[0], clamped})));
+}
+
+//===----------------------------------------------------------------------===//
+// Events
+//===----------------------------------------------------------------------===//
+
+/// Any two different descriptions are different events, and equal ones are one. A hash of 30 bits
+/// would make some of these equal.
+TEST_F(PaddingTest, EventsAreStoredOnce) {
+  std::set<uint32_t> seen;
+  for (size_t value = 0; value < 100000; ++value)
+    EXPECT_TRUE(seen.insert(events.get("hidden", value, 1)).second);
+  EXPECT_EQ(events.get("hidden", 7, 1), events.get("hidden", 7, 1));
+  EXPECT_NE(events.get("hidden", 7, 1), events.get("divisor", 7, 1));
+  EXPECT_NE(events.get("hidden", 7, 1), events.get("hidden", 7, 2));
+}
+
+TEST_F(PaddingTest, EventsJoin) {
+  uint32_t a = events.get("hidden", 1, 1), b = events.get("hidden", 2, 1),
+           c = events.get("hidden", 3, 1);
+  EXPECT_EQ(padding::joinCauses(a, a), a);
+  EXPECT_EQ(padding::joinCauses(a, 0), a);
+  EXPECT_EQ(padding::joinCauses(a, b), padding::joinCauses(b, a));
+  EXPECT_EQ(padding::joinCauses(padding::joinCauses(a, b), c),
+            padding::joinCauses(a, padding::joinCauses(c, b)));
+  EXPECT_NE(padding::joinCauses(a, b), padding::joinCauses(a, c));
+  EXPECT_EQ(padding::joinCauses(padding::joinCauses(a, b), a), padding::joinCauses(a, b));
+}
+
+/// An event follows the dimensions of a value: a transpose and its inverse give the same one.
+TEST_F(PaddingTest, EventsMove) {
+  uint32_t rows = events.move(events.get("hidden", 1, 2), {0, -1});
+  EXPECT_TRUE(events.dependsOn(rows, 0));
+  EXPECT_FALSE(events.dependsOn(rows, 1));
+  uint32_t turned = events.move(rows, {1, 0});
+  EXPECT_NE(turned, rows);
+  EXPECT_EQ(events.move(turned, {1, 0}), rows);
+  // All rows are another event than each row, and all of all rows are all rows.
+  uint32_t all = events.move(rows, {-1, -1});
+  EXPECT_NE(all, rows);
+  EXPECT_EQ(events.move(all, {1, 0}), all);
+  // The bit of a rising condition stays.
+  EXPECT_EQ(events.move(rows & ~1u, {1, 0}), turned & ~1u);
+  // Parts move one by one.
+  uint32_t other = events.move(events.get("hidden", 2, 2), {0, -1});
+  EXPECT_EQ(events.move(padding::joinCauses(rows, other), {1, 0}),
+            padding::joinCauses(turned, events.move(other, {1, 0})));
+}
+
+/// Rows that move make events of their own, equal for equal moves.
+TEST_F(PaddingTest, EventsShift) {
+  auto shift = [&](uint32_t cause, int64_t start) {
+    return events.derive(cause, "slice", {0, 2, start, 1}, 1, [](unsigned) { return true; });
+  };
+  uint32_t event = events.get("hidden", 1, 1);
+  EXPECT_NE(shift(event, 1), event);
+  EXPECT_NE(shift(event, 1), shift(event, 0));
+  EXPECT_EQ(shift(event, 1), shift(event, 1));
+  EXPECT_EQ(shift(event & ~1u, 1), shift(event, 1) & ~1u);
 }
 
 } // namespace

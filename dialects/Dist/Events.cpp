@@ -1,0 +1,112 @@
+//===- Events.cpp - the events that conditions of padding name ------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Events.h"
+
+#include "meshwright/dialects/Dist/Padding.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+#include <cassert>
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::padding;
+
+thread_local EventTable *EventTable::current = nullptr;
+
+EventTable &EventTable::getCurrent() {
+  assert(current && "arithmetic on conditional states needs a table of events");
+  return *current;
+}
+
+int64_t EventTable::getWord(StringRef text) {
+  return words.try_emplace(text.str(), words.size()).first->second;
+}
+
+int64_t EventTable::getBase(Key key) {
+  return bases.try_emplace(std::move(key), bases.size()).first->second;
+}
+
+uint32_t EventTable::intern(Event event) {
+  Key key;
+  if (event.parts.empty()) {
+    key = {0, event.base};
+    key.insert(key.end(), event.coordinates.begin(), event.coordinates.end());
+  } else {
+    key = {1};
+    key.insert(key.end(), event.parts.begin(), event.parts.end());
+  }
+  auto [it, isNew] = known.try_emplace(std::move(key), 0);
+  if (isNew) {
+    events.push_back(std::move(event));
+    it->second = makeEvent(events.size() * kStep);
+  }
+  return it->second;
+}
+
+uint32_t EventTable::get(StringRef what, size_t value, unsigned rank) {
+  Event event;
+  event.base = getBase({getWord(what), int64_t(value)});
+  for (unsigned d = 0; d < rank; ++d)
+    event.coordinates.push_back(d);
+  return intern(std::move(event));
+}
+
+/// The event `number` in a condition that rises if that of `cause` does.
+static uint32_t withBitOf(uint32_t cause, uint32_t number) {
+  return (number | 1) & ~(~cause & 1);
+}
+
+uint32_t EventTable::move(uint32_t cause, ArrayRef<int> dims) {
+  Event event = at(cause);
+  if (event.parts.empty()) {
+    SmallVector<int, 4> coordinates;
+    for (int d : dims)
+      coordinates.push_back(d < 0 ? -1 : event.coordinates[d]);
+    event.coordinates = std::move(coordinates);
+    return withBitOf(cause, intern(std::move(event)));
+  }
+  uint32_t joined = 0;
+  for (uint32_t part : event.parts) {
+    uint32_t moved = move(part, dims);
+    joined = joined ? join(joined, moved) : moved;
+  }
+  return withBitOf(cause, joined);
+}
+
+uint32_t EventTable::derive(uint32_t cause, StringRef how, ArrayRef<int64_t> numbers,
+                            unsigned rank, function_ref<bool(unsigned)> depends) {
+  Key key = {getWord(how), int64_t(cause | 1)};
+  key.insert(key.end(), numbers.begin(), numbers.end());
+  Event event;
+  event.base = getBase(std::move(key));
+  for (unsigned d = 0; d < rank; ++d)
+    event.coordinates.push_back(depends(d) ? int(d) : -1);
+  return withBitOf(cause, intern(std::move(event)));
+}
+
+uint32_t EventTable::join(uint32_t a, uint32_t b) {
+  Event event;
+  for (uint32_t cause : {a, b}) {
+    const Event &own = at(cause);
+    if (own.parts.empty())
+      event.parts.push_back(cause | 1);
+    else
+      event.parts.append(own.parts);
+  }
+  llvm::sort(event.parts);
+  event.parts.erase(llvm::unique(event.parts), event.parts.end());
+  return event.parts.size() == 1 ? event.parts.front() : intern(std::move(event));
+}
+
+bool EventTable::dependsOn(uint32_t cause, unsigned dim) const {
+  const Event &event = at(cause);
+  if (event.parts.empty())
+    return event.coordinates[dim] >= 0;
+  return llvm::any_of(event.parts, [&](uint32_t part) { return dependsOn(part, dim); });
+}

@@ -1,0 +1,84 @@
+//===- ValueNumbers.cpp - which values are equal --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Placement/ValueNumbers.h"
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Rt/Rt.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+/// Returns true if the results of the op depend on its operands and properties alone.
+static bool isComputed(Operation *op) {
+  return op && op->getNumRegions() == 0 && isa<dist::PaddingOpInterface>(op);
+}
+
+static constexpr auto kFlags =
+    OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs;
+
+bool ValueNumbers::isKnown(Value value) const {
+  value = rt::getSource(value);
+  Operation *op = value.getDefiningOp();
+  return !isComputed(op) || ops.contains(op);
+}
+
+/// Numbers an op whose operands are known.
+void ValueNumbers::add(Operation *op) {
+  size_t hash = OperationEquivalence::computeHash(
+      op, [&](Value operand) { return llvm::hash_value(get(operand)); },
+      OperationEquivalence::ignoreHashValue, kFlags);
+  SmallVector<Operation *, 1> &bucket = different[hash];
+  for (Operation *other : bucket) {
+    bool isSame = OperationEquivalence::isEquivalentTo(
+        op, other, [&](Value a, Value b) { return success(get(a) == get(b)); },
+        /*markEquivalent=*/nullptr, kFlags);
+    if (!isSame)
+      continue;
+    size_t number = ops.lookup(other);
+    ops.try_emplace(op, number);
+    return;
+  }
+  bucket.push_back(op);
+  ops.try_emplace(op, count++);
+}
+
+size_t ValueNumbers::get(Operation *op) {
+  if (!isComputed(op))
+    return ops.try_emplace(op, ops.contains(op) ? 0 : count++).first->second;
+  // Chains of ops are long, so this does not recurse along them.
+  SmallVector<Operation *> open = {op};
+  while (!open.empty()) {
+    Operation *next = open.back();
+    size_t size = open.size();
+    for (Value operand : next->getOperands())
+      if (!isKnown(operand))
+        open.push_back(rt::getSource(operand).getDefiningOp());
+    if (open.size() != size)
+      continue;
+    open.pop_back();
+    if (!ops.contains(next))
+      add(next);
+  }
+  return ops.lookup(op);
+}
+
+size_t ValueNumbers::get(Value value) {
+  value = rt::getSource(value);
+  if (auto it = values.find(value); it != values.end())
+    return it->second;
+  size_t number;
+  if (Operation *op = value.getDefiningOp(); isComputed(op)) {
+    std::pair<size_t, unsigned> key(get(op), cast<OpResult>(value).getResultNumber());
+    auto it = results.find(key);
+    number = it == results.end() ? (results[key] = count++) : it->second;
+  } else {
+    number = count++;
+  }
+  values.try_emplace(value, number);
+  return number;
+}
