@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 
 using namespace mlir;
 using namespace meshwright::dist;
@@ -140,6 +141,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
                                << " shardings";
     return verifySharding(op, attr.getValue(), op->getResult(0).getType());
   }
+  if (attr.getName() == kOperandsAttr)
+    return verifyOperandLayouts(op, attr.getValue());
   if (attr.getName() == kStageMeshesAttr) {
     auto meshOp = dyn_cast<MeshOp>(op);
     auto stages = dyn_cast<DictionaryAttr>(attr.getValue());

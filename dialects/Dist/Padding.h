@@ -80,7 +80,7 @@ Padding getUnconditional(const Padding &state);
 bool isConditionRising(const Padding &state);
 /// The same state of a result that is plus infinity or NaN wherever the operand is not finite.
 Padding withRisingCondition(Padding state);
-/// The event of a number that 4 divides. The lowest bit is cleared for a rising condition.
+/// The event with this multiple of 4. The lowest bit is cleared for a rising condition.
 inline uint32_t makeEvent(size_t number) { return uint32_t(number) | 3; }
 inline bool isSameEvent(uint32_t a, uint32_t b) { return (a | 1) == (b | 1); }
 /// The event that either of two events happened.
@@ -130,7 +130,7 @@ public:
   /// result is not finite wherever this operand is not.
   const Padding &getConditional(unsigned operand) const { return conditional[operand]; }
 
-  /// In the tail of a factor: the event of the result that `what` is true of an operand there.
+  /// In the tail of a factor: the event that `what` is true of an operand there.
   /// Zero in other regions. `getSharedEvent` is also zero for an operand that differs along
   /// the factor.
   virtual uint32_t getEvent(unsigned operand, llvm::StringRef what) const = 0;

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 
 #include "meshwright/dialects/Dist/Events.h"
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 
 using namespace mlir;
@@ -448,8 +449,8 @@ static bool isEmpty(Value value) {
 // Dispatch
 //===----------------------------------------------------------------------===//
 
-MaybeLayouts meshwright::transfer(const TransferContext &context,
-                                  SmallVectorImpl<Layout> *alternatives) {
+static MaybeLayouts dispatch(const TransferContext &context,
+                             SmallVectorImpl<Layout> *alternatives) {
   Operation *op = context.op;
   for (auto values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
     if (llvm::any_of(values, isEmpty))
@@ -510,7 +511,7 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   if (isa<nn::ConcatOp>(op))
     return transferConcat(context);
   if (isa<ShardingRuleOpInterface>(op))
-    return transferByRule(context, alternatives);
+    return transferByRule(context);
   if (isa<PlaceOp>(op))
     return transferPlace(context);
   if (isa<DistDialect>(op->getDialect()))
@@ -520,4 +521,57 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
     return transferScalar(context);
   return LogicalResult(
       report(context, "has no factor rule: the layouts of its results cannot be derived"));
+}
+
+/// Gives equal elements of an operand the layout that the op states. They are the same in padding.
+static LogicalResult takeStated(const TransferContext &context, unsigned operand,
+                                Layout stated, Layout &layout) {
+  Padding corner = layout.corner;
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors)
+      if (factor.isPadded())
+        corner = padding::meet(corner, factor.padding);
+  bool addsPadding = false;
+  for (auto [have, want] : llvm::zip_equal(layout.dims, stated.dims)) {
+    for (LayoutFactor &factor : want.factors)
+      factor.padding = layout.data;
+    Pieces pieces(have.factors.begin(), have.factors.end());
+    bool isPadded = have.isPadded();
+    DimLayout merged;
+    if (mergePieces(pieces, want.factors, context.mesh))
+      merged.factors.assign(pieces.begin(), pieces.end());
+    Layout own;
+    own.dims.push_back(merged);
+    canonicalize(own, context.mesh);
+    if (merged.factors.empty() || !own.dims[0].sameShardingAs(want))
+      return report(context,
+                    "states that operand " + Twine(operand) + " has layout " +
+                        toString(stated, context.mesh) + ", but it has layout " +
+                        toString(layout, context.mesh),
+                    operand);
+    have = own.dims[0];
+    addsPadding |= have.isPadded() && !isPadded;
+  }
+  if (addsPadding)
+    layout.corner = corner;
+  return success();
+}
+
+MaybeLayouts meshwright::transfer(const TransferContext &context,
+                                  SmallVectorImpl<Layout> *alternatives) {
+  if (!context.op->hasAttr(kOperandsAttr))
+    return dispatch(context, alternatives);
+  SmallVector<Layout, 2> layouts;
+  SmallVector<const Layout *> operands;
+  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    Layout &own = layouts.emplace_back(*operand);
+    if (std::optional<Layout> stated = getStatedLayout(context.op, i, context.mesh))
+      if (context.reads(i) && failed(takeStated(context, i, std::move(*stated), own)))
+        return failure();
+  }
+  for (const Layout &layout : layouts)
+    operands.push_back(&layout);
+  TransferContext own = context;
+  own.operands = operands;
+  return dispatch(own, alternatives);
 }

@@ -56,13 +56,10 @@ struct TransferContext {
 /// Returns the canonical layouts of the op's results. Fails with an error in the terms of
 /// the layout algebra if the op is wrong for these operands.
 ///
-/// Two kinds of ops have a result with several candidate layouts:
-/// - A reshape to or from local dimensions of size 1. For example, [2, 128] with the last
-///   dimension sharded over "tp" becomes [2, 1, 128]: either one head of eight, or a chunk
-///   of a row. All candidates describe the same elements on the same ranks.
-/// - A sum or maximum of equal elements (of a broadcast). The result may also be one of
-///   several parts of a larger sum.
-/// If `alternatives` is given, it receives the candidates after the first.
+/// A reshape to or from local dimensions of size 1 has a result with several candidate layouts. For
+/// example, [2, 128] with the last dimension sharded over "tp" becomes [2, 1, 128]: either one head
+/// of eight, or a chunk of a row. All candidates describe the same elements on the same ranks. If
+/// `alternatives` is given, it receives the candidates after the first.
 mlir::FailureOr<ResultLayouts>
 transfer(const TransferContext &context,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);

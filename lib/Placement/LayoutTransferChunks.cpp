@@ -82,20 +82,7 @@ static bool popAxesOfFactors(DimLayout &dim, AxisList axes) {
   // Chunks out of place do not concatenate.
   if (llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.shift != 0; }))
     return false;
-  if (isUniform(dim)) {
-    DimLayout uniform(makeFactor(dim.getLocalSize() * getNumShards(axes), true));
-    dim = uniform;
-    return true;
-  }
   for (int i = getOutermost(dim); i >= 0 && !axes.empty(); --i) {
-    if (dim.factors[i].uniform) {
-      if (llvm::any_of(ArrayRef<LayoutFactor>(dim.factors).take_front(i),
-                       [&](const LayoutFactor &f) { return anyOverlap(f.axes, axes); }))
-        continue;
-      // Equal chunks.
-      dim.factors[i].size = dim.factors[i].padded *= getNumShards(axes);
-      return true;
-    }
     AxisList &own = dim.factors[i].axes, before = own;
     popAxes(own, axes);
     // Factors that keep all of their axes have one local element, so chunks of those above
@@ -114,11 +101,10 @@ bool layout_transfer::loseAxes(DimLayout &dim, ArrayRef<Axis> axes, MeshAttr mes
 
 /// Appends `axes`, as the minor-most ones, to factors that they divide, the major ones first.
 static bool appendAxes(DimLayout &dim, AxisList axes) {
+  // Which of equal elements a rank has does not matter, but how many others there are does.
   auto cut = [](LayoutFactor &factor, ArrayRef<Axis> by) {
-    if (factor.uniform)
-      factor.size = factor.padded /= getNumShards(by);
-    else
-      factor.axes.append(by.begin(), by.end());
+    factor.uniform = false;
+    factor.axes.append(by.begin(), by.end());
   };
   for (LayoutFactor &factor : dim.factors) {
     int64_t local = factor.getLocalSize();
@@ -152,10 +138,8 @@ static bool appendAxes(DimLayout &dim, AxisList axes) {
 bool layout_transfer::gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, bool &padded) {
   int64_t shards = getNumShards(axes);
   padded = chunk * shards > dim.getLocalSize();
-  if (isUniform(dim) && !padded) {
-    dim = DimLayout(makeFactor(chunk, true));
-    return true;
-  }
+  if (isUniform(dim))
+    dim = DimLayout(makeFactor(dim.getLocalSize()));
   if (padded) {
     collapse(dim);
     // Only behind the whole dimension is there a tail; an order depends on where it

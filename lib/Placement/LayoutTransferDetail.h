@@ -66,9 +66,8 @@ bool keepsBlocks(mlir::Operation *op);
 /// attention, and chunks that are put at their places.
 bool takesBlocks(mlir::Operation *op, unsigned operand);
 
-/// Follows the op's factor rule. A contraction of equal elements has several candidates.
-MaybeLayouts transferByRule(const TransferContext &context,
-                            mlir::SmallVectorImpl<dist::Layout> *alternatives);
+/// Follows the op's factor rule.
+MaybeLayouts transferByRule(const TransferContext &context);
 /// A reshape, whose result may have several candidates.
 MaybeLayouts transferReshape(const TransferContext &context,
                              mlir::SmallVectorImpl<dist::Layout> *alternatives);

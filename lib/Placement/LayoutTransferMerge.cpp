@@ -22,6 +22,10 @@ static bool isSingleElement(ArrayRef<LayoutFactor> list) {
       list, [](const LayoutFactor &f) { return f.size == 1 && f.padded == 1 && !f.uniform; });
 }
 
+static bool isEqualElement(ArrayRef<LayoutFactor> list) {
+  return llvm::all_of(list, [](const LayoutFactor &f) { return f.uniform && f.padded == 1; });
+}
+
 /// Returns true if `coarse` has one element on each rank that stretches to `fine`. Each
 /// element of `coarse` is replicated over some axes of `fine`, as a key head is that serves
 /// query heads on several ranks.
@@ -150,10 +154,16 @@ static bool alignJoined(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
 bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh,
                                   bool broadcasts) {
   if (broadcasts) {
-    if (isSingleElement(b))
+    // One of equal elements beside the only element of a dimension is the only one, too. It is no
+    // row of each rank without an operand or a statement that says so.
+    if (isSingleElement(b)) {
+      if (isEqualElement(a))
+        a.assign(b.begin(), b.end());
       return true;
+    }
     if (isSingleElement(a)) {
-      a.assign(b.begin(), b.end());
+      if (!isEqualElement(b))
+        a.assign(b.begin(), b.end());
       return true;
     }
     if (stretches(b, a))

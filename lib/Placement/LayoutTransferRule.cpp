@@ -21,9 +21,8 @@ using namespace meshwright;
 using namespace meshwright::layout_transfer;
 using namespace meshwright::dist;
 
-MaybeLayouts layout_transfer::transferByRule(const TransferContext &context,
-                                             SmallVectorImpl<Layout> *alternatives) {
-  return RuleTransfer(context).run(alternatives);
+MaybeLayouts layout_transfer::transferByRule(const TransferContext &context) {
+  return RuleTransfer(context).run();
 }
 
 static FactorRule getRule(Operation *op) {
@@ -450,54 +449,6 @@ LogicalResult RuleTransfer::checkMaximum(int source) {
   return success();
 }
 
-ReductionKind RuleTransfer::getContraction() const {
-  for (const RuleFactor &factor : rule.factors)
-    if (factor.kind == FactorKind::Contracted)
-      return getReductionKind(factor, 0);
-  return ReductionKind::Sum;
-}
-
-bool RuleTransfer::contractsUniform() const {
-  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
-    // Equal elements may be a part of a dimension: those of 2 of 4 rows, reshaped to 8.
-    if (rule.isReducedIn(f, 0) &&
-        (pieces[f].empty() ||
-         llvm::any_of(pieces[f], [](const LayoutFactor &p) { return p.uniform; })))
-      return true;
-  }
-  return false;
-}
-
-/// The most parts of axes of which each set is a candidate for an unreduced result.
-static constexpr size_t kMaxUnreducedParts = 6;
-
-void RuleTransfer::addUnreducedCandidates(const Layout &layout,
-                                          SmallVectorImpl<Layout> &alternatives) const {
-  // Axes, or their prime parts if there are few: a sum may be over a part of an axis.
-  AxisList free, primes;
-  for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
-    Axis whole{static_cast<int>(i), 1, axis.getSize()};
-    free.push_back(whole);
-    layout_transfer::appendPrimes(whole, primes);
-  }
-  auto isUsed = [&](const Axis &axis) { return axis.size == 1 || layout.uses(axis); };
-  llvm::erase_if(free, isUsed);
-  llvm::erase_if(primes, isUsed);
-  if (primes.size() <= kMaxUnreducedParts)
-    free = std::move(primes);
-  // One candidate for each set of them.
-  for (size_t mask = 1, e = size_t(1) << std::min(free.size(), kMaxUnreducedParts); mask < e;
-       ++mask) {
-    Layout other = layout;
-    other.reduction = getContraction();
-    for (size_t i = 0; i < free.size(); ++i)
-      if (mask >> i & 1)
-        other.unreduced.push_back(free[i]);
-    canonicalize(other, mesh);
-    alternatives.push_back(std::move(other));
-  }
-}
-
 /// A dimension of the operand that is of size 1 and not sharded, where the factor that it is tied
 /// to is, broadcasts. If it holds equal elements, it may also be read as the chunks of that factor.
 /// It is read so where the sum of a broadcast would read padding.
@@ -543,7 +494,7 @@ Layout RuleTransfer::makeResult(unsigned result) const {
   return layout;
 }
 
-MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
+MaybeLayouts RuleTransfer::run() {
   if (rule.operands.size() != operands.size() || rule.results.size() != op->getNumResults())
     return LogicalResult(
         report(context, "has a factor rule that does not fit its operands and results"));
@@ -552,8 +503,6 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
   auto lookup = dyn_cast<LookupOpInterface>(op);
   if (lookup && !lookup.getTableOperand())
     placeTable(lookup);
-  // An alternative is the layout of a single result.
-  bool hasUnreducedCandidates = alternatives && rule.results.size() == 1 && contractsUniform();
   if (failed(checkAxes()))
     return failure();
   if (lookup && lookup.takesOffset() && failed(checkTable(lookup)))
@@ -571,8 +520,5 @@ MaybeLayouts RuleTransfer::run(SmallVectorImpl<Layout> *alternatives) {
   ResultLayouts layouts;
   for (unsigned result = 0; result < rule.results.size(); ++result)
     layouts.push_back(makeResult(result));
-  if (hasUnreducedCandidates &&
-      (!layouts[0].isUnreduced() || layouts[0].reduction == getContraction()))
-    addUnreducedCandidates(layouts[0], *alternatives);
   return layouts;
 }

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
@@ -290,6 +291,17 @@ FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {
   return failure();
 }
 
+/// Returns true if the op states that an operand is padded.
+static bool statesPadding(Operation *op, MeshAttr mesh) {
+  if (!op->hasAttr(kOperandsAttr))
+    return false;
+  for (unsigned i = 0; i < op->getNumOperands(); ++i)
+    if (std::optional<Layout> stated = getStatedLayout(op, i, mesh))
+      if (llvm::any_of(stated->dims, [](const DimLayout &dim) { return dim.isPadded(); }))
+        return true;
+  return false;
+}
+
 bool meshwright::mayPad(func::FuncOp func, MeshAttr mesh) {
   auto isPadded = [&](DictionaryAttr attributes, Type type) {
     auto sharding = attributes.getAs<ShardingAttr>(DistDialect::kShardingAttr);
@@ -312,7 +324,7 @@ bool meshwright::mayPad(func::FuncOp func, MeshAttr mesh) {
     if (isPadded(func.getResultAttrDict(i), func.getResultTypes()[i]))
       return true;
   auto addsPadding = [&](Operation *op) {
-    if (op->hasTrait<TouchesPadding>())
+    if (op->hasTrait<TouchesPadding>() || statesPadding(op, mesh))
       return true;
     auto collective = dyn_cast<CollectiveOpInterface>(op);
     if (!collective || !collective.padsChunks())

@@ -38,7 +38,7 @@ bool isWhole(const dist::RuleFactor &factor);
 class RuleTransfer {
 public:
   explicit RuleTransfer(const TransferContext &context);
-  MaybeLayouts run(mlir::SmallVectorImpl<dist::Layout> *alternatives);
+  MaybeLayouts run();
 
 private:
   using State = padding::Padding;
@@ -83,12 +83,6 @@ private:
   mlir::LogicalResult joinKeys(unsigned first, unsigned second);
   mlir::LogicalResult checkUnreduced();
   mlir::LogicalResult checkMaximum(int source);
-  /// Returns true if the op contracts a factor along which all elements are equal.
-  bool contractsUniform() const;
-  /// How the parts of the first result combine that the factors which the op contracts leave.
-  dist::ReductionKind getContraction() const;
-  void addUnreducedCandidates(const dist::Layout &layout,
-                              mlir::SmallVectorImpl<dist::Layout> &alternatives) const;
 
   dist::Layout makeResult(unsigned result) const;
 

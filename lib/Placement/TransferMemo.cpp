@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Placement/TransferMemo.h"
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 
@@ -64,9 +65,11 @@ LayoutRef TransferMemo::intern(const Layout &layout) {
 /// - constants, of which it reads the value,
 /// - positions, indices and offsets, which are integers,
 /// - one value as both factors of a square.
+/// A layout that the op states is no part of its signature.
 static bool dependsOnLayoutsOnly(Operation *op) {
   bool isSquare = op->getNumOperands() == 2 && op->getOperand(0) == op->getOperand(1);
-  return op->getNumRegions() == 0 && !isSquare && llvm::all_of(op->getOperands(), [](Value operand) {
+  return op->getNumRegions() == 0 && !isSquare && !op->hasAttr(kOperandsAttr) &&
+         llvm::all_of(op->getOperands(), [](Value operand) {
            auto type = dyn_cast<RankedTensorType>(operand.getType());
            return type && isa<FloatType>(type.getElementType()) &&
                   !rt::getSource(operand).getDefiningOp<nn::ConstantOp>();

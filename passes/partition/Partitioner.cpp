@@ -228,12 +228,15 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   }
   Layout source = getLayout(global, from);
   Layout target = getLayout(global, to, unreduced);
+  Block *block = builder.getInsertionBlock();
+  Operation *before = block->empty() ? nullptr : &block->back();
   auto moved = changesOrder(global, from.sharding, to)
                    ? reshardByLeaves(global, from, to, loc, unreduced)
                    : resharder.reshard(builder, loc, from.value, source, target);
   if (failed(moved))
     return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
                                         << toString(target, mesh));
+  stateGathered(global, from, to, before);
   if (hasPadding && *moved != from.value)
     known[*moved] = std::move(target);
   return moved;
@@ -521,6 +524,7 @@ LogicalResult Partitioner::partition(Operation *op) {
       llvm::any_of(assignment[rule.operands[1][2].front()],
                    [](const AxisList &axes) { return !axes.empty(); }))
     local->removeAttr(nn::NnDialect::kWholeKeysAttr);
+  stateEqual(op, local, assignment);
   if (isPartOfTable)
     if (std::optional<int64_t> rows = nn::getTableRows(cast<LookupOpInterface>(op)))
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
@@ -566,9 +570,11 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
     argumentShardings.push_back(sharding);
     argumentGlobals.push_back(global);
   }
-  for (Operation &op : block.without_terminator())
+  for (Operation &op : block.without_terminator()) {
+    noteEqualElements(&op);
     if (failed(partitionInto(&op, *local)))
       return failure();
+  }
   SmallVector<Value> results;
   Operation *terminator = block.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {

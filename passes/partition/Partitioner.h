@@ -194,6 +194,16 @@ private:
   mlir::LogicalResult maskMaximum(mlir::Operation *op,
                                   mlir::MutableArrayRef<mlir::Value> operands);
 
+  /// Returns true if all operands that have the factor have equal elements along it.
+  bool isEqualAlong(mlir::Operation *op, int factor) const;
+  /// Notes the dimensions along which the elements of a global op's results are equal.
+  void noteEqualElements(mlir::Operation *op);
+  /// Lets a local op state the layout of equal elements of which it depends on the number.
+  void stateEqual(mlir::Operation *op, mlir::Operation *local, const Assignment &assignment);
+  /// Lets the ops behind `before` state the layout of equal elements that they gather.
+  void stateGathered(mlir::Value global, const Local &from, const ValueSharding &to,
+                     mlir::Operation *before);
+
   bool addTableOffset(mlir::Operation *op, const Assignment &assignment,
                       mlir::ArrayRef<mlir::Type> types,
                       mlir::SmallVectorImpl<mlir::Value> &operands);
@@ -255,6 +265,8 @@ private:
   mlir::SmallVector<ResultTarget, 2> resultTargets;
   /// The results of `getTruth`.
   std::vector<std::pair<dist::LayoutFactor, mlir::Value>> truths;
+  /// The dimensions of global values along which all elements are equal; none for most values.
+  llvm::DenseMap<mlir::Value, llvm::SmallBitVector> equalDims;
   /// The padded size of each leaf where it is sharded.
   mlir::SmallVector<int64_t> padded;
   /// Whether any of them is padded. If none is, layouts of local values are not derived.

@@ -768,3 +768,84 @@ func.func @main() attributes {dist.stages = {}} { return }
 
 // expected-error@+1 {{'dist.stages': stage 'draft' has #dist.mesh<["dp"=3]>, expected a mesh of 2 ranks}}
 dist.mesh @mesh = <["tp"=2]> {dist.stages = {draft = #dist.mesh<["dp"=3]>}}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32>) {
+  // expected-error@below {{'dist.operands' on an op of no SPMD function}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [(8), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': expected a list of 1 shardings, got unit}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = unit} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': expected a list of 1 shardings, got []}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = []} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': operand 0: expected a sharding, got 1 : i64}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [1 : i64]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': operand 0: expected a sharding on @mesh}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@other, [(8), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': operand 0: expected a size of each factor, as in (8{"dp"})}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [{"dp"}, (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': operand 0: a factor of size 7 padded to 7 does not divide over 2 shards}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [(7 pad 7{"dp"}), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': operand 0: expected a sharding of 'tensor<4x8xf32>'}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [(4{"dp"}), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': operand 0: expected no unreduced axes}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [(4), (8)], unreduced = {"dp"}>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}

@@ -150,7 +150,7 @@ func.func @one_row_a_rank(%a: tensor<6x9xf32> {nn.input = "a", dist.sharding = #
 // CHECK: %[[P:.*]] = dist.positions <4 pad 6{"x"}> : tensor<1xi64>
 // CHECK: %[[T:.*]] = nn.compare ge %[[P]]
 // CHECK: %[[M:.*]] = nn.select %[[T]], %{{.*}}, %{{.*}} : (tensor<1xi1>, tensor<1xf32>, tensor<f32>) -> tensor<1xf32>
-// CHECK: nn.reduce sum %[[M]] dims [0] : (tensor<1xf32>) -> tensor<f32>
+// CHECK: nn.reduce sum %[[M]] dims [0] {dist.operands = [#dist.sharding<@mesh, [(4 pad 6{"x"})]>]} : (tensor<1xf32>) -> tensor<f32>
 dist.mesh @mesh = <["x"=6]>
 func.func @sum_of_equal_elements()
     -> (tensor<4xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"x"}]>},

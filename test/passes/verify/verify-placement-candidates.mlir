@@ -79,15 +79,14 @@ func.func @main(
 
 // -----
 
-// The constant may be part of a value that a part of the axis shards, so its sum may be
-// unreduced over that part.
+// The constant is a part of a value that a part of the axis shards, as its sum states.
 dist.mesh @mesh = <["x"=4]>
 // CHECK-LABEL: func.func @sum_over_part
 func.func @sum_over_part()
     -> (tensor<f32> {nn.output = "y", dist.global = tensor<f32>, dist.sharding = #dist.sharding<@mesh, []>})
     attributes {dist.spmd = @mesh} {
   %0 = nn.constant dense<1.0> : tensor<5xf32>
-  %1 = nn.reduce sum %0 dims [0] : (tensor<5xf32>) -> tensor<f32>
+  %1 = nn.reduce sum %0 dims [0] {dist.operands = [#dist.sharding<@mesh, [(10{"x":(1)2})]>]} : (tensor<5xf32>) -> tensor<f32>
   %2 = dist.all_reduce sum %1 axes ["x":(1)2] : (tensor<f32>) -> tensor<f32>
   return %2 : tensor<f32>
 }

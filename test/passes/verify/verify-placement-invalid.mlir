@@ -752,7 +752,7 @@ func.func @gather_of_equal_rows_within_a_dimension(
   %rows = nn.broadcast %x : (tensor<2xf32>) -> tensor<2x2xf32>
   // expected-note@below {{operand 0 is from here}}
   %flat = nn.reshape %rows : (tensor<2x2xf32>) -> tensor<4xf32>
-  // expected-error@below {{gathers dimension 0 of operand 0 over {"tp"}, which do not shard it}}
+  // expected-error@below {{gathers dimension 0 of operand 0 over {"tp"}, which are not the minor-most of {"tp"}}}
   %r = dist.all_gather %flat axes ["tp"] dims [0] : (tensor<4xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>
 }

@@ -1,0 +1,43 @@
+//===- OperandLayouts.h - layouts that an op states of operands -*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Elements of a constant or a broadcast are equal, so they have every layout. An op that counts
+// them, as a sum does, depends on how many there are on all ranks. It counts those of one rank,
+// unless it states the layout of the operand:
+//
+//   %s = nn.reduce sum %ones dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"})]>]}
+//       : (tensor<4xf32>) -> tensor<f32>
+//
+// The sum is a part of one of eight. Each factor states its size, since the op has the local type.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_DIST_OPERANDLAYOUTS_H
+#define MESHWRIGHT_DIALECTS_DIST_OPERANDLAYOUTS_H
+
+#include "meshwright/dialects/Dist/Layout.h"
+
+namespace meshwright::dist {
+
+/// On an op of an SPMD function: a sharding for each operand whose layout the op states, a unit
+/// attribute for the others.
+inline constexpr llvm::StringLiteral kOperandsAttr = "dist.operands";
+
+/// Checks the attribute on an op.
+mlir::LogicalResult verifyOperandLayouts(mlir::Operation *op, mlir::Attribute attr);
+
+/// The layout of operand `operand` that the op states; none if it states none. The attribute is
+/// valid. The content of padding is zero.
+std::optional<Layout> getStatedLayout(mlir::Operation *op, unsigned operand, MeshAttr mesh);
+
+/// Lets the op state the layout of an operand.
+void stateLayout(mlir::Operation *op, unsigned operand, const Layout &layout,
+                 mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
+
+} // namespace meshwright::dist
+
+#endif // MESHWRIGHT_DIALECTS_DIST_OPERANDLAYOUTS_H

@@ -1,0 +1,103 @@
+//===- EqualElements.cpp - operands whose layout an op states -------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A local value whose elements are equal along a dimension does not show how many there are on all
+// ranks. Local ops that depend on this number state it (see OperandLayouts.h):
+// - contractions of the dimension, and collectives that gather it;
+// - ops that read one element of it beside an operand that broadcasts. Else its element would be the
+//   only one, as that of the other operand.
+// Other operands mostly show the number, and then nothing is stated.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/OperandLayouts.h"
+#include "meshwright/lib/Placement/Splat.h"
+#include "meshwright/passes/partition/Partitioner.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+/// Returns true if elements are equal along a factor in all operands that have it. They are not
+/// along a factor that the op reads as a whole, as a running sum does.
+bool Partitioner::isEqualAlong(Operation *op, int factor) const {
+  const FactorRule &rule = factors.getFactors(op).rule;
+  FactorKind kind = rule.factors[factor].kind;
+  if (kind == FactorKind::Special || kind == FactorKind::Expandable)
+    return false;
+  for (auto [operand, dims] : llvm::zip_equal(op->getOperands(), rule.operands)) {
+    auto it = equalDims.find(operand);
+    for (auto [d, dim] : llvm::enumerate(dims))
+      if (llvm::is_contained(dim, factor) && (it == equalDims.end() || !it->second.test(d)))
+        return false;
+  }
+  return true;
+}
+
+void Partitioner::noteEqualElements(Operation *op) {
+  auto note = [&](Value value, function_ref<bool(unsigned)> isEqual) {
+    llvm::SmallBitVector dims(cast<RankedTensorType>(value.getType()).getRank());
+    for (unsigned d = 0; d < dims.size(); ++d)
+      dims[d] = isEqual(d);
+    if (dims.any())
+      equalDims.try_emplace(value, std::move(dims));
+  };
+  if (op->getNumOperands() == 0) {
+    auto iota = dyn_cast<nn::IotaOp>(op);
+    bool isSplat = op->getNumResults() == 1 && padding::getSplat(op->getResult(0));
+    if (iota || isSplat)
+      note(op->getResult(0), [&](unsigned d) { return !iota || d != iota.getDim(); });
+    return;
+  }
+  const FactorRule &rule = factors.getFactors(op).rule;
+  for (auto [result, dims] : llvm::zip_equal(op->getResults(), rule.results))
+    note(result, [&, dims = &dims](unsigned d) {
+      return llvm::all_of((*dims)[d], [&](int factor) { return isEqualAlong(op, factor); });
+    });
+}
+
+void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &assignment) {
+  if (equalDims.empty())
+    return;
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  const FactorRule &rule = opFactors.rule;
+  bool anyBroadcast = llvm::any_of(rule.operands, [](const FactorRule::ValueFactors &dims) {
+    return llvm::any_of(dims, [](const FactorRule::DimFactors &dim) { return dim.empty(); });
+  });
+  for (auto [f, factor] : llvm::enumerate(rule.factors)) {
+    bool isSharded = llvm::any_of(assignment[f], [](const AxisList &axes) { return !axes.empty(); });
+    bool counts = factor.kind == FactorKind::Contracted || anyBroadcast;
+    if (!isSharded || !counts || !isEqualAlong(op, f))
+      continue;
+    for (auto [i, operand] : llvm::enumerate(local->getOperands())) {
+      if (i >= rule.operands.size() || !FactorRule::hasFactor(rule.operands[i], f))
+        continue;
+      Value global = op->getOperand(i);
+      stateLayout(local, i,
+                  getLayout(global, project(global, rule.operands[i], opFactors, assignment)),
+                  symbol, mesh);
+      break;
+    }
+  }
+}
+
+void Partitioner::stateGathered(Value global, const Local &from, const ValueSharding &to,
+                                Operation *before) {
+  auto it = equalDims.find(global);
+  if (it == equalDims.end())
+    return;
+  bool isGathered = false;
+  for (auto [d, dim] : llvm::enumerate(from.sharding.dims))
+    isGathered |= it->second.test(d) && dim != to.dims[d];
+  if (!isGathered)
+    return;
+  Block *block = builder.getInsertionBlock();
+  for (Operation *op = before ? before->getNextNode() : &block->front(); op; op = op->getNextNode())
+    for (auto [i, operand] : llvm::enumerate(op->getOperands()))
+      if (operand == from.value && isa<AllGatherOp, AllToAllOp>(op))
+        stateLayout(op, i, getLayout(global, from.sharding), symbol, mesh);
+}
