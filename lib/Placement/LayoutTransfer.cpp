@@ -11,6 +11,8 @@
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 
+#include <algorithm>
+
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::layout_transfer;
@@ -189,13 +191,13 @@ void meshwright::describeArgument(Layout &layout, DictionaryAttr attributes, Typ
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// Of an op without operands.
-class NoOperands : public padding::Operands {
+/// The true elements of an op's operands.
+class TrueElements : public padding::Operands {
 public:
-  NoOperands() : Operands({}, {}) {}
+  explicit TrueElements(ArrayRef<Padding> states) : Operands(states, states) {}
   uint32_t getEvent(unsigned, StringRef) const override { return 0; }
   uint32_t getSharedEvent(unsigned, StringRef) const override { return 0; }
-  Padding getOverall(unsigned) const override { return Padding::Arbitrary; }
+  Padding getOverall(unsigned operand) const override { return getStates()[operand]; }
   bool isPaddingOf(unsigned) const override { return false; }
   bool isAlongResult(unsigned) const override { return false; }
   int64_t getReadCount() const override { return 1; }
@@ -203,6 +205,32 @@ public:
       llvm::function_ref<void(llvm::function_ref<Padding(unsigned)>)>) const override {}
 };
 } // namespace
+
+LogicalResult meshwright::checkStatedParts(const TransferContext &context, unsigned operand) {
+  Operation *op = context.op;
+  auto padded = dyn_cast<PaddingOpInterface>(op);
+  auto isNumber = [](Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); };
+  // Only a product has another factor. Sums may be taken in any order.
+  if (!padded || !context.rule || context.rule->jointlyLinear || op->hasTrait<MovesOnly>() ||
+      llvm::count_if(op->getOperands(), isNumber) < 2 || !isNumber(op->getOperand(operand)))
+    return success();
+  // The product with a factor that is not finite is not finite for any sum.
+  SmallVector<Padding> states;
+  for (auto [value, layout] : llvm::zip_equal(op->getOperands(), context.operands)) {
+    Padding finite = padding::finiteOf(getElementTypeOrSelf(value.getType()));
+    Padding &state = states.emplace_back(layout->data);
+    state = {std::clamp(state.lower, finite.lower, finite.upper),
+             std::clamp(state.upper, finite.lower, finite.upper)};
+  }
+  if (padding::isFinite(padded.getResultPadding(TrueElements(states))))
+    return success();
+  return report(context,
+                "multiplies operand " + Twine(operand) + ", stated as unreduced over " +
+                    toString(context.operands[operand]->unreduced, context.mesh) +
+                    ", by a factor with which its parts may overflow where their sum does not: "
+                    "expected the sum",
+                operand);
+}
 
 /// A splat is uniform along all dimensions. Other constants are replicated.
 static MaybeLayouts transferConstant(nn::ConstantOp op) {
@@ -215,7 +243,7 @@ static MaybeLayouts transferConstant(nn::ConstantOp op) {
   } else {
     layouts.push_back(Layout::getReplicated(shape));
   }
-  layouts[0].data = op.getResultPadding(NoOperands());
+  layouts[0].data = op.getResultPadding(TrueElements({}));
   return layouts;
 }
 
@@ -223,7 +251,7 @@ static MaybeLayouts transferIota(nn::IotaOp op) {
   ResultLayouts layouts(1);
   for (auto [d, size] : llvm::enumerate(op.getResult().getType().getShape()))
     layouts[0].dims.emplace_back(makeFactor(size, /*uniform=*/d != op.getDim()));
-  layouts[0].data = op.getResultPadding(NoOperands());
+  layouts[0].data = op.getResultPadding(TrueElements({}));
   return layouts;
 }
 

@@ -64,6 +64,11 @@ mlir::FailureOr<ResultLayouts>
 transfer(const TransferContext &context,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
 
+/// Checks an op on parts of a sum, its operand `operand`, that a user states: they may be any numbers
+/// that make up the sum, as large ones of opposite signs. A product with each of them must be as
+/// finite as they are, else it may be NaN where the product with their sum is zero.
+mlir::LogicalResult checkStatedParts(const TransferContext &context, unsigned operand);
+
 /// Sets what is known of the elements of an argument with these attributes. Padding is zero.
 /// Elements of a parameter are at most `nn.magnitude`, which is checked where a value is given
 /// to it. Inputs and state may hold anything.

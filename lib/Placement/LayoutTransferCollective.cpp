@@ -223,9 +223,11 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
     for (LayoutFactor &factor : dim.factors)
       factor.padding = state;
   to->corner = state;
-  // Equal rows stay equal. Their number need not be the true size of the dimension.
+  // Equal rows stay equal. If they are sharded on both sides, their number need not be the true size
+  // of the dimension.
   for (auto [d, dim] : llvm::enumerate(to->dims))
-    if (isUniform(layout.dims[d]) && !from->dims[d].isPadded() && !dim.isPadded())
+    if (isUniform(layout.dims[d]) && from->dims[d].isSharded() && dim.isSharded() &&
+        !from->dims[d].isPadded() && !dim.isPadded())
       dim = DimLayout(makeFactor(dim.getLocalSize(), /*uniform=*/true));
   to->data = layout.data;
   layout = std::move(*to);

@@ -165,11 +165,33 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
   return success();
 }
 
+LogicalResult PlacementDerivation::visitStatedParts(Operation *op) {
+  SmallVector<LayoutRef, 4> operands;
+  for (Value operand : op->getOperands())
+    operands.push_back(get(operand));
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (!statedParts.contains(operand))
+      continue;
+    auto emit = [&] { return op->emitOpError(); };
+    auto note = [&](InFlightDiagnostic &diagnostic, unsigned i) { explain(diagnostic, op, i); };
+    TransferContext context{op, operands, mesh, emit, note};
+    context.rule = memo.getRule(op);
+    if (failed(checkStatedParts(context, i)))
+      return failure();
+    for (Value result : op->getResults())
+      if (LayoutRef own = get(result); own && own->isUnreduced())
+        statedParts.insert(result);
+  }
+  return success();
+}
+
 LogicalResult PlacementDerivation::passOn(Operation *op, ValueRange from, ValueRange to) {
   for (auto [source, target] : llvm::zip_equal(from, to)) {
     if (!get(source))
       return op->emitOpError() << "uses a value from outside the function";
     set(target, get(source));
+    if (statedParts.contains(source))
+      statedParts.insert(target);
     // Copies, since an insertion may move the entries of the map.
     if (auto it = ambiguous.find(source); it != ambiguous.end()) {
       Candidates candidates = it->second;
@@ -245,16 +267,27 @@ LogicalResult PlacementDerivation::visitBlock(Block &block) {
         return failure();
       continue;
     }
-    if (!isa<scf::YieldOp, rt::YieldOp>(op) && failed(visit(&op)))
+    if (isa<scf::YieldOp, rt::YieldOp>(op))
+      continue;
+    if (failed(visit(&op)) || (!statedParts.empty() && failed(visitStatedParts(&op))))
       return failure();
   }
   return success();
 }
 
+/// Returns true if an argument is parts of a sum. Then the bounds on factors matter.
+static bool takesParts(func::FuncOp func) {
+  for (unsigned i = 0; i < func.getNumArguments(); ++i)
+    if (auto sharding = func.getArgAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr))
+      if (!sharding.getUnreduced().empty() && sharding.getReduction() == ReductionKind::Sum)
+        return true;
+  return false;
+}
+
 LogicalResult PlacementDerivation::run(bool isExhaustive) {
   if (!func.getBody().hasOneBlock())
     return func.emitOpError() << "expected a body of one block";
-  memo.tracksPadding = mayPad(func, mesh);
+  memo.tracksPadding = mayPad(func, mesh) || takesParts(func);
   memo.isExhaustive = isExhaustive;
   analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
   if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))

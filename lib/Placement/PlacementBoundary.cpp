@@ -99,8 +99,14 @@ LogicalResult PlacementDerivation::addArguments() {
                 get(DistDialect::kGlobalAttr), get(nn::NnDialect::kMagnitudeAttr),
                 bool(get(nn::NnDialect::kParameterAttr)));
     bool isState = bool(get(nn::NnDialect::kStateAttr));
+    auto note = [&] {
+      LayoutRef layout = this->get(argument);
+      if (layout->isUnreduced() && layout->reduction == ReductionKind::Sum)
+        statedParts.insert(argument);
+    };
     if (auto it = known.find(facts); it != known.end() && !isState) {
       set(argument, it->second);
+      note();
       continue;
     }
     FailureOr<Layout> layout = getBoundary(attributes, argument.getType(), "argument", i);
@@ -109,6 +115,7 @@ LogicalResult PlacementDerivation::addArguments() {
     describeArgument(*layout, attributes, argument.getType());
     LayoutRef interned = memo.intern(*layout);
     set(argument, interned);
+    note();
     known.try_emplace(facts, interned);
   }
   return success();

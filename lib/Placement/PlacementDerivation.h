@@ -58,6 +58,8 @@ private:
   /// Records scalars that differ between ranks, and refuses uses of them in data.
   mlir::LogicalResult visitRankDependent(mlir::Operation *op, bool &handled);
   mlir::LogicalResult checkCollective(mlir::Operation *op);
+  /// Follows parts of sums that arguments are, and checks products with them.
+  mlir::LogicalResult visitStatedParts(mlir::Operation *op);
   mlir::LogicalResult resolve();
 
   void set(mlir::Value value, LayoutRef candidate) { analysis.layouts[value] = candidate; }
@@ -75,6 +77,8 @@ private:
   /// Values with several candidates, and the ops that use or define them, in program order.
   llvm::DenseMap<mlir::Value, Candidates> ambiguous;
   mlir::SmallVector<CandidateLink> links;
+  /// Values that are parts of sums as the signature states, and not because an op left a sum open.
+  llvm::DenseSet<mlir::Value> statedParts;
   /// The axes along which a scalar differs between ranks, and the coordinate it is from.
   struct Dependence {
     dist::AxisList axes;

@@ -7,7 +7,7 @@
 //
 // A local value whose elements are equal along a dimension does not show how many there are on all
 // ranks. Local ops that depend on this number state it (see OperandLayouts.h):
-// - contractions of the dimension, and collectives that gather it;
+// - contractions of the dimension, and the first of the ops that gather it;
 // - ops that read one element of it beside an operand that broadcasts. Else its element would be the
 //   only one, as that of the other operand.
 // Other operands mostly show the number, and then nothing is stated.
@@ -98,6 +98,6 @@ void Partitioner::stateGathered(Value global, const Local &from, const ValueShar
   Block *block = builder.getInsertionBlock();
   for (Operation *op = before ? before->getNextNode() : &block->front(); op; op = op->getNextNode())
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-      if (operand == from.value && isa<AllGatherOp, AllToAllOp>(op))
+      if (operand == from.value)
         stateLayout(op, i, getLayout(global, from.sharding), symbol, mesh);
 }

@@ -11,8 +11,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/passes/partition/Partitioner.h"
+
+#include <cmath>
 
 using namespace mlir;
 using namespace meshwright;
@@ -258,6 +261,18 @@ FailureOr<bool> Partitioner::joinMaximum(nn::MaximumOp op) {
   return true;
 }
 
+void Partitioner::keepStated(Operation *op) {
+  if (llvm::any_of(op->getOperands(), [&](Value v) { return statedParts.contains(v); }))
+    statedParts.insert(op->getResult(0));
+}
+
+bool Partitioner::mayOverflow(Operation *op, unsigned operand) const {
+  if (!isa<nn::MulOp>(op) || !statedParts.contains(op->getOperand(operand)))
+    return false;
+  std::optional<double> factor = padding::getSplat(op->getOperand(1 - operand));
+  return !factor || !(std::fabs(*factor) <= 1);
+}
+
 /// Applies a cheap linear op to a partial sum before its reduction. Returns false if it does
 /// not apply.
 FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
@@ -265,7 +280,8 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   int which = -1;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     const State &state = getState(operand);
-    if (state.isDeferred && state.rest.empty() && operand.hasOneUse() && passesPartial(op, i))
+    if (state.isDeferred && state.rest.empty() && operand.hasOneUse() && passesPartial(op, i) &&
+        !mayOverflow(op, i))
       which = i;
   }
   if (which < 0 || !canWait(op->getOperand(which),

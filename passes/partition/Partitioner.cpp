@@ -477,9 +477,12 @@ LogicalResult Partitioner::partition(Operation *op) {
     auto value = use(constrain.getInput(), target, op->getLoc(), unreduced);
     if (failed(value))
       return failure();
+    keepStated(op);
     return define(result, {*value, target, unreduced});
   }
   auto passed = passPartials(op);
+  if (succeeded(passed) && *passed)
+    keepStated(op);
   if (failed(passed) || *passed)
     return LogicalResult(passed);
   if (auto attention = dyn_cast<nn::ScoresOpInterface>(op))
@@ -565,6 +568,8 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
     RankedTensorType type = getLocalType(arg, state.target);
     state.local = {local->addArgument(type, arg.getLoc()), state.target, state.unreduced};
     state.isDeferred = !state.unreduced.empty();
+    if (state.isDeferred && state.unreduced.reduction == ReductionKind::Sum)
+      statedParts.insert(arg);
     argumentTypes.push_back(type);
     auto [sharding, global] = describe(arg, state.target, state.unreduced);
     argumentShardings.push_back(sharding);

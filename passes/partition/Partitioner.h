@@ -150,6 +150,10 @@ private:
   /// Writes an op on partial values whose reduction can wait. Returns false for other ops.
   mlir::FailureOr<bool> passPartials(mlir::Operation *op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
+  /// Notes that an op on parts keeps them parts of a stated sum, if one of its operands is.
+  void keepStated(mlir::Operation *op);
+  /// Returns true if the op may overflow on one part of a stated sum where it does not on the sum.
+  bool mayOverflow(mlir::Operation *op, unsigned operand) const;
 
   /// True if the op contracts a factor: its result may be a partial value.
   static bool contracts(const dist::FactorRule &rule);
@@ -200,7 +204,7 @@ private:
   void noteEqualElements(mlir::Operation *op);
   /// Lets a local op state the layout of equal elements of which it depends on the number.
   void stateEqual(mlir::Operation *op, mlir::Operation *local, const Assignment &assignment);
-  /// Lets the ops behind `before` state the layout of equal elements that they gather.
+  /// Lets the ops behind `before`, which gather equal elements, state the layout that these have.
   void stateGathered(mlir::Value global, const Local &from, const ValueSharding &to,
                      mlir::Operation *before);
 
@@ -265,6 +269,9 @@ private:
   mlir::SmallVector<ResultTarget, 2> resultTargets;
   /// The results of `getTruth`.
   std::vector<std::pair<dist::LayoutFactor, mlir::Value>> truths;
+  /// Global values that are parts of a sum as the program states, and not because an op left a sum
+  /// open. The parts may be any.
+  llvm::DenseSet<mlir::Value> statedParts;
   /// The dimensions of global values along which all elements are equal; none for most values.
   llvm::DenseMap<mlir::Value, llvm::SmallBitVector> equalDims;
   /// The padded size of each leaf where it is sharded.
