@@ -77,9 +77,15 @@ void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &
       if (i >= rule.operands.size() || !FactorRule::hasFactor(rule.operands[i], f))
         continue;
       Value global = op->getOperand(i);
-      stateLayout(local, i,
-                  getLayout(global, project(global, rule.operands[i], opFactors, assignment)),
-                  symbol, mesh);
+      Layout layout =
+          getLayout(global, project(global, rule.operands[i], opFactors, assignment));
+      // A maximum of equal elements is the same with those in padding.
+      if (factor.isReducedBy(FactorReduction::Max))
+        for (auto [dim, own] : llvm::zip_equal(rule.operands[i], layout.dims))
+          for (LayoutFactor &piece : own.factors)
+            if (llvm::is_contained(dim, int(f)))
+              piece.size = piece.padded;
+      stateLayout(local, i, layout, symbol, mesh);
       break;
     }
   }

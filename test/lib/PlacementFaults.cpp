@@ -751,6 +751,11 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"wrong-offset", wrongOffset},     {"wrong-result", wrongResult},
       {"substitute", substitute},        {"break-ring", breakRing},
       {"break-steps", breakSteps},       {"wrong-state", wrongState},
+      {"reduce-replicated", reduceReplicated},
+      {"gather-replicated", gatherReplicated},
+      {"local-collective", localCollective},
+      {"wrong-mask", wrongMask},         {"constant-in-sum", constantInSum},
+      {"swap-states", swapStates},
   };
   return kinds;
 }

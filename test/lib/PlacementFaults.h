@@ -34,6 +34,11 @@ struct FaultKind {
 
 llvm::ArrayRef<FaultKind> getFaultKinds();
 
+// Kinds of CollectiveFaults.cpp.
+using CollectFaults = void(mlir::func::FuncOp, const PlacementAnalysis &, std::vector<Fault> &);
+CollectFaults reduceReplicated, gatherReplicated, localCollective, wrongMask, constantInSum,
+    swapStates;
+
 } // namespace meshwright::test
 
 #endif // MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H

@@ -8,7 +8,8 @@
 // Injects faults at random places of SPMD programs and counts those that the
 // placement verifier catches. Some make the placement of another program: those
 // are told apart. With `apply`, leaves one fault in the program, to
-// look at.
+// look at. With `write`, writes each faulty program that the verifier accepts
+// to a folder: a run shows whether it computes something else.
 //
 //===----------------------------------------------------------------------===//
 
@@ -24,6 +25,7 @@
 #include "mlir/Pass/PassRegistry.h"
 #include "mlir/Tools/Plugins/PassPlugin.h"
 #include "llvm/Config/llvm-config.h"
+#include "llvm/Support/FileSystem.h"
 #include "llvm/Support/raw_ostream.h"
 
 #include <random>
@@ -53,6 +55,8 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
   Option<unsigned> count{*this, "count", llvm::cl::desc("faults of each kind; 0: every one"),
                          llvm::cl::init(20)};
   Option<std::string> kind{*this, "kind", llvm::cl::desc("one kind only")};
+  Option<std::string> entry{*this, "entry", llvm::cl::desc("one function only")};
+  Option<std::string> write{*this, "write", llvm::cl::desc("folder for accepted programs")};
   Option<bool> apply{*this, "apply", llvm::cl::desc("leave one fault in the program")};
 
   enum class Result { Caught, Excused, Escaped, Invalid };
@@ -76,13 +80,27 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
       return Result::Invalid;
     if (failed(verifyPlacement(func)))
       return Result::Caught;
+    if (!write.empty())
+      writeProgram(*copy, faultKind.name, description, !excuse.empty());
     return excuse.empty() ? Result::Escaped : Result::Excused;
   }
+
+  /// Writes an accepted program. Its first line tells the fault.
+  void writeProgram(ModuleOp module, StringRef kindName, StringRef description, bool isExcused) {
+    std::error_code error;
+    llvm::raw_fd_ostream file(write + "/" + std::to_string(written++) + ".mlir", error);
+    if (error)
+      module.emitError() << "cannot write to '" << write << "': " << error.message();
+    file << "// " << (isExcused ? "other " : "same ") << kindName << ": " << description << "\n";
+    module.print(file);
+  }
+  unsigned written = 0;
 
   void runOnOperation() override {
     std::mt19937_64 random(seed);
     for (auto func : getOperation().getOps<func::FuncOp>()) {
-      if (!func->hasAttr(dist::DistDialect::kSpmdAttr))
+      if (!func->hasAttr(dist::DistDialect::kSpmdAttr) ||
+          (!entry.empty() && entry != func.getName()))
         continue;
       FailureOr<PlacementAnalysis> analysis = PlacementAnalysis::run(func);
       if (failed(analysis))
