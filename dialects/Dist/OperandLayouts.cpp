@@ -13,21 +13,25 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// The layout that a sharding spells whose factors all state their size.
-static Layout spellOut(ShardingAttr sharding, MeshAttr mesh) {
-  Layout layout;
+static StatedDims spellOut(ShardingAttr sharding, MeshAttr mesh) {
+  StatedDims dims;
   for (DimShardingAttr dim : sharding.getDims()) {
-    DimLayout &own = layout.dims.emplace_back();
+    std::optional<DimLayout> &own = dims.emplace_back();
+    if (dim.getIsOpen())
+      continue;
+    Layout layout;
+    DimLayout &only = layout.dims.emplace_back();
     for (FactorShardingAttr factor : dim.getFactors())
-      own.factors.push_back(getFactor(factor, mesh));
+      only.factors.push_back(getFactor(factor, mesh));
+    canonicalize(layout, mesh);
+    own = layout.dims.front();
   }
-  canonicalize(layout, mesh);
-  return layout;
+  return dims;
 }
 
 /// Checks that
 /// - there is an entry for each operand, a sharding or a unit attribute;
-/// - each factor of a sharding states its size, and divides over its shards;
+/// - each factor of a dimension that is not open states its size, and divides over its shards;
 /// - the sharding is on the mesh of the SPMD function that has the op;
 /// - it gives the operand its local shape, and leaves it reduced.
 LogicalResult dist::verifyOperandLayouts(Operation *op, Attribute attr) {
@@ -55,6 +59,10 @@ LogicalResult dist::verifyOperandLayouts(Operation *op, Attribute attr) {
       return failure();
     for (DimShardingAttr dim : sharding.getDims())
       for (FactorShardingAttr factor : dim.getFactors()) {
+        if (dim.getIsOpen() && !factor.getAxes().empty())
+          return fail() << "expected no axes of an open dimension";
+        if (dim.getIsOpen())
+          continue;
         LayoutFactor own = getFactor(factor, mesh);
         if (factor.getSize() <= 0)
           return fail() << "expected a size of each factor, as in (8{\"dp\"})";
@@ -63,8 +71,11 @@ LogicalResult dist::verifyOperandLayouts(Operation *op, Attribute attr) {
                         << " does not divide over " << getNumShards(own.axes) << " shards";
       }
     auto type = dyn_cast<RankedTensorType>(op->getOperand(i).getType());
-    SmallVector<int64_t> shape = spellOut(sharding, mesh).getLocalShape();
-    if (!type || type.getShape() != ArrayRef(shape))
+    StatedDims stated = spellOut(sharding, mesh);
+    bool fits = type && type.getRank() == int64_t(stated.size());
+    for (size_t d = 0; fits && d < stated.size(); ++d)
+      fits = !stated[d] || stated[d]->getLocalSize() == type.getDimSize(d);
+    if (!fits)
       return fail() << "expected a sharding of " << op->getOperand(i).getType();
     if (!sharding.getUnreduced().empty())
       return fail() << "expected no unreduced axes";
@@ -72,24 +83,26 @@ LogicalResult dist::verifyOperandLayouts(Operation *op, Attribute attr) {
   return success();
 }
 
-std::optional<Layout> dist::getStatedLayout(Operation *op, unsigned operand, MeshAttr mesh) {
+StatedDims dist::getStatedDims(Operation *op, unsigned operand, MeshAttr mesh) {
   auto list = op->getAttrOfType<ArrayAttr>(kOperandsAttr);
   auto sharding = list ? dyn_cast<ShardingAttr>(list[operand]) : ShardingAttr();
-  return sharding ? std::optional(spellOut(sharding, mesh)) : std::nullopt;
+  return sharding ? spellOut(sharding, mesh) : StatedDims();
 }
 
 void dist::stateLayout(Operation *op, unsigned operand, const Layout &layout,
-                       FlatSymbolRefAttr symbol, MeshAttr mesh) {
+                       const llvm::SmallBitVector &stated, FlatSymbolRefAttr symbol,
+                       MeshAttr mesh) {
   MLIRContext *context = op->getContext();
   SmallVector<Attribute> entries(op->getNumOperands(), UnitAttr::get(context));
   if (auto list = op->getAttrOfType<ArrayAttr>(kOperandsAttr))
     llvm::copy(list, entries.begin());
   SmallVector<DimShardingAttr> dims;
-  for (const DimLayout &dim : layout.dims) {
+  for (auto [d, dim] : llvm::enumerate(layout.dims)) {
     SmallVector<FactorShardingAttr> factors;
-    for (const LayoutFactor &factor : dim.factors)
-      factors.push_back(getFactorAttr(factor, mesh));
-    dims.push_back(DimShardingAttr::get(context, factors, /*isOpen=*/false));
+    if (stated.test(d))
+      for (const LayoutFactor &factor : dim.factors)
+        factors.push_back(getFactorAttr(factor, mesh));
+    dims.push_back(DimShardingAttr::get(context, factors, /*isOpen=*/!stated.test(d)));
   }
   entries[operand] = ShardingAttr::get(context, symbol, dims, {}, ReductionKind::Sum);
   op->setAttr(kOperandsAttr, ArrayAttr::get(context, entries));

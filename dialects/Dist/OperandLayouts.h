@@ -9,10 +9,11 @@
 // them, as a sum does, depends on how many there are on all ranks. It counts those of one rank,
 // unless it states the layout of the operand:
 //
-//   %s = nn.reduce sum %ones dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"})]>]}
-//       : (tensor<4xf32>) -> tensor<f32>
+//   %s = nn.reduce sum %ones dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"}), {?}]>]}
+//       : (tensor<4x2xf32>) -> tensor<2xf32>
 //
-// The sum is a part of one of eight. Each factor states its size, since the op has the local type.
+// The sum is a part of one of eight rows. Each factor states its size, since the op has the local
+// type. Nothing is stated of an open dimension, which other elements may show.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,13 +31,15 @@ inline constexpr llvm::StringLiteral kOperandsAttr = "dist.operands";
 /// Checks the attribute on an op.
 mlir::LogicalResult verifyOperandLayouts(mlir::Operation *op, mlir::Attribute attr);
 
-/// The layout of operand `operand` that the op states; none if it states none. The attribute is
-/// valid. The content of padding is zero.
-std::optional<Layout> getStatedLayout(mlir::Operation *op, unsigned operand, MeshAttr mesh);
+/// The layout of each dimension that the op states of operand `operand`; none of those that it
+/// leaves open, and no dimensions if it states none. The attribute is valid. The content of padding
+/// is zero.
+using StatedDims = mlir::SmallVector<std::optional<DimLayout>, 4>;
+StatedDims getStatedDims(mlir::Operation *op, unsigned operand, MeshAttr mesh);
 
-/// Lets the op state the layout of an operand.
+/// Lets the op state the layout of some dimensions of an operand.
 void stateLayout(mlir::Operation *op, unsigned operand, const Layout &layout,
-                 mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
+                 const llvm::SmallBitVector &dims, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
 
 } // namespace meshwright::dist
 

@@ -552,33 +552,38 @@ static MaybeLayouts dispatch(const TransferContext &context,
 }
 
 /// Gives equal elements of an operand the layout that the op states. They are the same in padding.
-static LogicalResult takeStated(const TransferContext &context, unsigned operand,
-                                Layout stated, Layout &layout) {
+static LogicalResult takeStated(const TransferContext &context, unsigned operand, Layout &layout) {
+  StatedDims stated = getStatedDims(context.op, operand, context.mesh);
+  if (stated.empty())
+    return success();
   Padding corner = layout.corner;
   for (const DimLayout &dim : layout.dims)
     for (const LayoutFactor &factor : dim.factors)
       if (factor.isPadded())
         corner = padding::meet(corner, factor.padding);
   bool addsPadding = false;
-  for (auto [have, want] : llvm::zip_equal(layout.dims, stated.dims)) {
-    for (LayoutFactor &factor : want.factors)
+  for (auto [d, want] : llvm::enumerate(stated)) {
+    if (!want)
+      continue;
+    for (LayoutFactor &factor : want->factors)
       factor.padding = layout.data;
+    DimLayout &have = layout.dims[d];
     Pieces pieces(have.factors.begin(), have.factors.end());
-    bool isPadded = have.isPadded();
-    DimLayout merged;
-    if (mergePieces(pieces, want.factors, context.mesh))
-      merged.factors.assign(pieces.begin(), pieces.end());
-    Layout own;
-    own.dims.push_back(merged);
-    canonicalize(own, context.mesh);
-    if (merged.factors.empty() || !own.dims[0].sameShardingAs(want))
+    Layout merged, whole;
+    whole.dims.push_back(*want);
+    if (mergePieces(pieces, want->factors, context.mesh)) {
+      merged.dims.emplace_back().factors.assign(pieces.begin(), pieces.end());
+      canonicalize(merged, context.mesh);
+    }
+    if (merged.dims.empty() || !merged.dims[0].sameShardingAs(*want))
       return report(context,
-                    "states that operand " + Twine(operand) + " has layout " +
-                        toString(stated, context.mesh) + ", but it has layout " +
+                    "states that dimension " + Twine(d) + " of operand " + Twine(operand) +
+                        " has layout " + toString(whole, context.mesh) + " of true size " +
+                        Twine(want->getGlobalSize()) + ", but the operand has layout " +
                         toString(layout, context.mesh),
                     operand);
-    have = own.dims[0];
-    addsPadding |= have.isPadded() && !isPadded;
+    addsPadding |= merged.dims[0].isPadded() && !have.isPadded();
+    have = merged.dims[0];
   }
   if (addsPadding)
     layout.corner = corner;
@@ -593,9 +598,8 @@ MaybeLayouts meshwright::transfer(const TransferContext &context,
   SmallVector<const Layout *> operands;
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     Layout &own = layouts.emplace_back(*operand);
-    if (std::optional<Layout> stated = getStatedLayout(context.op, i, context.mesh))
-      if (context.reads(i) && failed(takeStated(context, i, std::move(*stated), own)))
-        return failure();
+    if (context.reads(i) && failed(takeStated(context, i, own)))
+      return failure();
   }
   for (const Layout &layout : layouts)
     operands.push_back(&layout);

@@ -329,8 +329,8 @@ static bool statesPadding(Operation *op, MeshAttr mesh) {
   if (!op->hasAttr(kOperandsAttr))
     return false;
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
-    if (std::optional<Layout> stated = getStatedLayout(op, i, mesh))
-      if (llvm::any_of(stated->dims, [](const DimLayout &dim) { return dim.isPadded(); }))
+    for (const std::optional<DimLayout> &dim : getStatedDims(op, i, mesh))
+      if (dim && dim->isPadded())
         return true;
   return false;
 }

@@ -66,9 +66,9 @@ LayoutRef TransferMemo::intern(const Layout &layout) {
 /// - positions, indices and offsets, which are integers,
 /// - one value as both factors of a square.
 /// A layout that the op states is no part of its signature.
-static bool dependsOnLayoutsOnly(Operation *op) {
+static bool dependsOnLayoutsOnly(Operation *op, StringAttr operandsAttr) {
   bool isSquare = op->getNumOperands() == 2 && op->getOperand(0) == op->getOperand(1);
-  return op->getNumRegions() == 0 && !isSquare && !op->hasAttr(kOperandsAttr) &&
+  return op->getNumRegions() == 0 && !isSquare && !op->getDiscardableAttr(operandsAttr) &&
          llvm::all_of(op->getOperands(), [](Value operand) {
            auto type = dyn_cast<RankedTensorType>(operand.getType());
            return type && isa<FloatType>(type.getElementType()) &&
@@ -80,7 +80,7 @@ FailureOr<TransferMemo::Outcome>
 TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands, std::optional<unsigned> only,
                        function_ref<InFlightDiagnostic()> emitError,
                        function_ref<void(InFlightDiagnostic &, unsigned)> explain) {
-  bool isShared = dependsOnLayoutsOnly(op);
+  bool isShared = dependsOnLayoutsOnly(op, operandsAttr);
   size_t hash = 0;
   if (isShared) {
     hash = llvm::hash_combine(OpSignature::getHashValue(op), only,

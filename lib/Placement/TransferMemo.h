@@ -10,6 +10,7 @@
 
 #include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Dist/FactorRule.h"
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/ValueNumbers.h"
 #include "meshwright/lib/Support/OpSignature.h"
@@ -33,7 +34,8 @@ class TransferMemo {
 public:
   /// `storage` receives each distinct layout once.
   TransferMemo(dist::MeshAttr mesh, std::deque<dist::Layout> &storage)
-      : mesh(mesh), storage(storage) {}
+      : mesh(mesh), storage(storage),
+        operandsAttr(mlir::StringAttr::get(mesh.getContext(), dist::kOperandsAttr)) {}
   TransferMemo(const TransferMemo &) = delete;
 
   /// The layouts of an op's results. If the op has one result with several candidate
@@ -77,6 +79,8 @@ private:
 
   dist::MeshAttr mesh;
   std::deque<dist::Layout> &storage;
+  /// The name of the attribute, for fast lookups.
+  mlir::StringAttr operandsAttr;
   /// What the conditions and covers of layouts name.
   padding::EventTable events;
   ValueNumbers numbers;

@@ -22,20 +22,22 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// Returns true if elements are equal along a factor in all operands that have it. They are not
-/// along a factor that the op reads as a whole, as a running sum does.
-bool Partitioner::isEqualAlong(Operation *op, int factor) const {
+/// The factors along which the elements of all operands that have them are equal. They are not along
+/// a factor that the op reads as a whole, as a running sum does.
+llvm::SmallBitVector Partitioner::getEqualFactors(Operation *op) const {
   const FactorRule &rule = factors.getFactors(op).rule;
-  FactorKind kind = rule.factors[factor].kind;
-  if (kind == FactorKind::Special || kind == FactorKind::Expandable)
-    return false;
+  llvm::SmallBitVector equal(rule.factors.size(), true);
+  for (auto [f, factor] : llvm::enumerate(rule.factors))
+    if (factor.kind == FactorKind::Special || factor.kind == FactorKind::Expandable)
+      equal.reset(f);
   for (auto [operand, dims] : llvm::zip_equal(op->getOperands(), rule.operands)) {
-    auto it = equalDims.find(operand);
+    auto it = equalDims.empty() ? equalDims.end() : equalDims.find(operand);
     for (auto [d, dim] : llvm::enumerate(dims))
-      if (llvm::is_contained(dim, factor) && (it == equalDims.end() || !it->second.test(d)))
-        return false;
+      if (it == equalDims.end() || !it->second.test(d))
+        for (int factor : dim)
+          equal.reset(factor);
   }
-  return true;
+  return equal;
 }
 
 void Partitioner::noteEqualElements(Operation *op) {
@@ -53,10 +55,14 @@ void Partitioner::noteEqualElements(Operation *op) {
       note(op->getResult(0), [&](unsigned d) { return !iota || d != iota.getDim(); });
     return;
   }
+  llvm::SmallBitVector equal = getEqualFactors(op);
+  if (equal.none())
+    return;
   const FactorRule &rule = factors.getFactors(op).rule;
   for (auto [result, dims] : llvm::zip_equal(op->getResults(), rule.results))
     note(result, [&, dims = &dims](unsigned d) {
-      return llvm::all_of((*dims)[d], [&](int factor) { return isEqualAlong(op, factor); });
+      return !(*dims)[d].empty() &&
+             llvm::all_of((*dims)[d], [&](int factor) { return equal.test(factor); });
     });
 }
 
@@ -65,13 +71,16 @@ void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &
     return;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
+  llvm::SmallBitVector equal = getEqualFactors(op);
+  if (equal.none())
+    return;
   bool anyBroadcast = llvm::any_of(rule.operands, [](const FactorRule::ValueFactors &dims) {
     return llvm::any_of(dims, [](const FactorRule::DimFactors &dim) { return dim.empty(); });
   });
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
     bool isSharded = llvm::any_of(assignment[f], [](const AxisList &axes) { return !axes.empty(); });
     bool counts = factor.kind == FactorKind::Contracted || anyBroadcast;
-    if (!isSharded || !counts || !isEqualAlong(op, f))
+    if (!isSharded || !counts || !equal.test(f))
       continue;
     for (auto [i, operand] : llvm::enumerate(local->getOperands())) {
       if (i >= rule.operands.size() || !FactorRule::hasFactor(rule.operands[i], f))
@@ -85,7 +94,10 @@ void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &
           for (LayoutFactor &piece : own.factors)
             if (llvm::is_contained(dim, int(f)))
               piece.size = piece.padded;
-      stateLayout(local, i, layout, symbol, mesh);
+      llvm::SmallBitVector dims(layout.getRank());
+      for (auto [d, dim] : llvm::enumerate(rule.operands[i]))
+        dims[d] = llvm::is_contained(dim, int(f));
+      stateLayout(local, i, layout, dims, symbol, mesh);
       break;
     }
   }
@@ -96,14 +108,15 @@ void Partitioner::stateGathered(Value global, const Local &from, const ValueShar
   auto it = equalDims.find(global);
   if (it == equalDims.end())
     return;
-  bool isGathered = false;
+  Layout layout = getLayout(global, from.sharding);
+  llvm::SmallBitVector gathered(layout.getRank());
   for (auto [d, dim] : llvm::enumerate(from.sharding.dims))
-    isGathered |= it->second.test(d) && dim != to.dims[d];
-  if (!isGathered)
+    gathered[d] = it->second.test(d) && layout.dims[d].isSharded() && dim != to.dims[d];
+  if (gathered.none())
     return;
   Block *block = builder.getInsertionBlock();
   for (Operation *op = before ? before->getNextNode() : &block->front(); op; op = op->getNextNode())
     for (auto [i, operand] : llvm::enumerate(op->getOperands()))
       if (operand == from.value)
-        stateLayout(op, i, getLayout(global, from.sharding), symbol, mesh);
+        stateLayout(op, i, layout, gathered, symbol, mesh);
 }

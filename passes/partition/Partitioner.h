@@ -198,8 +198,7 @@ private:
   mlir::LogicalResult maskMaximum(mlir::Operation *op,
                                   mlir::MutableArrayRef<mlir::Value> operands);
 
-  /// Returns true if all operands that have the factor have equal elements along it.
-  bool isEqualAlong(mlir::Operation *op, int factor) const;
+  llvm::SmallBitVector getEqualFactors(mlir::Operation *op) const;
   /// Notes the dimensions along which the elements of a global op's results are equal.
   void noteEqualElements(mlir::Operation *op);
   /// Lets a local op state the layout of equal elements of which it depends on the number.

@@ -849,3 +849,12 @@ func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [
   %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [(4), (8)], unreduced = {"dp"}>]} : (tensor<4x8xf32>) -> tensor<8xf32>
   return
 }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{'dist.operands': operand 0: expected no axes of an open dimension}}
+  %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [{"dp", ?}, {?}]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  return
+}

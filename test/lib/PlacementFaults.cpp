@@ -418,6 +418,9 @@ void wrongResult(func::FuncOp func, const PlacementAnalysis &analysis, Faults &f
         for (unsigned d = 0; d < layout.dims.size(); ++d) {
           if (layout.dims[d].isPadded())
             continue;
+          // Equal elements have the layout that the signature promises.
+          if (llvm::any_of(layout.dims[d].factors, [](const LayoutFactor &f) { return f.uniform; }))
+            continue;
           Layout sharded = layout;
           LayoutFactor &factor = sharded.dims[d].factors.front();
           factor.axes.insert(factor.axes.begin(), whole);
@@ -460,6 +463,13 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
               uniform |= factor.uniform;
         if (uniform || have.sameShardingAs(want))
           continue;
+        // Slices may make true sizes equal that differ.
+        bool isPart = isa<nn::MaximumOp>(op) &&
+                      (have.isUnreduced() ? have.reduction : want.reduction) == ReductionKind::Max;
+        bool isSize = have.unreduced == want.unreduced && have.reduction == want.reduction &&
+                      llvm::equal(have.dims, want.dims, [](const DimLayout &a, const DimLayout &b) {
+                        return a.getAxes() == b.getAxes() && a.factors.size() == b.factors.size();
+                      });
         bool broadcasts = false;
         for (auto [a, b] : llvm::zip_equal(have.dims, want.dims))
           broadcasts |= a.getLocalSize() == 1 && a.getGlobalSize() != b.getGlobalSize() &&
@@ -474,6 +484,9 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
                               toString(have, analysis.getMesh()),
                           op.getLoc(), [user, number, other] { user->setOperand(number, other); },
                           broadcasts  ? "broadcasts"
+                          : isSize    ? "of another size"
+                          : isPart    ? "as a part of a maximum"
+                          : want.data == Padding::Zero ? "of zeros"
                           : ambiguous ? "read as a dimension of its own"
                                       : ""});
       }
@@ -558,8 +571,9 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
                           op.removeShiftAttr();
                           op.setPairs(pairs);
                         }});
-    faults.push_back({"values of another step", op.getLoc(),
-                      [op]() mutable { op->getResult(1).replaceAllUsesWith(op->getOperand(1)); }});
+    if (op->getNumOperands() > 1)
+      faults.push_back({"values of another step", op.getLoc(),
+                        [op]() mutable { op->getResult(1).replaceAllUsesWith(op->getOperand(1)); }});
   });
   func.walk([&](PositionsOp op) {
     if (op.getFactor().getAxes().empty())

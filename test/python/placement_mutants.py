@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from meshwright import Model, _core
 from meshwright.errors import unwrap
-from random_programs import generate
+from random_programs import NUMPY, generate
 
 TOOL = shutil.which("sharding-opt")
 PLUGIN = TOOL and os.path.join(os.path.dirname(os.path.dirname(TOOL)), "test", "lib",
@@ -61,6 +61,7 @@ def opt(text, *arguments, check=True):
 def numbers(shape, dtype, seed, name):
     """Numbers without a zero; indices are small."""
     rng = np.random.default_rng([seed, *name.encode()])
+    dtype = NUMPY[dtype]
     if np.dtype(dtype).kind in "iub":
         return np.asarray(rng.integers(1, 3, shape), dtype)
     return np.asarray((0.25 + rng.random(shape)) * rng.choice([-1, 1], shape), dtype)
@@ -125,8 +126,13 @@ MESHES = [
 
 
 def arrays(parsed, number):
-    return {port.name: numbers(port.shape, port.dtype, number, port.name)
-            for port in [*parsed.parameters, *parsed.entries[0].inputs]}
+    """An array for each name. Several parameters may be slices of one array."""
+    shapes, dtypes = {}, {}
+    for port in [*parsed.parameters, *parsed.entries[0].inputs]:
+        ends = [o + n for o, n in zip(port.offsets or [0] * len(port.shape), port.shape, strict=True)]
+        shapes[port.name] = np.maximum(ends, shapes.get(port.name, ends)).tolist()
+        dtypes[port.name] = port.dtype
+    return {name: numbers(shape, dtypes[name], number, name) for name, shape in shapes.items()}
 
 
 def step(seed):
@@ -273,6 +279,8 @@ def try_subject(subject, count, seed, tally):
     if not accepted:
         return
     want = apart(lambda: compute(subject.text, subject.data))
+    if not isinstance(want, list):
+        raise RuntimeError(f"{subject.name} does not run: {want}")
     for text in accepted:
         got = apart(lambda text=text: compute(text, subject.data))
         if not differ(got, want):
@@ -293,12 +301,14 @@ def campaign(mutants, seed, count=3, budget=float("inf"), log=None,
         if tally.mutants >= mutants or time.monotonic() > deadline:
             return tally
         tally.programs += 1
-        if not subject.text:
+        before, refused = len(tally.survivors), len(tally.refused)
+        if subject.text:
+            try_subject(subject, count, seed, tally)
+        else:
             tally.refused.append(f"{subject.name}: {subject.data.splitlines()[0]}")
-            continue
-        before = len(tally.survivors)
-        try_subject(subject, count, seed, tally)
         if log:
+            for line in tally.refused[refused:]:
+                print(f"refused: {line}", file=log, flush=True)
             for name, what, text in tally.survivors[before:]:
                 print(f"survivor in {name}: {what}\n{text if verbose else ''}", file=log, flush=True)
             if tally.programs % 20 == 0:
@@ -323,8 +333,6 @@ def main():
                      given.verbose)
     for kind, made in sorted(tally.kinds.items()):
         print(f"{kind:18} {made:6}")
-    for refused in tally.refused:
-        print(f"refused: {refused}")
     print(summary(tally))
     return bool(tally.survivors)
 

@@ -130,8 +130,8 @@ func.func @stated_of_a_whole_value(%x: tensor<1x8xf32> {dist.sharding = #dist.sh
   %c = nn.constant dense<2.0> : tensor<1x8xf32>
   // expected-note@below {{operand 0 is from here}}
   %p = nn.mul %x, %c : (tensor<1x8xf32>, tensor<1x8xf32>) -> tensor<1x8xf32>
-  // expected-error@below {{states that operand 0 has layout [{"dp"}, {}], but it has layout [{}, {}]}}
-  %s = nn.reduce sum %p dims [0] {dist.operands = [#dist.sharding<@mesh, [(2{"dp"}), (8)]>]} : (tensor<1x8xf32>) -> tensor<8xf32>
+  // expected-error@below {{states that dimension 0 of operand 0 has layout [{"dp"}] of true size 2, but the operand has layout [{}, {}]}}
+  %s = nn.reduce sum %p dims [0] {dist.operands = [#dist.sharding<@mesh, [(2{"dp"}), {?}]>]} : (tensor<1x8xf32>) -> tensor<8xf32>
   %r = dist.all_reduce sum %s axes ["dp"] : (tensor<8xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
@@ -146,7 +146,7 @@ func.func @stated_padding()
   // expected-note@below {{operand 0 is from here}}
   %c = nn.constant dense<2.0> : tensor<4x8xf32>
   // expected-error@below {{reads the padding behind the 7 true of 8 rows}}
-  %s = nn.reduce sum %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(7 pad 8{"dp"}), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  %s = nn.reduce sum %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(7 pad 8{"dp"}), {?}]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
   %r = dist.all_reduce sum %s axes ["dp"] : (tensor<8xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>
 }

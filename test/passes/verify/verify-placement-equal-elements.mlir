@@ -35,7 +35,7 @@ func.func @stated_rows()
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
   %c = nn.constant dense<2.0> : tensor<4x8xf32>
-  %s = nn.reduce sum %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"}), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  %s = nn.reduce sum %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"}), {?}]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
   %r = dist.all_reduce sum %s axes ["dp"] : (tensor<8xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
@@ -48,7 +48,7 @@ func.func @stated_maximum()
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
   %c = nn.constant dense<2.0> : tensor<4x8xf32>
-  %s = nn.reduce max %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"}), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  %s = nn.reduce max %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"}), {?}]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
   %r = dist.all_reduce max %s axes ["dp"] : (tensor<8xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
@@ -61,7 +61,7 @@ func.func @stated_zeros()
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
   %c = nn.constant dense<0.0> : tensor<4x8xf32>
-  %s = nn.reduce sum %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(7 pad 8{"dp"}), (8)]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
+  %s = nn.reduce sum %c dims [0] {dist.operands = [#dist.sharding<@mesh, [(7 pad 8{"dp"}), {?}]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
   %r = dist.all_reduce sum %s axes ["dp"] : (tensor<8xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
@@ -107,7 +107,7 @@ func.func @gathered_rows()
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
   %c = nn.constant dense<2.0> : tensor<4x8xf32>
-  %g = dist.all_gather %c axes ["dp"] dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"}), (8)]>]} : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  %g = dist.all_gather %c axes ["dp"] dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"dp"}), {?}]>]} : (tensor<4x8xf32>) -> tensor<8x8xf32>
   %r = nn.reduce sum %g dims [0] : (tensor<8x8xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>
 }
