@@ -28,7 +28,7 @@ static bool isEqualElement(ArrayRef<LayoutFactor> list) {
 
 /// Returns true if `coarse` has one element on each rank that stretches to `fine`. Each
 /// element of `coarse` is replicated over some axes of `fine`, as a key head is that serves
-/// query heads on several ranks.
+/// query heads on several ranks. Padding at the tail of all elements would shift the groups.
 static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine) {
   AxisList few, many;
   for (const LayoutFactor &f : coarse) {
@@ -37,7 +37,7 @@ static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine
     few.append(f.axes.begin(), f.axes.end());
   }
   for (const LayoutFactor &f : fine) {
-    if (f.getLocalSize() != 1 || !f.isNatural())
+    if (f.getLocalSize() != 1 || !f.isNatural() || (f.isPadded() && anyOverlap(f.axes, few)))
       return false;
     many.append(f.axes.begin(), f.axes.end());
   }

@@ -197,8 +197,16 @@ void nonlinear(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
 // Dimensions that are read whole
 //===----------------------------------------------------------------------===//
 
+/// Returns true if a reshape may tell the chunks of a dimension apart as another dimension does:
+/// 3 x 4 is 3 x 2 x 2, of which the second dimension is sharded. An op on the chunk is then right.
+bool isReshaped(const PlacementAnalysis &analysis, Value value) {
+  auto isReshape = [](Operation *op) { return isa_and_nonnull<nn::ReshapeOp>(op); };
+  return analysis.hasSeveralCandidates(value) || isReshape(value.getDefiningOp()) ||
+         llvm::any_of(value.getUsers(), isReshape);
+}
+
 StringRef getExcuse(const PlacementAnalysis &analysis, Value value) {
-  return analysis.hasSeveralCandidates(value) ? "read as a dimension of its own" : "";
+  return isReshaped(analysis, value) ? "read as a dimension of its own" : "";
 }
 
 void wholeOfShard(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
@@ -474,8 +482,7 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
         for (auto [a, b] : llvm::zip_equal(have.dims, want.dims))
           broadcasts |= a.getLocalSize() == 1 && a.getGlobalSize() != b.getGlobalSize() &&
                         (a.getGlobalSize() == 1 || b.getGlobalSize() == 1);
-        bool ambiguous =
-            analysis.hasSeveralCandidates(other) || analysis.hasSeveralCandidates(operand.get());
+        bool ambiguous = isReshaped(analysis, other) || isReshaped(analysis, operand.get());
         Operation *user = &op;
         unsigned number = operand.getOperandNumber();
         faults.push_back({"operand " + std::to_string(number) + " of " +

@@ -840,3 +840,18 @@ func.func @crossing_runs(%x: tensor<7xf32> {dist.sharding = #dist.sharding<@mesh
   %6 = nn.add %2, %5 : (tensor<21xf32>, tensor<21xf32>) -> tensor<21xf32>
   return %6 : tensor<21xf32>
 }
+
+// -----
+
+// Two elements stand for groups of four. Of three, a group would begin within the first chunk.
+dist.mesh @mesh = <["a"=2, "b"=2]>
+func.func @groups_of_padded_elements(
+    %x: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a"}]>, dist.global = tensor<2xf32>},
+    // expected-note@below {{operand 1 is from here}}
+    %y: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<3xf32>})
+    -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<3xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{dimension 0 of operand 1 has layout [{"a", "b"}] of true size 3, expected [{"a"}] of 2 as in operand 0}}
+  %r = nn.add %x, %y : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
+  return %r : tensor<1xf32>
+}
