@@ -70,6 +70,24 @@ void meshwright::forEachLeaf(
   }
 }
 
+/// Returns true if an op may compute over axes of a leaf of a factor. The offset of a table counts
+/// rows, so that each rank has rows that follow one another, in their natural order: axes shard the
+/// major leaf of the rows alone.
+bool Partitioner::mayShard(Operation *op, int factor, size_t leaf) const {
+  auto lookup = dyn_cast<LookupOpInterface>(op);
+  if (!lookup || !lookup.takesOffset())
+    return true;
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  std::optional<unsigned> table = lookup.getTableOperand();
+  const FactorRule::ValueFactors &dims =
+      table ? opFactors.rule.operands[*table] : opFactors.rule.results[0];
+  ArrayRef<int> rows = dims[lookup.getTableDim()];
+  if (!llvm::is_contained(rows, factor))
+    return true;
+  return factor == rows.front() && leaf == 0 &&
+         factors.getOrder(opFactors.leaves[factor][leaf]).order == TokenOrder::Natural;
+}
+
 /// Chooses axes for each factor:
 /// - A contracted factor takes the axes of the operands and leaves a partial sum.
 /// - A parallel factor takes the axes of the results up to the first one that another factor
@@ -86,7 +104,8 @@ Partitioner::Assignment Partitioner::assignInOrder(Operation *op) {
     forEachLeaf(dims, getState(value).target, opFactors,
                 [&](int factor, size_t leaf, const AxisList &axes) {
                   AxisList &own = assignment[factor][leaf];
-                  if (rule.factors[factor].kind != kind || !own.empty())
+                  if (rule.factors[factor].kind != kind || !own.empty() ||
+                      !mayShard(op, factor, leaf))
                     return;
                   for (const Axis &axis : axes) {
                     if (anyOverlap(used, axis))
@@ -276,7 +295,8 @@ void Partitioner::AssignmentSearch::addChoices(Value value,
   forEachLeaf(dims, partitioner.getState(value).target, opFactors,
               [&](int factor, size_t leaf, const AxisList &axes) {
                 FactorKind kind = opFactors.rule.factors[factor].kind;
-                if (kind != FactorKind::Parallel && kind != FactorKind::Contracted)
+                if ((kind != FactorKind::Parallel && kind != FactorKind::Contracted) ||
+                    !partitioner.mayShard(op, factor, leaf))
                   return;
                 auto place = llvm::find_if(places, [&](const Place &p) {
                   return p.factor == factor && p.leaf == leaf;

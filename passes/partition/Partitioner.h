@@ -161,6 +161,7 @@ private:
                                    unsigned result) const;
   /// How the parts of a result combine that an op leaves by contracting factors.
   static dist::ReductionKind getReduction(const dist::FactorRule &rule, unsigned result);
+  bool mayShard(mlir::Operation *op, int factor, size_t leaf) const;
   Assignment assign(mlir::Operation *op);
   Assignment assignInOrder(mlir::Operation *op);
   class AssignmentSearch;

@@ -52,3 +52,35 @@ func.func @marked(%dy: tensor<4x6xf32> {nn.input = "dy", dist.sharding = #dist.s
   %h = nn.exp %g {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, nn.backward} : tensor<6x8xf32>
   return %h : tensor<6x8xf32>
 }
+
+// -----
+
+// The offset of a table counts rows that follow one another. Tokens are no major factor of a flat
+// tensor, so each rank sums all rows and keeps those of its tokens.
+
+// CHECK-LABEL: func.func @flat
+// CHECK: %[[S:.*]] = nn.scatter_add %arg0, %arg1 dim 0 : (tensor<5xf32>, tensor<5xi64>) -> tensor<96xf32>
+// CHECK: dist.slice %{{.*}} axes ["tp"]
+// CHECK: return %{{.*}} : tensor<2x3x8xf32>
+dist.mesh @mesh = <["tp"=2]>
+func.func @flat(%dy: tensor<5xf32> {nn.input = "dy", dist.sharding = #dist.sharding<@mesh, [{}]>}, %i: tensor<5xi64> {nn.input = "i", dist.sharding = #dist.sharding<@mesh, [{}]>})
+    -> (tensor<2x6x8xf32> {nn.output = "g"}) {
+  %0 = nn.scatter_add %dy, %i dim 0 {dist.sharding = #dist.sharding<@mesh, [(2, 48{"tp"})]>} : (tensor<5xf32>, tensor<5xi64>) -> tensor<96xf32>
+  %1 = nn.reshape %0 {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>} : (tensor<96xf32>) -> tensor<2x6x8xf32>
+  return %1 : tensor<2x6x8xf32>
+}
+
+// -----
+
+// Rows of the major factor follow one another.
+
+// CHECK-LABEL: func.func @flat_by_rows
+// CHECK: %[[O:.*]] = dist.axis_index ["tp"] chunk 48 : tensor<i64>
+// CHECK: nn.scatter_add %arg0, %arg1 offset %[[O]] dim 0 {nn.table_rows = 96 : i64} : (tensor<5xf32>, tensor<5xi64>, tensor<i64>) -> tensor<48xf32>
+dist.mesh @mesh = <["tp"=2]>
+func.func @flat_by_rows(%dy: tensor<5xf32> {nn.input = "dy", dist.sharding = #dist.sharding<@mesh, [{}]>}, %i: tensor<5xi64> {nn.input = "i", dist.sharding = #dist.sharding<@mesh, [{}]>})
+    -> (tensor<2x6x8xf32> {nn.output = "g"}) {
+  %0 = nn.scatter_add %dy, %i dim 0 {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>} : (tensor<5xf32>, tensor<5xi64>) -> tensor<96xf32>
+  %1 = nn.reshape %0 {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>} : (tensor<96xf32>) -> tensor<2x6x8xf32>
+  return %1 : tensor<2x6x8xf32>
+}
