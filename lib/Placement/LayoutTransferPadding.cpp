@@ -87,13 +87,20 @@ std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail 
   for (auto [d, factors] : llvm::enumerate(rule.operands[i])) {
     if (!usesFactor(factors, tail.factor))
       continue;
+    // The pieces of all factors of the dimension, among which the tail is: 6 heads padded to 8 are
+    // 3 padded to 4, times 2.
+    Pieces all;
+    size_t place = 0;
+    for (int factor : factors) {
+      if (factor == tail.factor)
+        place = all.size() + (tail.piece - pieces[factor].begin());
+      all.append(pieces[factor].begin(), pieces[factor].end());
+    }
     std::optional<State> others;
     for (const LayoutFactor &own : operands[i]->dims[d].factors) {
       if (!own.isPadded())
         continue;
-      bool isSame = factors.size() == 1 ? isSameTail(operands[i]->dims[d].factors, own,
-                                                     pieces[tail.factor], *tail.piece, mesh)
-                                        : own.sameShardingAs(*tail.piece);
+      bool isSame = isSameTail(operands[i]->dims[d].factors, own, all, all[place], mesh);
       if (isSame)
         return own.padding;
       State content = padding::getUnconditional(own.padding);

@@ -59,3 +59,24 @@ func.func @keys(%q: tensor<2x4x7x8xf32> {nn.input = "q"},
   %r:3 = nn.attention_grad %q, %k, %v lse %l delta %d cotangent %c scale 0.5 {nn.whole_keys} : (tensor<2x4x7x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>, tensor<2x4x7xf32>, tensor<2x4x7xf32>, tensor<2x4x7x8xf32>) -> (tensor<2x4x7x8xf32>, tensor<2x2x8x8xf32>, tensor<2x2x8x8xf32>)
   return %r#1 : tensor<2x2x8x8xf32>
 }
+
+// -----
+
+// Three heads of keys are padded to four, and two query heads belong to each. The gradient of a bias
+// that all heads share sums over both. The padding of six query heads in eight places is that of the
+// heads of keys.
+
+// CHECK-LABEL: func.func @shared_bias
+// CHECK: %[[M:.*]] = dist.positions <6 pad 8{"a"}> : tensor<4xi64>
+// CHECK: %[[Q:.*]] = nn.select %{{.*}}, %{{.*}}, %{{.*}} : {{.*}} -> tensor<1x4x7x8xf32>
+// CHECK: nn.attention_grad %[[Q]]
+// CHECK-SAME: -> (tensor<1x4x7x8xf32>, tensor<1x2x7x8xf32>, tensor<1x2x7x8xf32>, tensor<1x1x7x7xf32>)
+// CHECK: dist.all_reduce sum %{{.*}} axes ["a"] : (tensor<1x1x7x7xf32>)
+dist.mesh @mesh = <["a"=2]>
+func.func @shared_bias(%q: tensor<1x6x7x8xf32> {nn.input = "q"}, %k: tensor<1x3x7x8xf32> {nn.input = "k", dist.sharding = #dist.sharding<@mesh, [{}, {"a"}, {}, {}]>},
+                       %b: tensor<1x1x7x7xf32> {nn.parameter = "b"}, %l: tensor<1x6x7xf32> {nn.input = "l"})
+    -> (tensor<1x1x7x7xf32> {nn.output = "db"}) {
+  %e = nn.exp %q : tensor<1x6x7x8xf32>
+  %r:4 = nn.attention_grad %e, %k, %k bias %b lse %l delta %l cotangent %q scale 0.5 : (tensor<1x6x7x8xf32>, tensor<1x3x7x8xf32>, tensor<1x3x7x8xf32>, tensor<1x1x7x7xf32>, tensor<1x6x7xf32>, tensor<1x6x7xf32>, tensor<1x6x7x8xf32>) -> (tensor<1x6x7x8xf32>, tensor<1x3x7x8xf32>, tensor<1x3x7x8xf32>, tensor<1x1x7x7xf32>)
+  return %r#3 : tensor<1x1x7x7xf32>
+}

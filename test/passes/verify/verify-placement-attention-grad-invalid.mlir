@@ -98,3 +98,22 @@ func.func @whole_keys(
   %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %q scale 0.5 {nn.whole_keys} : (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8xf32>, tensor<1x2x8x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
   return %r#0 : tensor<1x2x8x8xf32>
 }
+
+// -----
+
+// The padding of query heads follows that of the heads of keys, and all heads share a bias.
+dist.mesh @mesh = <["a"=2]>
+func.func @padded_heads_of_shared_bias(
+    %q: tensor<1x4x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"a"}, {}, {}]>, dist.global = tensor<1x6x4x8xf32>},
+    %k: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"a"}, {}, {}]>, dist.global = tensor<1x3x4x8xf32>},
+    %b: tensor<1x1x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x1x4x4xf32>},
+    %l: tensor<1x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"a"}, {}]>, dist.global = tensor<1x6x4xf32>})
+    -> (tensor<1x1x4x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x1x4x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is from here}}
+  %e = nn.exp %q : tensor<1x4x4x8xf32>
+  // expected-error@below {{sums over the padding behind the 3 true of 4 rows of operand 0, which is positive, expected zero}}
+  %r:4 = nn.attention_grad %e, %k, %k bias %b lse %l delta %l cotangent %q scale 0.5 : (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4x8xf32>) -> (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x1x4x4xf32>)
+  %s = dist.all_reduce sum %r#3 axes ["a"] : (tensor<1x1x4x4xf32>) -> tensor<1x1x4x4xf32>
+  return %s : tensor<1x1x4x4xf32>
+}
