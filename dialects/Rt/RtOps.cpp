@@ -219,9 +219,22 @@ LogicalResult WaitOp::verify() {
   return success();
 }
 
+/// The first reader of a packed parameter that is no kernel, seen through what kernels wait for.
+static Operation *findOtherReader(Value packed) {
+  for (Operation *user : packed.getUsers()) {
+    Operation *other = isa<dist::AfterOp>(user) && user->getOperand(0) == packed
+                           ? findOtherReader(user->getResult(0))
+                       : isa<KernelOp>(user) ? nullptr
+                                             : user;
+    if (other)
+      return other;
+  }
+  return nullptr;
+}
+
 /// - a parameter of the function or a part of one, packed once at load;
 /// - the shape is that of the packing;
-/// - read by kernels only.
+/// - read by kernels only, which may wait by `dist.after`.
 LogicalResult PrepareOp::verify() {
   auto argument = dyn_cast<BlockArgument>(getBuffer(getParameter()));
   auto function = argument
@@ -236,12 +249,11 @@ LogicalResult PrepareOp::verify() {
   if (type.getRank() != 2 || type.getDimSize(0) != rows || type.getDimSize(1) != columns)
     return emitOpError() << "has a packing of " << rows << "x" << columns
                          << ", expected the parameter's shape, " << type;
-  for (Operation *user : getResult().getUsers())
-    if (!isa<KernelOp>(user)) {
-      InFlightDiagnostic diagnostic = emitOpError() << "is read by '" << user->getName()
-                                                    << "', expected only rt.kernel";
-      diagnostic.attachNote(user->getLoc()) << "the reader";
-      return diagnostic;
-    }
+  if (Operation *user = findOtherReader(getResult())) {
+    InFlightDiagnostic diagnostic = emitOpError() << "is read by '" << user->getName()
+                                                  << "', expected only rt.kernel";
+    diagnostic.attachNote(user->getLoc()) << "the reader";
+    return diagnostic;
+  }
   return success();
 }

@@ -10,6 +10,8 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/passes/schedule/Passes.h"
 
+#include "mlir/IR/IRMapping.h"
+
 namespace meshwright {
 #define GEN_PASS_DEF_PACKWEIGHTSPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
@@ -17,6 +19,32 @@ namespace meshwright {
 
 using namespace mlir;
 using namespace meshwright;
+
+/// A weight without the waits of its readers. A parameter is packed at load, whatever they wait for.
+static Value skipWaits(OpBuilder &builder, Value weight) {
+  Operation *view = weight.getDefiningOp();
+  if (!view)
+    return weight;
+  Value source = skipWaits(builder, view->getOperand(0));
+  if (isa<dist::AfterOp>(view))
+    return source;
+  if (source == view->getOperand(0))
+    return weight;
+  IRMapping mapping;
+  mapping.map(view->getOperand(0), source);
+  return builder.clone(*view, mapping)->getResult(0);
+}
+
+/// The packed weight behind all that a reader of `weight` waits for.
+static Value addWaits(OpBuilder &builder, Value packed, Value weight) {
+  Operation *view = weight.getDefiningOp();
+  if (!view)
+    return packed;
+  packed = addWaits(builder, packed, view->getOperand(0));
+  if (auto after = dyn_cast<dist::AfterOp>(view))
+    packed = dist::AfterOp::create(builder, after.getLoc(), packed, after.getEarlier());
+  return packed;
+}
 
 namespace {
 struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> {
@@ -45,14 +73,21 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
       auto packing = rt::PackingAttr::get(&getContext(), form.k, form.n, form.transposed != 0,
                                           form.panel, form.group);
       Value &known = packed[{parameter, offset, packing}];
+      Value stored = operand.get();
       if (!known) {
         OpBuilder builder = begin;
-        if (Operation *view = operand.get().getDefiningOp())
+        Value source = skipWaits(builder, stored);
+        if (Operation *view = source.getDefiningOp())
           builder.setInsertionPointAfter(view);
-        known = rt::PrepareOp::create(builder, parameter.getLoc(), operand.get(), packing);
+        known = rt::PrepareOp::create(builder, parameter.getLoc(), source, packing);
       }
-      operand.set(known);
+      OpBuilder builder(launch);
+      operand.set(addWaits(builder, known, stored));
     }
+    // A view that nothing reads has no place in an order of launches.
+    for (Operation &op : llvm::make_early_inc_range(llvm::reverse(func.front())))
+      if (rt::isView(&op) && op.use_empty())
+        op.erase();
   }
 };
 } // namespace

@@ -204,6 +204,16 @@ func.func @reads_packed(%w: tensor<4x8xf32> {nn.parameter = "w"}) -> tensor<4x8x
 
 // -----
 
+func.func @reads_packed_later(%w: tensor<4x8xf32> {nn.parameter = "w"}, %x: tensor<4xf32>) -> tensor<4x8xf32> {
+  // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> : tensor<4x8xf32>
+  %1 = dist.after %0, %x : tensor<4x8xf32>, tensor<4xf32>
+  // expected-note@+1 {{the reader}}
+  return %1 : tensor<4x8xf32>
+}
+
+// -----
+
 // expected-error@+1 {{'rt.arena': expected a number of bytes (i64) on a function, got "big"}}
 func.func @arena() attributes {rt.arena = "big"} {
   return

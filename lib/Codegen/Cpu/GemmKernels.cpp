@@ -90,7 +90,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   std::optional<PackedWeight> weight = getGemmWeight(region, kernels.getTarget());
   if (!weight)
     return std::nullopt;
-  auto prepared = launch.getInputs()[weight->operand].getDefiningOp<rt::PrepareOp>();
+  auto prepared = rt::getBuffer(launch.getInputs()[weight->operand]).getDefiningOp<rt::PrepareOp>();
   if (!prepared)
     return std::nullopt;
   // A program may come with a schedule of its own, whose panels are not whole vectors here.

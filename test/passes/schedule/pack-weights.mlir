@@ -73,3 +73,21 @@ func.func @parts_of_a_parameter(%x: tensor<4x8xf32> {nn.input = "x"},
   %4 = nn.linear %y, %3 : (tensor<4x4xf32>, tensor<16x4xf32>) -> tensor<4x16xf32>
   return %2, %4 : tensor<4x8xf32>, tensor<4x16xf32>
 }
+
+// -----
+
+// A weight is packed at load, whatever its readers wait for. They wait by the packed weight.
+// CHECK-LABEL: func.func @waits
+// CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32>
+// CHECK-NEXT: %[[P:.*]] = rt.prepare %[[W]] <k = 8, n = 16
+// CHECK: %[[E:.*]] = rt.kernel %[[X]] :
+// CHECK-NOT: dist.after %[[W]]
+// CHECK: %[[A:.*]] = dist.after %[[P]], %[[E]] : tensor<16x8xf32>, tensor<4x8xf32>
+// CHECK: rt.kernel %[[X]], %[[A]] :
+func.func @waits(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.parameter = "w"})
+    -> (tensor<4x8xf32>, tensor<4x16xf32>) {
+  %0 = nn.exp %x : tensor<4x8xf32>
+  %1 = dist.after %w, %0 : tensor<16x8xf32>, tensor<4x8xf32>
+  %2 = nn.linear %x, %1 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+  return %0, %2 : tensor<4x8xf32>, tensor<4x16xf32>
+}
