@@ -395,7 +395,8 @@ static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
   ValueSharding sharding = ValueSharding::getReplicated(leaves);
   for (size_t d = 0; d < layout->dims.size(); ++d) {
     const DimLayout &dim = layout->dims[d];
-    if (!dim.isSharded())
+    // A dimension of size 1 has no factor to cut: axes shard nothing of it.
+    if (!dim.isSharded() || leaves[d].empty())
       continue;
     SmallVector<LayoutFactor, 2> rest(dim.factors.begin(), dim.factors.end());
     auto reject = [&, d = d]() {
@@ -433,7 +434,6 @@ static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
       }
       return reject();
     }
-    // A dimension of size 1 has no leaf to shard.
     for (const LayoutFactor &factor : rest)
       if (!factor.axes.empty())
         return reject();

@@ -9,6 +9,7 @@
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/AsmParser/AsmParser.h"
+#include "llvm/Support/FormatVariadic.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -18,6 +19,22 @@ namespace meshwright {
 #define GEN_PASS_DEF_ANNOTATERULESPASS
 #include "meshwright/passes/annotate/Passes.h.inc"
 } // namespace meshwright
+
+/// Notes the dimensions of size 1 whose axes shard nothing.
+static void noteUncut(ShardingAttr attr, BlockArgument arg, StringRef pattern, StringRef name) {
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(arg.getType()).getShape();
+  for (auto [d, dim] : llvm::enumerate(attr.getDims())) {
+    auto isSharded = [](FactorShardingAttr factor) { return !factor.getAxes().empty(); };
+    if (shape[d] != 1 || llvm::none_of(dim.getFactors(), isSharded))
+      continue;
+    DistDialect::getDecisionLog(arg.getContext())
+        .add("annotate-rules", Outcome::Declined, arg.getLoc(),
+             llvm::formatv("rule \"{0}\" shards nothing of dimension {1} of parameter '{2}', which has "
+                           "size 1: each rank holds it whole",
+                           pattern, d, name)
+                 .str());
+  }
+}
 
 namespace {
 
@@ -63,8 +80,10 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
             return emitError(arg.getLoc())
                    << "rule \"" << rule.pattern << "\" on parameter '" << name.getValue() << "': ";
           };
-          if (failed(readSharding(attr, arg, *factors, meshOp->getMesh(), complain)))
+          auto sharding = readSharding(attr, arg, *factors, meshOp->getMesh(), complain);
+          if (failed(sharding))
             return signalPassFailure();
+          noteUncut(attr, arg, rule.pattern, name.getValue());
           attrs[index] = attr;
           break;
         }

@@ -48,7 +48,8 @@ def AnnotateRulesPass : AnnotatePass<"annotate-rules"> {
   let description = [{
     A rule is a shell pattern on parameter names and the bracketed part of a
     sharding. The first rule that matches a parameter wins. Policies keep the
-    shardings that rules state. A rule that matches no parameter is a warning.
+    shardings that rules state. A rule that matches no parameter is a warning. Axes of a dimension
+    of size 1 shard nothing; the decision log says so.
 
     Before, with `shardings={"*.up.weight": [{"tp"}, {} ] }`:
     ```mlir
