@@ -144,3 +144,38 @@ def test_planned_is_seen():
 def test_an_unknown_mode():
     with pytest.raises(mw.Error, match="recompute is 'some': expected none, full or auto"):
         plan_of(Stack(), "tp=2", recompute="some")
+
+
+class Recurrent(nn.Module):
+    """Two layers that go token by token. The first step of each multiplies its initial state, which is
+    a constant, by a weight."""
+
+    def __init__(self, bias, width=12, hidden=10):
+        super().__init__()
+        torch.manual_seed(3)
+        self.table, self.head = nn.Embedding(29, width), nn.Linear(hidden, 29)
+        self.inputs = nn.ModuleList(nn.Linear(n, hidden, bias) for n in (width, hidden))
+        self.states = nn.ModuleList(nn.Linear(hidden, hidden, bias) for _ in range(2))
+
+    def forward(self, ids, labels):
+        x = self.table(ids)
+        for into, step in zip(self.inputs, self.states):
+            state, states = x.new_zeros(len(x), into.out_features), []
+            for token in x.unbind(1):
+                state = torch.tanh(into(token) + step(state))
+                states.append(state)
+            x = torch.stack(states, 1)
+        return F.cross_entropy(self.head(x).flatten(0, 1), labels.flatten())
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("mesh", ["one rank", "dp=2", "tp=2", "dp=2,tp=3 sp"])
+def test_recurrences(mesh, bias):
+    data = [{k: v[:, :5] for k, v in batch.items()} for batch in batches()]
+    train = mw.from_torch(Recurrent(bias), (), data[0], training=True).train(mw.SGD(lr=0.1))
+
+    def steps(mode):
+        with train.parallelize(**MESHES[mesh], recompute=mode).start() as session:
+            return [session.run(**batch)[0].item() for batch in data], session.parameters()
+
+    compare(steps("full"), steps("none"))
