@@ -183,13 +183,19 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
     }
     global[d] = least;
   }
-  auto read = [&](ArrayAttr list, Value value, StringRef name) -> FailureOr<Layout> {
+  auto read = [&](ArrayAttr list, Value value, StringRef name,
+                  bool reports = true) -> FailureOr<Layout> {
     auto sharding = cast<ShardingAttr>(list[i]);
     MeshAttr own = lookupMesh(op, sharding.getMesh());
     if (!own || own.getNumRanks() != mesh.getNumRanks())
       return LogicalResult(
           report(context, "'" + name + "' names another number of ranks than the function's mesh"));
-    auto emit = [&] { return context.emitError() << "'" << name << "': "; };
+    auto emit = [&] {
+      InFlightDiagnostic error = context.emitError() << "'" << name << "': ";
+      if (!reports)
+        error.abandon();
+      return error;
+    };
     auto shape = cast<RankedTensorType>(value.getType()).getShape();
     FailureOr<Layout> result = getLayout(sharding, own, global, shape, Padding::Zero, emit);
     if (failed(result))
@@ -203,11 +209,18 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
   FailureOr<Layout> from = read(op.getFrom(), op.getOperand(i), "from");
   if (failed(from))
     return failure();
-  if (!isLayout(layout, *from, mesh))
-    return report(context,
-                  "expects operand " + Twine(i) + " as " + toString(*from, mesh) +
-                      ", but it has layout " + toString(layout, mesh),
-                  i);
+  if (!isLayout(layout, *from, mesh)) {
+    // Equal elements beside rows of padding are all of their factor: 7 padded to 8, times 2. The
+    // shardings alone would count the padding, too.
+    global = layout.getGlobalShape();
+    FailureOr<Layout> whole = read(op.getFrom(), op.getOperand(i), "from", /*reports=*/false);
+    if (failed(whole) || !isLayout(layout, *whole, mesh))
+      return report(context,
+                    "expects operand " + Twine(i) + " as " + toString(*from, mesh) +
+                        ", but it has layout " + toString(layout, mesh),
+                    i);
+    from = std::move(whole);
+  }
   FailureOr<Layout> to = read(op.getTo(), op.getResult(i), "to");
   if (failed(to))
     return failure();

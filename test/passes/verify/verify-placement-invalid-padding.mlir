@@ -267,3 +267,19 @@ func.func @infinities_beside_rows(
   %p = nn.weight_grad %a, %v : (tensor<2x6x8xf32>, tensor<2x6x4xf32>) -> tensor<8x4xf32>
   return %p : tensor<8x4xf32>
 }
+
+// -----
+
+// Rows of padding behind each of seven tokens are no rows of the result.
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+func.func @repeated_rows(%x: tensor<1x4x8x1xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}, {}, {}]>, dist.global = tensor<2x7x8x1xf32>})
+    -> (tensor<2x128xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x128xf32>})
+    attributes {dist.spmd = @mesh} {
+  %b = nn.broadcast %x : (tensor<1x4x8x1xf32>) -> tensor<1x4x8x2xf32>
+  %0 = nn.reshape %b : (tensor<1x4x8x2xf32>) -> tensor<64xf32>
+  %1 = nn.reshape %0 : (tensor<64xf32>) -> tensor<1x64xf32>
+  // expected-note@below {{operand 0 is from here}}
+  %2 = dist.redistribute %1 from [#dist.sharding<@mesh, [{"dp"}, {"tp"}]>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<1x64xf32>) -> tensor<2x128xf32>
+  // expected-error@below {{of global shape 2x112, not 2x128}}
+  return %2 : tensor<2x128xf32>
+}

@@ -121,3 +121,19 @@ func.func @halves_of_heads(
   %dq, %dk, %dv = nn.attention_grad %2, %2, %2 lse %lse delta %d cotangent %c scale 1.0 : (tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>, tensor<1x2x5xf32>, tensor<1x2x5xf32>, tensor<1x2x5x12xf32>) -> (tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>, tensor<1x2x5x12xf32>)
   return %dq : tensor<1x2x5x12xf32>
 }
+
+// -----
+
+// Each of seven tokens twice, in chunks of four: a redistribute moves the padding along.
+dist.mesh @mesh = <["dp"=2, "tp"=2]>
+// CHECK-LABEL: func.func @repeated_rows
+func.func @repeated_rows(%x: tensor<1x4x8x1xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}, {}, {}]>, dist.global = tensor<2x7x8x1xf32>})
+    -> (tensor<2x112xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x112xf32>})
+    attributes {dist.spmd = @mesh} {
+  %b = nn.broadcast %x : (tensor<1x4x8x1xf32>) -> tensor<1x4x8x2xf32>
+  %0 = nn.reshape %b : (tensor<1x4x8x2xf32>) -> tensor<64xf32>
+  %1 = nn.reshape %0 : (tensor<64xf32>) -> tensor<1x64xf32>
+  %2 = dist.redistribute %1 from [#dist.sharding<@mesh, [{"dp"}, {"tp"}]>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<1x64xf32>) -> tensor<2x128xf32>
+  %3 = nn.slice %2 starts [0, 0] limits [2, 112] strides [1, 1] : (tensor<2x128xf32>) -> tensor<2x112xf32>
+  return %3 : tensor<2x112xf32>
+}
