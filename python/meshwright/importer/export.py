@@ -11,15 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from .decompose import kept_whole, take_apart
 from .errors import Diagnostic, ImportFailed
 from .functionalize import functionalize, writes_to_arguments, written_placeholders
+from .gradient_flow import end_gradients, tracing_gradients
 from .locations import Locations, is_model_file
 from .own_derivatives import refusing_other_derivatives
+from .patches import patched
 from .regions import inline_regions
 from .specialise import specialise
+from .trace_state import traced
 from .writes import remove_writes
 
 
@@ -169,16 +173,36 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
     return result
 
 
+@contextlib.contextmanager
+def _gradients(module):
+    with tracing_gradients(module), refusing_other_derivatives():
+        yield
+
+
+@contextlib.contextmanager
+def _data_detached():
+    """torch.export traces x.detach(), but not x.data."""
+    data = torch.Tensor.data
+    traced = lambda x: x.detach() if isinstance(x, FakeTensor) else data.__get__(x)
+    with patched() as patch:
+        patch(torch.Tensor, "data", property(traced, data.__set__, data.__delete__))
+        yield
+
+
 def _functional(module, args, kwargs, variable, training):
     """The exported program without writes, as far as they are covered; see `functionalize`.
 
     Also the writes to buffers, and whether shapes depended on constants."""
-    def run():
-        with refusing_other_derivatives() if training else contextlib.nullcontext():
-            program = torch.export.export(module, args, kwargs, strict=False)
+    def trace():
+        with _data_detached(), _gradients(module) if training else contextlib.nullcontext():
+            return torch.export.export(module, args, kwargs, strict=False)
+
+    def run(repeated=False):
+        program = trace() if repeated else traced(module, trace)
         remove_writes(program.graph)
         if training:
             inline_regions(program.graph_module)
+            end_gradients(program.graph)
         return program
 
     program = run()
@@ -191,7 +215,7 @@ def _functional(module, args, kwargs, variable, training):
     except ImportFailed:
         if is_state or is_special:
             raise
-        return run(), {}, False
+        return run(repeated=True), {}, False
 
 
 def _is_value(tensor: torch.Tensor, persistent: bool) -> bool:

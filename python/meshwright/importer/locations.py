@@ -3,18 +3,31 @@
 """Where exported operations stand in the model's source."""
 import os
 import re
+import sys
 
 import torch
 
 from .graph import Location
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+#: Python's own library.
+_PYTHON = os.path.dirname(os.__file__) + os.sep
 
 
 def is_model_file(path: str) -> bool:
-    if path.startswith((_TORCH, "<")) or "/contextlib.py" in path or os.path.dirname(os.path.abspath(__file__)) in path:
+    if path.startswith((_TORCH, "<")) or os.path.dirname(os.path.abspath(__file__)) in path:
+        return False
+    if path.startswith(_PYTHON) and "site-packages" not in path:
         return False
     return not ("/transformers/" in path and "/transformers/models/" not in path)
+
+
+def calling_line() -> tuple[str, int] | None:
+    """The innermost line of the model's own code that runs now."""
+    frame = sys._getframe(1)
+    while frame is not None and not is_model_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame and (frame.f_code.co_filename, frame.f_lineno)
 
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')

@@ -364,10 +364,12 @@ def _of_largest(d, x):
 
 @aten("_weight_norm")
 def weight_norm(c, v, g, dim=0):
+    # PyTorch takes -1 for the norm of the whole tensor, not for the last dimension.
+    kept = None if dim == -1 else dim % v.rank
     # The gradient of the root, unlike that of a norm, is infinite where a norm is zero.
     y = wide(c, v)
     squares = c.build.binary("mul", y, y)
-    dims = [d for d in range(v.rank) if d != dim % v.rank]
+    dims = [d for d in range(v.rank) if d != kept]
     norm = c.build.unary("sqrt", c.build.reduce("sum", squares, dims, True))
     return c.build.binary("mul", wide(c, v), c.build.binary("div", wide(c, g), norm))
 

@@ -19,6 +19,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from .errors import Diagnostic, ImportFailed, Uncovered
+from .patches import patched
 
 #: Difference that rounding may cause, also that of a constant in the source, relative to the largest
 #: entry of the gradients.
@@ -50,11 +51,6 @@ def refusing_other_derivatives():
     """Refuses functions, called where gradients flow, whose derivative is not that of their forward."""
     problems, verdicts, running = {}, {}, set()
 
-    def replace(kind, name, value):
-        undo = (setattr, kind, name, vars(kind)[name]) if name in vars(kind) else (delattr, kind, name)
-        patches.callback(*undo)
-        setattr(kind, name, value)
-
     def watched(function, name, kept):
         def call(ctx, *args):
             given = args[0] if name == "setup_context" else args
@@ -74,7 +70,19 @@ def refusing_other_derivatives():
                         f"{function.__qualname__} is a torch.autograd.Function whose derivative "
                         f"{verdict}; expected operations of PyTorch, or the derivative of the "
                         "forward, where gradients are asked for", "error", *_caller()))
+                if name == "forward":
+                    with _gradients_on():
+                        return kept(ctx, *args)
             return kept(ctx, *args)
+
+        return staticmethod(call)
+
+    def flowing(kept):
+        """A forward without a context: its derivative is compared behind it."""
+        def call(*args):
+            flows = any(isinstance(x, torch.Tensor) and x.requires_grad for x in args)
+            with _gradients_on() if flows else contextlib.nullcontext():
+                return kept(*args)
 
         return staticmethod(call)
 
@@ -84,18 +92,37 @@ def refusing_other_derivatives():
             if function.__module__.split(".")[0] != "torch":
                 name = _method_with_context(function)
                 replace(function, name, watched(function, name, getattr(function, name)))
+                if name != "forward":
+                    replace(function, "forward", flowing(function.forward))
 
     def defined(function, **kwargs):
         super(torch.autograd.Function, function).__init_subclass__(**kwargs)
         watch([function])
 
-    with contextlib.ExitStack() as patches:
+    with patched() as replace:
         watch(_descendants(torch.autograd.Function))
         # The module may define others as it runs.
         replace(torch.autograd.Function, "__init_subclass__", classmethod(defined))
         yield
     if problems:
         raise ImportFailed(problems.values())
+
+
+@contextlib.contextmanager
+def _gradients_on():
+    """Lets a trace see which operations of a forward have gradients. PyTorch turns them off there.
+
+    The trace does not record this, so that the forward's own regions are all that it has."""
+    def turn(on):
+        with torch._C.DisableTorchFunction():
+            torch._C._set_grad_enabled(on)
+
+    before = torch.is_grad_enabled()
+    turn(True)
+    try:
+        yield
+    finally:
+        turn(before)
 
 
 def _identity(leaf) -> Hashable:

@@ -1,11 +1,13 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Replaces an operation of a graph by the operations of another graph."""
+"""Regions of a graph: those of torch.no_grad() and of autocast, and the parts of operations."""
 import operator
 
 import torch
 
 _WRAPPERS = {"wrap_with_set_grad_enabled", "wrap_with_autocast"}
+#: In the meta of an operation from a region: whether gradients were on there.
+GRADIENTS = "gradients"
 
 
 def inline_regions(module: torch.fx.GraphModule):
@@ -19,8 +21,11 @@ def inline_regions(module: torch.fx.GraphModule):
         inner = getattr(module, node.args[at].target)
         inline_regions(inner)
         region = node.args[at]
-        if node.target.__name__ == "wrap_with_set_grad_enabled" and not node.args[0]:
-            _detach_results(inner.graph)
+        if node.target.__name__ == "wrap_with_set_grad_enabled":
+            for operation in inner.graph.nodes:
+                operation.meta.setdefault(GRADIENTS, bool(node.args[0]))
+            if not node.args[0]:
+                _detach_results(inner.graph)
         replace(graph, node, inner.graph, node.args[at + 1:])
         if not region.users:
             graph.erase_node(region)
@@ -33,12 +38,21 @@ def _detach_results(graph):
     def detached(node):
         if not isinstance(node, torch.fx.Node) or node.op == "placeholder":
             return node
+        # A function of autograd turns gradients on behind its forward without a trace.
+        if requires_gradient(node):
+            return node
         with graph.inserting_before(output):
             copy = graph.call_function(torch.ops.aten.detach.default, (node,))
         copy.meta.update(node.meta)
         return copy
 
     output.args = (torch.fx.node.map_arg(output.args[0], detached),)
+
+
+def requires_gradient(node) -> bool | None:
+    """Whether the value required a gradient when it was traced; None where that is unknown."""
+    recorded = node.meta.get("tensor_meta")
+    return getattr(recorded, "requires_grad", None)
 
 
 def replace(graph, node, inner, operands):
