@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/NnDerivatives.h"
+#include "meshwright/dialects/Nn/NnRandom.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -36,6 +37,10 @@ void NnDialect::initialize() {
   addOperations<
 #define GET_OP_LIST
 #include "meshwright/dialects/Nn/NnDerivativeOps.cpp.inc"
+      >();
+  addOperations<
+#define GET_OP_LIST
+#include "meshwright/dialects/Nn/NnRandomOps.cpp.inc"
       >();
 }
 

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Codegen/Elements.h"
 
 #include "meshwright/dialects/Nn/NnDerivatives.h"
+#include "meshwright/dialects/Nn/NnRandom.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/RandomNumbers.h"
 
@@ -408,6 +409,8 @@ Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange opera
     return operands[0];
   if (auto dropout = dyn_cast<nn::DropoutOp>(op))
     return emitDropout(builder, dropout, operands);
+  if (auto random = dyn_cast<nn::RandomOp>(op))
+    return emitUniform(builder, operands[0], {operands[1], operands[2], int64_t(random.getStream())});
   if (isa<nn::SelectOp>(op)) {
     // LLVM would widen bf16 and narrow it again, by a call of a library that is not there.
     if (!result.isBF16())

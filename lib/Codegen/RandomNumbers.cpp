@@ -80,4 +80,13 @@ Value emitIsKept(ImplicitLocOpBuilder &b, Value index, const RandomStream &strea
                                emitConstant(b, word.getType(), limit));
 }
 
+Value emitUniform(ImplicitLocOpBuilder &b, Value index, const RandomStream &stream) {
+  Value word = emitWord(b, index, stream);
+  // An f32 holds integers of 24 bits exactly.
+  Value bits = arith::ShRUIOp::create(b, word, emitConstant(b, word.getType(), 8));
+  Value number = emitCast(b, emitCast(b, bits, b.getI32Type()), b.getF32Type());
+  return arith::MulFOp::create(b, number,
+                               emitConstant(b, number.getType(), std::ldexp(1.0, -24)));
+}
+
 } // namespace meshwright::lower

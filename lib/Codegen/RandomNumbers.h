@@ -23,6 +23,11 @@ struct RandomStream {
 mlir::Value emitIsKept(mlir::ImplicitLocOpBuilder &builder, mlir::Value index,
                        const RandomStream &stream, double probability);
 
+/// Emits random numbers of type f32 for i64 indices, numbers or vectors. See nn.random. All targets
+/// compute the same bits.
+mlir::Value emitUniform(mlir::ImplicitLocOpBuilder &builder, mlir::Value index,
+                        const RandomStream &stream);
+
 } // namespace meshwright::lower
 
 #endif // MESHWRIGHT_LIB_CODEGEN_RANDOMNUMBERS_H

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/NnDerivatives.h"
+#include "meshwright/dialects/Nn/NnRandom.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
@@ -290,5 +291,5 @@ void meshwright::attachElementwiseModels(MLIRContext *context) {
   attachVjp<CastOp, differentiateCast>(context);
   attachVjp<FloorOp, differentiateFloor>(context);
   attachVjp<WithDerivativeOp, differentiateWithDerivative>(context);
-  attachConstant<StopGradientOp, NotOp, AndOp, OrOp, XorOp, CompareOp>(context);
+  attachConstant<StopGradientOp, NotOp, AndOp, OrOp, XorOp, CompareOp, RandomOp>(context);
 }

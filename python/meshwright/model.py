@@ -26,6 +26,8 @@ class Model:
         if imported is not None and not isinstance(imported, dict):
             imported = {self.entries[0]: imported}
         self._imported = imported or {}
+        #: The imports whose constants are among the parameters, and the prefix of their names.
+        self._imports = [("", i) for i in self._imported.values()]
         self._meta = any(is_meta(p) for p in parameters.values())
         self._dense: dict[str, tuple[Dense, object]] = {}
 
@@ -140,6 +142,7 @@ class Model:
             raise Error("the model's weights are on the meta device: there is nothing to save")
         if os.path.realpath(program) == os.path.realpath(parameters):
             raise Error(f"the program and its weights are to be one file, '{parameters}'")
+        self._compute_constants()
         with weights.whole_file(program) as text, weights.whole_file(parameters) as data:
             text.write(self._program.str(True).encode("utf-8"))
             # The weights take their place first: nothing may fail behind that.
@@ -158,6 +161,18 @@ class Model:
         if known is None or known[1] != state:
             known = self._dense[name] = (dense(value), state)
         return known
+
+    def _compute_constants(self):
+        """Computes anew what the import computed from buffers that have changed since."""
+        from .importer import ImportFailed
+
+        try:
+            for prefix, imported in self._imports:
+                for name, tensor in imported.read.constants().items():
+                    if prefix + name in self._parameters:
+                        self._parameters[prefix + name] = tensor
+        except ImportFailed as error:
+            raise Error(_convert(error.diagnostics)) from None
 
     def _training(self, ports):
         """How states map to PyTorch's state dicts; None for a model that does not train."""
@@ -286,7 +301,13 @@ def compose(models, connect, loop=(), steps=1) -> Model:
         for stage, model in models.items()
         for name, value in model._parameters.items()
     }
-    return Model(program, parameters)
+    composed = Model(program, parameters)
+    composed._imports = [
+        (f"{stage}.{prefix}", imported)
+        for stage, model in models.items()
+        for prefix, imported in model._imports
+    ]
+    return composed
 
 
 def join(models) -> Model:

@@ -191,6 +191,7 @@ class Plan:
 
     def _set_parameters(self):
         self._check_weights()
+        self._model._compute_constants()
         with self._lock:
             for name in self._model._parameters:
                 tensor, state = self._model._look_at(name)

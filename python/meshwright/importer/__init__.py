@@ -29,6 +29,7 @@ from . import (  # noqa: F401 (they register handlers and derivatives)
     ops_windows,
     random_numbers,
 )
+from .buffers import ReadBuffers
 from .convert import Convert, covers, has_handler
 from .emit import emit
 from .errors import Diagnostic, ImportFailed
@@ -60,6 +61,8 @@ class ImportedProgram:
     outputs: list[str]
     #: Buffers that the import may have taken for constants.
     values: set[str]
+    #: The buffers whose values the program depends on.
+    read: ReadBuffers
     #: Imports the module again; the values of the buffers that are named may change.
     again: Callable[[set[str]], "ImportedProgram"]
     #: Imports the module with a part of the rows of each tensor among its arguments.
@@ -145,8 +148,9 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
     graph.parameters = [p for p in graph.parameters if id(p) in live]
     written = {write.state for write in graph.writes}
     graph.states = [s for s in graph.states if s in written or id(s) in live]
+    mlir = emit(graph)
     return ImportedProgram(
-        mlir=emit(graph),
+        mlir=mlir,
         parameters={p.attrs["key"]: p.attrs["tensor"]
                     for p in graph.parameters + graph.states if "tensor" in p.attrs},
         inputs=[i.attrs["name"] for i in graph.inputs],
@@ -157,6 +161,8 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
         evaluation=(lambda names: import_module(module, args, kwargs, {*variable, *names},
                                                 evaluation=True, constants=graph.constants))
         if training and differs_in_evaluation(module) else None,
+        read=ReadBuffers(graph.read, mlir, lambda: import_module(
+            module, args, kwargs, variable, training, evaluation, constants)),
         chunk=lambda count: import_module(module, *_chunks((args, kwargs), count), variable, training),
         state_names={key: first.get(key, key) for key in kept},
         state_values={first.get(key, key): tensor for key, tensor in kept.items()},

@@ -177,22 +177,28 @@ class Convert:
                 by_key[key] = node
                 (self.graph.states if is_state else self.graph.parameters).append(node)
                 if fx.name in exported.buffers and not is_state:
-                    self._constant(node, tensor, fx.name in exported.values)
+                    self._constant(node, key, tensor, fx.name in exported.values)
             self.values[fx] = node
 
     def _report_argument(self, fx, message):
         key = self.exported.inputs.get(fx.name) or self.exported.parameters[fx.name][0]
         self.errors[fx.name] = Diagnostic(f"{key}: {message}")
 
-    def _constant(self, node: Node, tensor: torch.Tensor, is_value: bool):
+    def _constant(self, node: Node, key: str, tensor: torch.Tensor, is_value: bool):
         """Buffers that cannot be trained or loaded are values; others may be looked at."""
+        read, whole = self.graph.read, tensor
         if tensor.device.type not in ("cpu", "meta"):
             tensor = tensor.cpu()
         if is_value:
             node.form = Dense(tensor) if tensor.device.type == "meta" or tensor.numel() > 1 << 20 \
                 else forms.compress(tensor)
+            read[key] = whole
         if tensor.device.type != "meta":
-            node.thunk = lambda: tensor
+            def look():
+                read[key] = whole
+                return tensor
+
+            node.thunk = look
 
     # One operation.
 

@@ -208,6 +208,9 @@ class Emitter:
             x, index, seed, step = names
             return (f"{x} at {index} seed {seed} step {step} probability "
                     f"{float_text(a['probability'])} stream {a['stream']}"), {}
+        if op == "random":
+            index, seed, step = names
+            return f"at {index} seed {seed} step {step} stream {a['stream']}", {}
         if op == "rotary":
             return plain, {"interleaved": a["interleaved"]}
         if op == "attention":

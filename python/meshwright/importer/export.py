@@ -119,6 +119,8 @@ class Exported:
     writes: dict[str, tuple[torch.fx.Node, torch.fx.Node]] = field(default_factory=dict)
     #: Whether gradients will be asked for: the program states where they end.
     training: bool = False
+    #: Whether the program may draw random numbers: its calls count steps.
+    draws: bool = False
 
 
 def differs_in_evaluation(module: torch.nn.Module) -> bool:
@@ -166,7 +168,7 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
         except Exception as error:  # the model and torch.export raise exceptions of any type
             raise ImportFailed([_export_diagnostic(error)]) from error
     result = _signature(module, program, args, kwargs, variable)
-    result.training = training
+    result.training, result.draws = training, training or evaluation
     values = program.graph.output_node().args[0]
     result.writes = dict(zip(writes, zip(values[len(values) - len(writes):], writes.values())))
     _check_writes(result)

@@ -25,6 +25,8 @@ from .views import put_back
 _aten = torch.ops.aten
 # They change what is known of a tensor, not its elements.
 _NO_WRITES = {"detach_", "requires_grad_"}
+# Functions of other names than their operations in place.
+_FUNCTIONS = {"normal": "normal_functional"}
 
 
 def functionalize(program, kinds) -> dict[str, torch.fx.Node]:
@@ -267,6 +269,7 @@ class _Functionalize:
         """The new value of the operand that an operation writes to."""
         name, own = node.target._schema.name.removeprefix("aten::"), written[0].meta["val"]
         functional = "__" + name[3:] if name.startswith("__i") else name.removesuffix("_")
+        functional = _FUNCTIONS.get(functional, functional)
         target = getattr(getattr(_aten, functional, None), node.target._overloadname, None)
         if functional == name or target is None or written != [node.args[0]]:
             raise Uncovered(f"a write by operation aten.{name} is not covered")

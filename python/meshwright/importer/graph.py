@@ -86,6 +86,8 @@ class Graph:
     output_names: list[str] = field(default_factory=list)
     #: The keys of large constants that the import computed, by their type and content.
     constants: dict[tuple, str] = field(default_factory=dict)
+    #: Buffers whose values the import has read, by their keys.
+    read: dict[str, torch.Tensor] = field(default_factory=dict)
     #: Random operations so far. Each has its own stream of numbers.
     streams: int = 0
 
