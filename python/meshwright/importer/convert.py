@@ -216,7 +216,7 @@ class Convert:
             value = node.meta["constant"]
             return self.build.static(forms.compress(value), value.shape, element_type(value.dtype))
         name = operation_name(target)
-        if name in _IGNORED:
+        if name in _IGNORED or _is_random(target) and not node.users:
             return None
         if is_symbolic(node.meta.get("val")):
             # Reported where a value depends on it; many are for assertions alone.

@@ -23,7 +23,7 @@ from .own_derivatives import refusing_other_derivatives
 from .patches import patched
 from .regions import inline_regions
 from .specialise import specialise
-from .trace_state import traced
+from .trace_state import refusing_seeds, traced
 from .writes import remove_writes
 
 
@@ -176,8 +176,8 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
 
 
 @contextlib.contextmanager
-def _gradients(module):
-    with tracing_gradients(module), refusing_other_derivatives():
+def _training(module):
+    with tracing_gradients(module), refusing_other_derivatives(), refusing_seeds():
         yield
 
 
@@ -196,7 +196,7 @@ def _functional(module, args, kwargs, variable, training):
 
     Also the writes to buffers, and whether shapes depended on constants."""
     def trace():
-        with _data_detached(), _gradients(module) if training else contextlib.nullcontext():
+        with _data_detached(), _training(module) if training else contextlib.nullcontext():
             return torch.export.export(module, args, kwargs, strict=False)
 
     def run(repeated=False):

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from .errors import Diagnostic, ImportFailed
-from .locations import is_model_file
+from .locations import calling_line, is_model_file
 from .patches import patched
 
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
@@ -321,6 +321,10 @@ def _observed(module, trace):
     hooks = [module.register_forward_pre_hook(look, prepend=True), module.register_forward_hook(look)]
     try:
         program = trace()
+    except BaseException:
+        if found:
+            found[0].put_generators_back()
+        raise
     finally:
         for hook in hooks:
             hook.remove()
@@ -378,6 +382,33 @@ def _decides(program, trace, generators) -> bool:
             if differs(1):
                 return True
     return False
+
+
+@contextlib.contextmanager
+def refusing_seeds():
+    """Refuses a forward pass that sets the state of PyTorch's generator: the program draws other
+    numbers in each step."""
+    problems = {}
+
+    def watched(function):
+        def call(*args, **kwargs):
+            frame = calling_line()
+            if frame is not None:
+                problems[frame] = Diagnostic(
+                    f"the forward pass calls torch.{function.__name__}, which lets each call draw the "
+                    "same random numbers: the program draws others in each step; expected no such "
+                    "call, or numbers in a registered buffer", "error", *frame)
+            return function(*args, **kwargs)
+
+        return call
+
+    with patched() as patch:
+        for owner in (torch, torch.random):
+            for name in ("manual_seed", "set_rng_state"):
+                patch(owner, name, watched(getattr(owner, name)))
+        yield
+    if problems:
+        raise ImportFailed(problems.values())
 
 
 def _drawn_problem(name, frame) -> Diagnostic:
