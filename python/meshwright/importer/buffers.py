@@ -24,6 +24,7 @@ class ReadBuffers:
         self._tensors = {k: t for k, t in tensors.items() if t.device.type != "meta"}
         self._states = self._look()
         self._mlir, self._again = mlir, again
+        self._constants: dict[str, torch.Tensor] = {}
 
     def _look(self):
         return {key: (state_of(t), t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
@@ -31,12 +32,12 @@ class ReadBuffers:
                 for key, t in self._tensors.items()}
 
     def constants(self) -> dict[str, torch.Tensor]:
-        """The constants that the import computed, by their names in the program, where a buffer has
-        changed since. Raises ImportFailed if the program itself depends on its values."""
+        """The constants as they are now, by their names in the program, if a buffer has changed since
+        the import. Raises ImportFailed if the program itself depends on its values."""
         states = self._look()
         changed = [key for key, state in states.items() if state != self._states[key]]
         if not changed:
-            return {}
+            return self._constants
         try:
             now = self._again()
         except ImportFailed:
@@ -47,5 +48,6 @@ class ReadBuffers:
                 "from its earlier values; expected the module to be imported again")
                 for key in changed[:1]])
         self._states = states
-        return {name: tensor for name, tensor in now.parameters.items()
-                if name.startswith("constant.")}
+        self._constants = {name: tensor for name, tensor in now.parameters.items()
+                           if name.startswith("constant.")}
+        return self._constants

@@ -48,10 +48,10 @@ def apply(build: Builder, graph: Graph, x: Node, shape, probability: float, stre
                       probability=probability, stream=stream)
 
 
-def next_stream(c, what="dropout in training mode") -> int:
+def next_stream(c, what="dropout in training mode is") -> int:
     """The number of another random operation."""
     if not c.exported.draws:
-        raise Uncovered(f"{what} is not covered; expected an import with training=True")
+        raise Uncovered(f"{what} not covered; expected an import with training=True")
     c.graph.streams += 1
     return c.graph.streams - 1
 
@@ -150,7 +150,8 @@ def _uniform(c, shape, wide, generator) -> Node:
 
 def _drawn(c, shape) -> Node:
     index = index_of(c.build, shape)
-    stream = next_stream(c, "a random number in evaluation mode, another one in each call,")
+    stream = next_stream(c, f"operation {c.fx.target} in evaluation mode draws other numbers in each "
+                         "call: it is")
     number = c.build.make("random", [index, *states(c.graph)], index.shape, "f32", stream=stream)
     return c.build.broadcast(c.build.reshape(number, shape), shape) if numel(index.shape) == 1 else \
         c.build.broadcast(number, shape)

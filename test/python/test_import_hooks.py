@@ -1,0 +1,154 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Hooks on gradients, and writes that gradients do not see, are refused in an import for training."""
+import functools
+
+import pytest
+import torch
+from meshwright.importer import ImportFailed, import_module
+from torch import nn
+
+X = torch.randn(5, 4)
+
+
+class Net(nn.Module):
+    def __init__(self, function=lambda y: y):
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(4, 6), nn.Linear(6, 6), function
+
+    def forward(self, x):
+        return self.b(self.function(self.a(x))).square().mean()
+
+
+def scale(gradient):
+    return gradient * 0.1
+
+
+def of_module(module, *gradients):
+    return None
+
+
+def diagnostic(module):
+    with pytest.raises(ImportFailed) as failed:
+        import_module(module, (X,), training=True)
+    return failed.value.diagnostics[0]
+
+
+PLACES = {
+    "parameter a.weight has the hook scale on its gradient": [
+        lambda n: n.a.weight.register_hook(scale),
+        lambda n: n.a.weight.register_hook(functools.partial(scale)),
+        lambda n: n.a.weight.register_post_accumulate_grad_hook(scale)],
+    "module a has the hook of_module on its gradients": [
+        lambda n: n.a.register_full_backward_hook(of_module),
+        lambda n: n.a.register_full_backward_pre_hook(of_module),
+        lambda n: n.a.register_backward_hook(of_module)],
+    "a hook of all modules, of_module, is on their gradients": [
+        lambda n: nn.modules.module.register_module_full_backward_hook(of_module),
+        lambda n: nn.modules.module.register_module_full_backward_pre_hook(of_module)],
+}
+
+
+@pytest.mark.parametrize("message", PLACES)
+def test_hooks_that_stand_before_the_import(message):
+    for place in PLACES[message]:
+        module = Net().train()
+        handle = place(module)
+        try:
+            found = diagnostic(module)
+            import_module(module, (X,))  # which asks for no gradients
+        finally:
+            handle.remove()
+        code = (scale if "scale" in message else of_module).__code__
+        assert message in found.message and "expected no hook on gradients" in found.message
+        assert (found.file, found.line) == (__file__, code.co_firstlineno)
+        import_module(module, (X,), training=True)
+
+
+def on_tensor(y):
+    y.register_hook(scale)
+    return y
+
+
+def on_tensors(y):
+    torch.autograd.graph.register_multi_grad_hook((y,), scale)
+    return y
+
+
+def on_node(y):
+    y.grad_fn.register_hook(scale)
+    return y
+
+
+def before_node(y):
+    y.grad_fn.next_functions[0][0].register_prehook(scale)
+    return y
+
+
+def on_saved(y):
+    with torch.autograd.graph.saved_tensors_hooks(scale, scale):
+        return y.tanh()
+
+
+@pytest.mark.parametrize("function, message", [
+    (on_tensor, "a tensor has the hook scale on its gradient"),
+    (on_tensors, "several tensors have the hook scale on their gradients"),
+    (on_node, "a node of the backward pass has the hook scale"),
+    (before_node, "a node of the backward pass has the hook scale"),
+    (on_saved, "the hooks scale and scale change what the backward pass reads")])
+def test_hooks_that_the_forward_pass_registers(function, message):
+    found = diagnostic(Net(function).train())
+    assert message in found.message
+    assert (found.file, found.line) == (__file__, function.__code__.co_firstlineno + 1)
+
+
+def test_hooks_of_the_forward_pass_stay():
+    module = Net().train()
+    module.a.register_forward_hook(lambda module, inputs, output: output * 2)
+    module.a.register_forward_pre_hook(lambda module, inputs: None)
+    import_module(module, (X,), training=True)
+    module.b.register_forward_hook(lambda module, inputs, output: on_tensor(output))
+    assert "a tensor has the hook scale" in diagnostic(module).message
+
+
+def saved_elsewhere(y):
+    with torch.autograd.graph.save_on_cpu():
+        return y.tanh()
+
+
+def test_what_changes_no_gradient():
+    module = Net(saved_elsewhere).train()
+    module.a.weight.register_hook(scale)
+    module.a.requires_grad_(False)
+    import_module(module, (X,), training=True)
+
+
+def scales(y):
+    with torch.no_grad():
+        y.mul_(2)
+    return y
+
+
+def sets(y):
+    with torch.no_grad():
+        y[:, 0] = 0
+    return y
+
+
+def writes_data(y):
+    y.data.mul_(2)
+    return y
+
+
+def writes_in_inference(y):
+    with torch.inference_mode():
+        y.mul_(2)
+    return y
+
+
+@pytest.mark.parametrize("function", [scales, sets, writes_data, writes_in_inference])
+def test_writes_that_gradients_do_not_see(function):
+    found = diagnostic(Net(function).train())
+    assert "a value that requires gradients is written to where gradients are off" in found.message
+    assert found.file == __file__ and found.line
+    import_module(Net(function).eval(), (X,))
