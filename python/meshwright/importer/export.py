@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """torch.export: runs it on a module that is left exactly as it was, and reads its signature."""
 import contextlib
-import functools
 import inspect
 import itertools
 import logging
@@ -127,11 +126,11 @@ def differs_in_evaluation(module: torch.nn.Module) -> bool:
     """Whether evaluation may be more than the module as it is without dropout: a part in train mode
     keeps running statistics, or is of a class outside PyTorch whose code reads `training`."""
     norm = torch.nn.modules.batchnorm._NormBase
-    return any(m.training and (m.track_running_stats if isinstance(m, norm) else _reads_mode(type(m)))
-               for m in module.modules())
+    trained = [m for m in module.modules() if m.training]
+    return any(m.track_running_stats for m in trained if isinstance(m, norm)) or \
+        any(_reads_mode(kind) for kind in {type(m) for m in trained if not isinstance(m, norm)})
 
 
-@functools.lru_cache(maxsize=1024)
 def _reads_mode(kind: type) -> bool:
     def reads(code):
         return "training" in code.co_names or any(

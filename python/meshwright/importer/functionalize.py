@@ -126,6 +126,17 @@ def written_placeholders(graph) -> set[str]:
     return {root.name for root in written if root.op == "placeholder"}
 
 
+def _without_out(target):
+    """add.Tensor for add.out: the operation that returns what the other one writes."""
+    describe = lambda schema: [(a.name, str(a.type)) for a in schema.arguments if a.name != "out"]
+    packet = target.overloadpacket
+    for name in packet.overloads():
+        other = getattr(packet, name)
+        if not other._schema.is_mutable and describe(other._schema) == describe(target._schema):
+            return other
+    return None
+
+
 class _Functionalize:
     def __init__(self, graph: torch.fx.Graph, kinds):
         self.graph, self.kinds = graph, kinds
@@ -271,11 +282,16 @@ class _Functionalize:
         functional = "__" + name[3:] if name.startswith("__i") else name.removesuffix("_")
         functional = _FUNCTIONS.get(functional, functional)
         target = getattr(getattr(_aten, functional, None), node.target._overloadname, None)
-        if functional == name or target is None or written != [node.args[0]]:
+        options = dict(node.kwargs)
+        if written == [options.pop("out", None)]:
+            target = _without_out(node.target)
+        elif functional == name or written != [node.args[0]]:
+            target = None
+        if target is None:
             raise Uncovered(f"a write by operation aten.{name} is not covered")
         if functional == "set" or any(value.alias_info for value in target._schema.returns):
             raise Uncovered(f"operation aten.{name} changes a shape in place: it is not covered")
-        args, kwargs = map_arg((node.args, node.kwargs), self.read)
+        args, kwargs = map_arg((node.args, options), self.read)
         value = self.call(target, *args, **kwargs)
         if value.meta["val"].dtype != own.dtype:
             value = self.call(_aten._to_copy.default, value, dtype=own.dtype)

@@ -98,7 +98,7 @@ class Snapshot:
     # What there is.
 
     def _add(self, name, owner, key, value):
-        if isinstance(value, _GENERATORS):
+        if type(value) not in _PLAIN and isinstance(value, _GENERATORS):
             self._generator(f"the generator in {name}", value)
         else:
             self.places[name] = Place(owner, key)
@@ -139,14 +139,16 @@ class Snapshot:
         around = function.__globals__
         for key in _names(function.__code__):
             value = around.get(key)
-            if isinstance(value, _GENERATORS):
-                self._generator(f"the generator {key} of {around.get('__name__')}", value)
-            elif isinstance(value, types.FunctionType):
+            kind = type(value)
+            if kind is types.FunctionType:
                 if value.__globals__ is around:
                     self._function(value)
-            elif type(value) in _PLAIN or isinstance(value, (list, dict, set, collections.deque)):
+            elif key in around and (kind in _PLAIN or kind in _CONTAINERS):
                 name = f"variable {key} of {around.get('__name__')}"
                 self.states[name] = self._fingerprint(value, 1)
+            elif kind not in (types.BuiltinFunctionType, types.ModuleType, type, type(None)) and \
+                    isinstance(value, _GENERATORS):
+                self._generator(f"the generator {key} of {around.get('__name__')}", value)
         for key, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             with contextlib.suppress(ValueError):  # it is empty
                 value = cell.cell_contents
