@@ -133,13 +133,21 @@ def test_a_changed_variable():
 
 
 def notes(m, h):
-    m.calls, m.kept = h.shape[0], {"width": h.shape[1]}
+    m.calls, m.kept = h.shape[0], {"width": h.shape[1], "device": h.device, "one": np.float32(1)}
+    m.flag = lambda: True
     return h
 
 
 def test_an_attribute_that_settles():
     """The next call computes the same."""
     import_module(Call(notes), (X,))
+
+
+def test_what_a_hook_keeps():
+    """State outside of modules counts where another call computes something else."""
+    module, seen = Call(lambda m, h: h), []
+    module.layer.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    import_module(module, (X,))
 
 
 def seeded(m, h):
