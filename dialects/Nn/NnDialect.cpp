@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/dialects/Nn/NnRandom.h"
 
@@ -118,8 +119,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return success();
   }
   for (StringRef misplaced :
-       {kInputAttr, kDefaultAttr, kParameterAttr, kStateAttr, kAliasesAttr, kParameterOffsetsAttr,
-        kOutputAttr})
+       {kInputAttr, kBatchAttr, kDefaultAttr, kParameterAttr, kStateAttr, kAliasesAttr,
+        kParameterOffsetsAttr, kOutputAttr})
     if (attribute.getName() == misplaced)
       return op->emitOpError()
              << "expected " << misplaced
@@ -153,6 +154,23 @@ static LogicalResult verifyDefault(FunctionOpInterface function, unsigned index,
   return error << ", got " << value;
 }
 
+/// Checks that a statement about the batch stands on an input, and says of one without dimensions
+/// that it has none.
+static LogicalResult verifyBatch(FunctionOpInterface function, unsigned index, Attribute value) {
+  if (!function.getArgAttr(index, NnDialect::kInputAttr))
+    return function.emitOpError() << "expected " << kBatchAttr << " on an input, got it on argument "
+                                  << index << ", which has no " << NnDialect::kInputAttr;
+  auto stated = dyn_cast<BoolAttr>(value);
+  if (!stated)
+    return function.emitOpError() << "expected " << kBatchAttr << " on argument " << index
+                                  << " to be true or false, got " << value;
+  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[index]);
+  if (stated.getValue() && type && type.getRank() == 0)
+    return function.emitOpError() << "expected " << kBatchAttr << " on argument " << index
+                                  << " to be false, since it has no dimensions, got true";
+  return success();
+}
+
 LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned regionIndex,
                                                   unsigned argIndex, NamedAttribute attribute) {
   auto function = dyn_cast<FunctionOpInterface>(op);
@@ -183,11 +201,13 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
 
   if (name == kDefaultAttr)
     return verifyDefault(function, argIndex, attribute.getValue());
+  if (name == kBatchAttr)
+    return verifyBatch(function, argIndex, attribute.getValue());
   std::string where = "argument " + std::to_string(argIndex);
   bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
   if (name != kAliasesAttr && name != kParameterOffsetsAttr && name != kMagnitudeAttr)
     return op->emitOpError() << "expected one of nn.input, nn.default, nn.parameter, nn.state, "
-                                "nn.aliases, nn.parameter_offsets, nn.magnitude on "
+                                "nn.aliases, nn.batch, nn.parameter_offsets, nn.magnitude on "
                              << where << ", got " << name;
   if (!isParameter)
     return op->emitOpError() << "expected " << name << " on a parameter, got it on " << where

@@ -82,6 +82,8 @@ struct Port {
   std::string defaultElement;
   /// States only: the part in training, as "parameter" or "optimizer". Empty if there is none.
   std::string role;
+  /// Inputs only: dimension 0 is the batch, which data parallelism splits and microbatches cut.
+  bool isBatch = false;
 };
 
 /// A dense row-major array in host memory, which the caller owns. Without data it stands for an

@@ -8,6 +8,7 @@
 #include "Signature.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Program/Lower.h"
@@ -205,6 +206,7 @@ LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription
     if (auto number = attrs.getAs<TypedAttr>(nn::NnDialect::kDefaultAttr))
       value.defaultElement = nn::getElementBytes(number);
     value.indexBound = getIndexBound(main.getArgument(index));
+    value.isWhole = nn::getStatedBatch(main, index) == false;
     entry.arguments.push_back({rt::ProgramArgument::Input, int64_t(entry.inputs.size())});
     entry.inputs.push_back(std::move(value));
     return success();

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Register/Register.h"
@@ -284,16 +285,42 @@ mlir::LogicalResult PortReader::readFunction(mlir::FunctionOpInterface function,
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     if (failed(readArgument(function, i, entry)))
       return failure();
+  findBatch(function, entry.inputs);
   for (unsigned i = 0; i < function.getNumResults(); ++i)
     if (failed(readResult(function, i, entry)))
       return failure();
   return mlir::success();
 }
 
+/// Finds the inputs whose dimension 0 is the batch. The ports have the global shapes, in an SPMD
+/// program too.
+static void findBatch(mlir::FunctionOpInterface function, std::vector<Port> &inputs) {
+  llvm::StringMap<std::optional<bool>> stated;
+  for (unsigned i = 0; i < function.getNumArguments(); ++i)
+    if (auto name = function.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr))
+      stated[name.getValue()] = nn::getStatedBatch(function, i);
+  nn::BatchRule rule;
+  for (const Port &input : inputs)
+    rule.add(input.shape, stated[input.name]);
+  for (Port &input : inputs)
+    input.isBatch = rule.isBatch(input.shape, stated[input.name]);
+}
+
+/// The names of the inputs that each run of a repeated function is given whole.
+static llvm::StringSet<> findWhole(mlir::FunctionOpInterface function) {
+  llvm::StringSet<> names;
+  for (unsigned i = 0; i < function.getNumArguments(); ++i)
+    if (auto name = function.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr);
+        name && nn::getStatedBatch(function, i) == false)
+      names.insert(name.getValue());
+  return names;
+}
+
 /// Joins the ports of an entry and of the function that it repeats. Those of the function have
-/// `times` chunks of rows, and one more if the entry has a port of that name.
+/// `times` chunks of rows, and one more if the entry has a port of that name. Whole ones have all rows.
 static mlir::LogicalResult joinPorts(mlir::FunctionOpInterface function, const nn::Repeat &repeat,
-                                     std::vector<Port> &ports, std::vector<Port> repeated) {
+                                     std::vector<Port> &ports, std::vector<Port> repeated,
+                                     const llvm::StringSet<> &whole = {}) {
   std::vector<int64_t> chunks(repeated.size(), repeat.times);
   size_t first = repeated.size();
   for (Port &own : ports) {
@@ -309,7 +336,8 @@ static mlir::LogicalResult joinPorts(mlir::FunctionOpInterface function, const n
     ++chunks[known - repeated.begin()];
   }
   for (size_t i = 0; i < first; ++i)
-    if (std::vector<int64_t> &shape = repeated[i].shape; !shape.empty())
+    if (std::vector<int64_t> &shape = repeated[i].shape;
+        !shape.empty() && !whole.contains(repeated[i].name))
       shape[0] *= chunks[i];
   ports = std::move(repeated);
   return mlir::success();
@@ -326,7 +354,8 @@ mlir::LogicalResult PortReader::readEntry(mlir::FunctionOpInterface function, En
                                 << "': expected a private function with a body";
   Entry first;
   if (failed(readFunction(repeated, first)) || failed(readFunction(function, entry)) ||
-      failed(joinPorts(function, *repeat, entry.inputs, std::move(first.inputs))) ||
+      failed(joinPorts(function, *repeat, entry.inputs, std::move(first.inputs),
+                       findWhole(repeated))) ||
       failed(joinPorts(function, *repeat, entry.outputs, std::move(first.outputs))))
     return mlir::failure();
   auto getPlace = [&](const Port &port) { return llvm::find(repeat->outputs, port.name); };

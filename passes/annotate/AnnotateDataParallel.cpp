@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/passes/annotate/Passes.h"
@@ -37,6 +38,7 @@ public:
   void constrainCrossings();
 
 private:
+  bool isInput(BlockArgument arg);
   ValueSharding split(Value value);
   void report(Location loc);
 
@@ -46,15 +48,16 @@ private:
   FlatSymbolRefAttr symbol;
   StringRef stage, name;
   std::optional<Axis> axis;
-  /// Dimension 0 of the stage's first input, which is an input of the program or a result
-  /// of another stage; -1 before the first input.
-  int64_t batch = -1;
+  /// Of the stage's inputs, which are inputs of the program or results of another stage.
+  nn::BatchRule rule;
+  bool isReported = false;
 };
 
 void DataParallel::report(Location loc) {
   int64_t shards = axis ? axis->size : 1;
   if (shards == 1)
     return;
+  int64_t batch = rule.getSize();
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
   std::string of = stage.empty() ? "" : " of stage '" + stage.str() + "'";
   bool isSplit = batch > 1;
@@ -76,23 +79,33 @@ void DataParallel::report(Location loc) {
 
 ValueSharding DataParallel::split(Value value) {
   ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
-  auto type = cast<RankedTensorType>(value.getType());
-  if (batch < 0) {
-    batch = type.getRank() > 0 ? type.getDimSize(0) : 0;
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(value.getType()).getShape();
+  auto arg = dyn_cast<BlockArgument>(value);
+  std::optional<bool> stated = arg ? nn::getStatedBatch(func, arg.getArgNumber()) : std::nullopt;
+  if (!rule.hasInputs())
+    rule.add(shape, stated);
+  if (!std::exchange(isReported, true))
     report(value.getLoc());
-  }
   // A dimension of size 1 has no leaf, as it may broadcast.
-  if (axis && axis->size > 1 && type.getRank() > 0 && type.getDimSize(0) == batch &&
-      !sharding.dims[0].empty())
+  if (axis && axis->size > 1 && rule.isBatch(shape, stated) && !sharding.dims[0].empty())
     sharding.dims[0][0] = {*axis};
   return sharding;
+}
+
+/// Returns true for an input of the program that is the stage's own and has no sharding yet.
+bool DataParallel::isInput(BlockArgument arg) {
+  return func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) && !getShardingAttr(arg) &&
+         (stage.empty() || getStage(arg) == stage);
 }
 
 void DataParallel::annotateInputs() {
   SmallVector<Attribute> attrs(func.getNumArguments());
   for (BlockArgument arg : func.getArguments())
-    if (func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) && !getShardingAttr(arg) &&
-        (stage.empty() || getStage(arg) == stage))
+    if (isInput(arg))
+      rule.add(cast<RankedTensorType>(arg.getType()).getShape(),
+               nn::getStatedBatch(func, arg.getArgNumber()));
+  for (BlockArgument arg : func.getArguments())
+    if (isInput(arg))
       attrs[arg.getArgNumber()] = writeSharding(split(arg), arg, factors, mesh, symbol);
   setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
 }

@@ -70,7 +70,9 @@ def AnnotateDataParallelPass : AnnotatePass<"annotate-data-parallel"> {
   let summary = "split the batch over an axis";
   let description = [{
     The batch is dimension 0 of the first input. Every input with an equal dimension 0
-    is sharded over the axis along it; the other inputs are replicated. A batch that
+    is sharded over the axis along it; the other inputs are replicated. `nn.batch` on an
+    input says whether its dimension 0 is the batch; then the first input of which it says so
+    has its size. A batch that
     the axis does not divide is padded, and a batch of one stays whole. The decision
     log notes both. Stages with meshes of their own split their own batches;
     `dist.constrain` states the layouts that values of other stages have in them.

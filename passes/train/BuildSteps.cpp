@@ -7,6 +7,8 @@
 
 #include "meshwright/passes/train/Optimizer.h"
 
+#include "meshwright/dialects/Nn/Batch.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
@@ -441,6 +443,14 @@ Value StepBuilder::takeMean(Writer &w, const std::string &name, Value value) {
   return w.div(sum, w.number(double(options.microbatches), type.getElementType()));
 }
 
+/// Says of each input that is not the batch that it is none: each microbatch has all of it.
+static void stateWholeInputs(func::FuncOp entry) {
+  OpBuilder builder(entry.getContext());
+  for (auto [i, isBatch] : llvm::enumerate(nn::findBatchInputs(entry)))
+    if (entry.getArgAttr(i, NnDialect::kInputAttr) && !isBatch)
+      entry.setArgAttr(i, nn::kBatchAttr, builder.getBoolAttr(false));
+}
+
 /// Makes a private copy of an entry, which the entry repeats for all microbatches but the last.
 func::FuncOp StepBuilder::splitOff(func::FuncOp entry, IRMapping &map) {
   OpBuilder builder(func.getContext());
@@ -511,6 +521,8 @@ LogicalResult StepBuilder::run() {
   func.setName("step");
   addStates();
   if (options.microbatches > 1) {
+    stateWholeInputs(func);
+    stateWholeInputs(evaluate);
     IRMapping map;
     if (failed(sumOutputs(splitOff(evaluate, map), evaluate)) || failed(runMicrobatches()))
       return failure();

@@ -28,8 +28,10 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
     With `microbatches` the program is for one microbatch. The entries repeat a private copy of it
     (`nn.repeat`) for all microbatches but the last, which they run themselves. They take means of the
     gradients and of the outputs without dimensions, whose sums are transient states (`grad.NAME`,
-    `sum.NAME`). Other outputs have the rows of all microbatches. A state that the program writes passes
-    from one microbatch to the next in a transient one (`microbatch.NAME`), and the step writes it.
+    `sum.NAME`). Other outputs have the rows of all microbatches. Each microbatch
+    has all of an input whose dimension 0 is not the batch (see `annotate-data-parallel`), which
+    `nn.batch = false` says afterwards. A state that the program writes passes from one microbatch to the
+    next in a transient one (`microbatch.NAME`), and the step writes it.
 
     A second entry `evaluate` stays. Its dropout and its writes go.
 

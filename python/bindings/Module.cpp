@@ -134,6 +134,7 @@ NB_MODULE(_core, m) {
       .def_ro("aliases", &Port::aliases)
       .def_ro("offsets", &Port::offsets)
       .def_prop_ro("has_default", [](const Port &port) { return !port.defaultElement.empty(); })
+      .def_ro("is_batch", &Port::isBatch)
       .def_ro("role", &Port::role);
 
   nb::class_<Entry>(m, "Entry")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Arrays in the memory of GPUs, which come and go by DLPack."""
 
-from . import _core
+from . import _core, arguments
 from .errors import Diagnostic, Error, InputError, unwrap
 from .tensors import Dense, dense, empty, is_torch, torch_types
 
@@ -20,6 +20,10 @@ class DeviceArray:
     """
 
     def __init__(self, array, dtype: str, shape, gpu: int):
+        if not hasattr(array, "__dlpack__"):
+            arguments.fail("array", array, "an array with DLPack")
+        arguments.text("dtype", dtype, "the name of an element type")
+        arguments.instance("shape", shape, (tuple, list), "a tuple of sizes")
         self._array = array
         #: The element type: "f32", "bf16", "f16", "f64", "i64", "i32" or "i1".
         self.dtype = dtype

@@ -27,12 +27,17 @@ class Diagnostic(NamedTuple):
 
 
 class Error(Exception):
-    """Any failure of Meshwright's; `diagnostics` has all there is to say about it."""
+    """Any failure of Meshwright's; `diagnostics` has all there is to say about it.
+
+    It is made of a text, or of several diagnostics.
+    """
 
     def __init__(self, diagnostics):
-        if isinstance(diagnostics, str):
-            diagnostics = [Diagnostic(diagnostics)]
-        self.diagnostics = [Diagnostic(*d) for d in diagnostics]
+        if not isinstance(diagnostics, (list, tuple)) or isinstance(diagnostics, Diagnostic):
+            diagnostics = [diagnostics]
+        self.diagnostics = [
+            d if isinstance(d, Diagnostic) else Diagnostic(str(d)) for d in diagnostics
+        ]
         super().__init__(_summary(self.diagnostics))
 
 

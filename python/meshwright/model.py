@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from . import _core, weights
+from . import _core, arguments, weights
 from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import check_inputs, flatten_by_name, names_inputs
 from .options import spell
@@ -18,6 +18,8 @@ class Model:
     """A program for one device, with its weights: what `from_torch` and `load` return."""
 
     def __init__(self, program, parameters, imported=None):
+        arguments.instance("program", program, _core.Program, "a model of from_torch or load")
+        arguments.mapping("parameters", parameters, "{name: array}")
         self._program = program
         #: Name in the program -> the array the user gave; not copied.
         self._parameters = parameters
@@ -53,7 +55,7 @@ class Model:
 
     def ir(self, locations: bool = False) -> str:
         """The program as MLIR text; with `locations` in the model's Python source."""
-        return self._program.str(locations)
+        return self._program.str(arguments.flag("locations", locations))
 
     def parallelize(self, **options) -> Plan:
         """Rewrites the program for a mesh of ranks.
@@ -94,10 +96,10 @@ class Model:
 
         A parameter that the loss does not depend on has a gradient of zeros.
         """
-        if isinstance(parameters, str):
-            parameters = [parameters]
         frozen = [name for name, value in self._parameters.items() if not is_trained(value)]
-        program = unwrap(self._program.differentiate(str(loss), list(parameters), frozen))
+        program = unwrap(
+            self._program.differentiate(output("loss", loss), patterns(parameters), frozen)
+        )
         return Model(program, self._parameters, self._imported)
 
     def train(
@@ -117,8 +119,9 @@ class Model:
         loss: the output to minimise, a float with one element; its position or name.
         parameters: shell patterns of names, as in `differentiate`. A parameter that the loss does
             not depend on stays as it is.
-        microbatches: how many contiguous chunks of its inputs' rows a step runs one after another.
-            Gradients and the loss are means over them.
+        microbatches: how many contiguous chunks of the batch a step runs one after another.
+            Gradients and the loss are means over them. Inputs whose dimension 0 is not the batch are
+            whole in each (`batch_inputs` of from_torch).
         clip_norm: the largest norm of all gradients together.
         seed: of the random numbers, which decide with the number of the step what dropout drops.
         loss_scale: a factor of the loss before differentiation, which keeps small gradients of f16
@@ -138,6 +141,8 @@ class Model:
         Where one of the two cannot be written neither file changes, unless what fails is
         to put the program in its place at the very end.
         """
+        program = arguments.path("program", program)
+        parameters = arguments.path("parameters", parameters)
         if self._meta:
             raise Error("the model's weights are on the meta device: there is nothing to save")
         if os.path.realpath(program) == os.path.realpath(parameters):
@@ -206,12 +211,26 @@ def _convert(diagnostics):
     return [Diagnostic(d.message, d.severity, d.file, d.line) for d in diagnostics]
 
 
-def from_torch(module, args=(), kwargs=None, training=False) -> Model:
+def output(name, value) -> str:
+    """A position or a name of an output, as the compiler takes it."""
+    expected = "the position or the name of an output"
+    arguments.instance(name, value, (int, np.integer, str), expected)
+    return str(arguments.integer(name, value) if not isinstance(value, str) else value)
+
+
+def patterns(value) -> list[str]:
+    """Shell patterns of parameters."""
+    return arguments.names("parameters", value, "shell patterns of names, as in ['*.weight']")
+
+
+def from_torch(module, args=(), kwargs=None, training=False, batch_inputs=None) -> Model:
     """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
 
     training: imports it as it is, in train mode or not, for `Model.differentiate`. Gradients end
         where PyTorch's do: at detach(), in torch.no_grad(), at an embedding's padding_idx. Dropout
         drops elements by their indices, the same ones in each plan.
+    batch_inputs: names of all inputs whose dimension 0 is the batch, which data parallelism splits
+        and microbatches cut. Without it these are the first input and those with an equal dimension 0.
 
     Buffers that the module writes to in place are state: each call of a session sees what the call
     before wrote. Batch norms keep their mode: in train mode they update their running statistics.
@@ -219,15 +238,25 @@ def from_torch(module, args=(), kwargs=None, training=False) -> Model:
     Shapes and element types are those of the arguments; a dynamic shape is refused. The module is
     left as it was and its weights are referenced, not copied: runs see what is written to them in
     place. Weights and arguments on the meta device make a model that can be planned, not run.
+    PyTorch's default type is that of the caller. An import within torch.autocast is refused.
+    `Model.check` compares the import with the module.
     """
+    import torch
+
     from .importer import ImportFailed, import_module
 
-    if args is None:
-        args = ()
-    if not isinstance(args, (tuple, list)):
-        raise InputError(f"args is a {type(args).__name__}: expected a tuple of arguments")
+    arguments.instance("module", module, torch.nn.Module, "a torch.nn.Module")
+    args = () if args is None else args
+    arguments.instance("args", args, (tuple, list), "a tuple of arguments", InputError)
+    if kwargs is not None:
+        arguments.mapping("kwargs", kwargs, "a dict of arguments by name", InputError)
+    arguments.flag("training", training)
+    if batch_inputs is not None:
+        batch_inputs = arguments.names("batch_inputs", batch_inputs, "names of inputs, or None")
     try:
-        imported = import_module(module, tuple(args), kwargs, training=training)
+        imported = import_module(
+            module, tuple(args), kwargs, training=training, batch_inputs=batch_inputs
+        )
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
     return _model_of(imported, type(module).__name__)
@@ -243,15 +272,16 @@ def load(program, parameters=None) -> Model:
 
     The file is mapped, not read. Without one the model can be planned, not run.
     """
-    parsed = unwrap(_core.Program.parse_file(os.fspath(program)))
+    parsed = unwrap(_core.Program.parse_file(arguments.path("program", program)))
     if parameters is None:
         return Model(parsed, {})
+    parameters = arguments.path("parameters", parameters)
     stored = weights.load(parameters)
     found, problems = {}, []
     for port in parsed.parameters:
         name = next((n for n in [port.name, *port.aliases] if n in stored), None)
         if name is None:
-            problems.append(f"weights '{os.fspath(parameters)}' have no '{port.name}'")
+            problems.append(f"weights '{parameters}' have no '{port.name}'")
             continue
         tensor, expected = dense(stored[name]), Dense(port.dtype, tuple(port.shape), 0, None)
         offsets = port.offsets or [0] * len(expected.shape)
@@ -265,7 +295,7 @@ def load(program, parameters=None) -> Model:
             fits = fits and tensor.shape == expected.shape
         if not fits:
             problems.append(
-                f"'{name}' in weights '{os.fspath(parameters)}' is {tensor}: expected {expected}"
+                f"'{name}' in weights '{parameters}' is {tensor}: expected {expected}"
                 + (f" from {offsets} on" if port.offsets else "")
             )
         found[port.name] = stored[name]
@@ -285,15 +315,16 @@ def compose(models, connect, loop=(), steps=1) -> Model:
 
     Weights are referenced, under "stage.name".
     """
-    for name, model in models.items():
-        if not isinstance(model, Model):
-            raise InputError(f"models['{name}'] is a {type(model).__name__}: expected a Model")
+    _check_models(models)
+    arguments.mapping("connect", connect, '{"stage.input": "stage.output position"}')
+    for to, source in connect.items():
+        arguments.text(f"connect[{to!r}]", source, '"stage.output position"')
     program = unwrap(
         _core.Program.compose(
             [(name, model._program) for name, model in models.items()],
-            [(str(to), str(source)) for to, source in connect.items()],
-            [loop] if isinstance(loop, str) else list(loop),
-            steps,
+            list(connect.items()),
+            arguments.names("loop", loop, "names of stages"),
+            arguments.integer("steps", steps),
         )
     )
     parameters = {
@@ -310,6 +341,12 @@ def compose(models, connect, loop=(), steps=1) -> Model:
     return composed
 
 
+def _check_models(models):
+    arguments.mapping("models", models, "models by name", InputError)
+    for name, model in models.items():
+        arguments.instance(f"models['{name}']", model, Model, "a Model", InputError)
+
+
 def join(models) -> Model:
     """Makes one model of several: its entries.
 
@@ -317,9 +354,7 @@ def join(models) -> Model:
     default. Each model has one entry. Parameters and states of one name are one: they must have one
     type and equal values. A buffer that one model writes to is state in the others too.
     """
-    for name, model in models.items():
-        if not isinstance(model, Model):
-            raise InputError(f"models['{name}'] is a {type(model).__name__}: expected a Model")
+    _check_models(models)
     models = _with_states_of_others(models)
     program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
     parameters, owners, problems = {}, {}, []

@@ -5,6 +5,7 @@
 import numpy as np
 
 from . import _core
+from .arguments import fail, number
 from .errors import Error
 
 
@@ -53,6 +54,8 @@ class Adam(Optimizer):
     _rule = "adam"
 
     def __init__(self, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
+        if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+            fail("betas", betas, "two numbers")
         beta1, beta2 = betas
         super().__init__(
             self._rule, lr, beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay
@@ -85,11 +88,3 @@ def learning_rate(name, value, error=Error) -> float:
     if not 0 <= rate <= float(np.finfo(np.float32).max):
         raise error(f"{name} is {rate}: expected a finite number from 0 on")
     return rate
-
-
-def number(name, value, error=Error) -> float:
-    """A user's number."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise error(f"{name} is {value!r}: expected a number") from None

@@ -5,6 +5,7 @@
 import json
 from collections.abc import Mapping
 
+from .arguments import fail
 from .errors import Error
 
 
@@ -51,6 +52,9 @@ def _value(key, value):
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Mapping):
-        return json.dumps(value)
+        try:
+            return json.dumps(value)
+        except (TypeError, ValueError):
+            fail(key, value, "text, numbers, and lists and tables of these")
     text = str(value)
     return json.dumps(text) if any(c.isspace() for c in text) and text[:1] not in "{[" else text

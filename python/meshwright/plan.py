@@ -3,14 +3,13 @@
 """Plans: a model rewritten for the ranks of a mesh."""
 
 import json
-import os
 import threading
 from numbers import Integral, Real
 
-from . import _core
+from . import _core, arguments
 from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
-from .session import Session, find_entry, keeping, positive, session_options
+from .session import Session, find_entry, keeping, session_options
 from .tensors import is_parameter, is_torch
 
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
@@ -28,7 +27,7 @@ class Plan:
 
     def __init__(self, model, plan):
         self._model = model
-        self._plan = plan
+        self._plan = arguments.instance("plan", plan, _core.Plan, "a plan of Model.parallelize")
         self._parameters = {}
         self._lock = threading.Lock()
 
@@ -38,8 +37,9 @@ class Plan:
 
     def ir(self, phase: str = "spmd", locations: bool = False) -> str:
         """The program at a phase: "global", "annotated", "propagated", "spmd" or "rt"."""
-        if phase not in _PHASES:
-            raise Error(f"phase is '{phase}': expected one of " + ", ".join(_PHASES))
+        if not isinstance(phase, str) or phase not in _PHASES:
+            arguments.fail("phase", phase, "one of " + ", ".join(_PHASES))
+        arguments.flag("locations", locations)
         return Text(unwrap(self._plan.str(getattr(_core.Phase, phase), locations)))
 
     def report(self, format: str = "text", entry: str | None = None):
@@ -47,8 +47,8 @@ class Plan:
 
         "text" for people; "json" gives a dict, schema 1.
         """
-        if format not in ("text", "json"):
-            raise Error(f"format is '{format}': expected text or json")
+        if not isinstance(format, str) or format not in ("text", "json"):
+            arguments.fail("format", format, "text or json")
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
         return json.loads(report) if format == "json" else Text(report)
 
@@ -74,7 +74,7 @@ class Plan:
                 outputs = session.run(*args)
         """
         options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
-        options.target = target or ""
+        options.target = _target(target)
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)
         as_torch = any(is_torch(p) for p in model._parameters.values())
@@ -122,16 +122,16 @@ class Plan:
         as_torch = any(is_torch(i.owner) for i in inputs)
         if not inputs:
             as_torch = any(is_torch(p) for p in self._model._parameters.values())
-        call = Call(backend, inputs, entry.outputs, as_torch)
         options = _core.RunOptions()
         options.entry = entry.name
-        options.backend = backend
-        options.threads_per_rank = positive("threads_per_rank", threads_per_rank, Integral)
-        options.timeout = positive("timeout", timeout, Real)
-        options.check_finite = check_finite
-        options.trace = "" if trace is None else os.fspath(trace)
-        options.measure = measure
-        options.target = target or ""
+        options.backend = arguments.text("backend", backend, "the name of a backend")
+        options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
+        options.timeout = arguments.positive("timeout", timeout, Real)
+        options.check_finite = arguments.flag("check_finite", check_finite)
+        options.trace = "" if trace is None else arguments.path("trace", trace)
+        options.measure = arguments.flag("measure", measure)
+        options.target = _target(target)
+        call = Call(backend, inputs, entry.outputs, as_torch)
         options.output_gpu = call.gpu
         with keeping(self._plan, (inputs, call), dict(self._parameters)):
             unwrap(self._plan.run(call.inputs, call.addresses, options))
@@ -151,8 +151,8 @@ class Plan:
         inputs = on_host(inputs)
         if tolerance is None:
             tolerance = -1.0  # the types' own
-        elif not isinstance(tolerance, Real) or not tolerance >= 0:
-            raise Error(f"tolerance is {tolerance!r}: expected a number from 0 on")
+        else:
+            tolerance = arguments.tolerance(tolerance)
         with keeping(self._plan, inputs, dict(self._parameters)):
             result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name))
         differences = {output.name: output.difference for output in result.outputs}
@@ -177,11 +177,13 @@ class Plan:
         and the milliseconds of the others and of the list of calls.
         """
         _refuse_target_cpu(target_cpu)
+        path = arguments.path("path", path)
+        target, weights = _target(target), arguments.flag("weights", weights)
         if weights:
             self._set_parameters()
         training = self._model._training(self._plan.states)
         layout, _owners = training.layout() if training else (None, None)
-        summary = unwrap(self._plan.compile(os.fspath(path), target or "", bool(weights), layout))
+        summary = unwrap(self._plan.compile(path, target, weights, layout))
         return {
             "kernels": summary.kernels,
             "cached_kernels": summary.cached_kernels,
@@ -221,6 +223,10 @@ class Plan:
 
     def __repr__(self):
         return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"
+
+
+def _target(value):
+    return "" if value is None else arguments.text("target", value, "the name of a target, or None")
 
 
 def _refuse_target_cpu(value):

@@ -3,12 +3,11 @@
 """Sessions: a running program, whose state stays from call to call."""
 
 import contextlib
-import os
 from numbers import Integral, Real
 
 import numpy as np
 
-from . import _core, state_dicts
+from . import _core, arguments, state_dicts
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import flatten_by_name
@@ -23,7 +22,7 @@ class Session:
     """
 
     def __init__(self, session, backend, flatten, as_torch, kept=None, fixed=None, training=None):
-        self._open = session
+        self._open = arguments.instance("session", session, _core.Session, "a session of Plan.start")
         self._backend = backend
         #: (entry, args, kwargs) -> the entry's inputs.
         self._flatten = flatten
@@ -33,7 +32,7 @@ class Session:
         self._kept = kept
         #: The model's own parameters; trained ones are state instead. A model that trains also has
         #: the parameters here that its program does not read.
-        self._fixed = fixed or {}
+        self._fixed = {} if fixed is None else fixed
         #: How the states map to PyTorch's state dicts; None if the session does not train.
         self._training = training
 
@@ -53,11 +52,12 @@ class Session:
         if entry is not None and not isinstance(entry, str):
             kwargs["entry"], entry = entry, None  # an input of that name
         entry = find_entry(session.entries, entry)
+        is_checked = arguments.flag("check_finite", check_finite)
         inputs = self._flatten(entry, args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
         call = Call(self._backend, inputs, entry.outputs, as_torch)
         with keeping(session, (inputs, call), self._kept):
-            unwrap(session.run(entry.name, call.inputs, call.addresses, check_finite, call.gpu))
+            unwrap(session.run(entry.name, call.inputs, call.addresses, is_checked, call.gpu))
         return call.finish()
 
     def state(self) -> dict:
@@ -81,6 +81,7 @@ class Session:
         """Sets states by name: all that are given. An unknown name, another shape or another type
         is an Error, and then nothing is set."""
         session = self._session
+        arguments.mapping("values", values, "states by name")
         arrays, problems = [], []
         known = {port.name: port for port in session.states}
         for name, value in values.items():
@@ -138,7 +139,7 @@ class Session:
         """Writes the state to a folder, from which a session of any plan of the model can start:
         whole, or not at all. Another process that saves to the folder at that time is an Error. The
         learning rate that `load_state_dict` was given is part of it."""
-        unwrap(self._session.save(os.fspath(path)))
+        unwrap(self._session.save(arguments.path("path", path)))
 
     def close(self) -> None:
         """Ends the session."""
@@ -167,8 +168,8 @@ class Bundle:
     """A compiled program on disk: what `load_bundle` returns."""
 
     def __init__(self, path):
-        self._bundle = unwrap(_core.Bundle.open(os.fspath(path)))
-        self._path = os.fspath(path)
+        self._path = arguments.path("path", path)
+        self._bundle = unwrap(_core.Bundle.open(self._path))
 
     @property
     def entries(self) -> list[str]:
@@ -197,8 +198,9 @@ class Bundle:
         """
         options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
         if weights is not None:
-            options.weights = os.fspath(weights)
-        options.random_weights = random_weights
+            weights = options.weights = arguments.path("weights", weights)
+        if random_weights is not None:
+            options.random_weights = arguments.integer("random_weights", random_weights, 0)
         session = unwrap(self._bundle.start(options))
         layout = session.state_dict
         training = layout and state_dicts.training_of_bundle(layout, weights)
@@ -217,6 +219,7 @@ def find_entry(entries, name):
     """The entry of that name; None stands for the default."""
     if name is None:
         return entries[0]
+    arguments.text("entry", name, "the name of an entry, or None")
     for entry in entries:
         if entry.name == name:
             return entry
@@ -226,14 +229,12 @@ def find_entry(entries, name):
 
 def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
     options = _core.SessionOptions()
-    options.backend = backend
-    options.threads_per_rank = positive("threads_per_rank", threads_per_rank, Integral)
-    options.timeout = positive("timeout", timeout, Real)
-    options.state = "" if state is None else os.fspath(state)
-    if state is not None and not options.state:
-        raise Error("state is '': expected a folder that a session saved to")
-    options.recover = bool(recover)
-    options.graphs = str(graphs)
+    options.backend = arguments.text("backend", backend, "the name of a backend")
+    options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
+    options.timeout = arguments.positive("timeout", timeout, Real)
+    options.state = "" if state is None else arguments.path("state", state)
+    options.recover = arguments.flag("recover", recover)
+    options.graphs = arguments.text("graphs", graphs, '"on", "off" or "auto"')
     return options
 
 
@@ -247,17 +248,6 @@ def keeping(owner, inputs, weights):
         if owner.is_stuck:
             _core.keep((inputs, weights))
         raise
-
-
-def positive(name, value, kind):
-    """0 stands for the default."""
-    if value is None:
-        return 0
-    if not isinstance(value, kind) or not value > 0:
-        what = "an integer" if kind is Integral else "a number"
-        raise Error(f"{name} is {value!r}: expected {what} above 0")
-    # 2**62 fits the C type and is more threads, bytes or seconds than any machine has.
-    return int(min(value, 2**62)) if kind is Integral else float(value)
 
 
 def _copy(value):

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Models that train."""
 
-from . import _core, state_dicts
+from . import _core, arguments, state_dicts
+from .arguments import number
 from .errors import Diagnostic, Error, InputError, unwrap
-from .model import Model, _convert, _model_of, join
-from .optimizers import Optimizer, learning_rate, number
+from .model import Model, _convert, _model_of, join, output, patterns
+from .optimizers import Optimizer, learning_rate
 from .tensors import is_trained
 
 
@@ -36,36 +37,34 @@ def train(
     model, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale
 ) -> TrainedModel:
     """The steps of a model: see `Model.train`."""
-    if not isinstance(optimizer, Optimizer):
-        raise Error(f"optimizer is {optimizer!r}: expected meshwright.SGD, Adam or AdamW")
+    arguments.instance("optimizer", optimizer, Optimizer, "meshwright.SGD, Adam or AdamW")
+    microbatches = arguments.integer("microbatches", microbatches, 1)
     model = _with_evaluation(_one_microbatch(model, microbatches))
     options = _core.TrainOptions()
     options.optimizer = optimizer.options()
-    options.loss = str(loss)
-    options.parameters = [parameters] if isinstance(parameters, str) else list(parameters)
+    options.loss = output("loss", loss)
+    options.parameters = patterns(parameters)
     options.frozen = [name for name, value in model._parameters.items() if not is_trained(value)]
     if clip_norm is not None:
         options.clip_norm = number("clip_norm", clip_norm)
         if not options.clip_norm > 0:
             raise Error(f"clip_norm is {clip_norm}: expected a number above 0, or None")
-    if loss_scale == "auto":
+    if isinstance(loss_scale, str) and loss_scale == "auto":
         options.loss_scale, options.growth_interval = SCALE, GROWTH_INTERVAL
     elif loss_scale is not None:
         options.loss_scale = number("loss_scale", loss_scale)
         if not 0 < options.loss_scale < float("inf"):
             raise Error(f'loss_scale is {loss_scale}: expected a number above 0, "auto" or None')
-    options.seed = int(seed)
+    options.seed = arguments.integer("seed", seed)
     options.microbatches = microbatches
     program = unwrap(model._program.train(options))
     return TrainedModel(model, program, optimizer, options.parameters)
 
 
 def _one_microbatch(model, microbatches):
-    """The model for a part of the rows of its inputs."""
+    """The model for a chunk of the batch."""
     from .importer import ImportFailed
 
-    if not isinstance(microbatches, int) or microbatches < 1:
-        raise Error(f"microbatches is {microbatches!r}: expected an integer from 1 on")
     if microbatches == 1:
         return model
     imported = next(iter(model._imported.values()), None)
@@ -73,10 +72,43 @@ def _one_microbatch(model, microbatches):
         raise Error(
             f"microbatches is {microbatches}, and the model comes from no PyTorch module: expected 1"
         )
+    inputs = [port for port in model._program.inputs if not port.has_default]
+    names = _batch_names(inputs, imported.batch_inputs, microbatches)
     try:
-        return _model_of(imported.chunk(microbatches), "microbatch")
+        return _model_of(imported.chunk(microbatches, names), "microbatch")
     except ImportFailed as error:
-        raise Error(_convert(error.diagnostics)) from None
+        whole = [repr(port.name) for port in inputs if port.name not in names]
+        cut = f"a microbatch has 1 / {microbatches} of the rows of {', '.join(map(repr, names))}"
+        where = f"{cut} and all of {', '.join(whole) or 'no input'}; {_SAY}"
+        raise Error([*_convert(error.diagnostics), Diagnostic(where, "note")]) from None
+
+
+_SAY = "from_torch(..., batch_inputs=[...]) names the inputs whose dimension 0 is the batch"
+
+
+def _batch_names(inputs, stated, microbatches):
+    """The names of the inputs that microbatches cut. An Error if the rule of data parallelism, by
+    which they follow the first input, contradicts all other inputs."""
+    names = [port.name for port in inputs if port.is_batch]
+    if stated is not None:
+        return names
+    shapes = {port.name: port.shape for port in inputs}
+    sizes = [shape[0] for shape in shapes.values() if shape]
+    first = next(iter(shapes), None)
+    unclear = ""
+    if not names:
+        unclear = f"the first input, '{first}', has no dimensions"
+    elif names == [first]:
+        rivals = {size for size in sizes if size > 1 and sizes.count(size) > 1}
+        others = [f"'{name}'" for name, shape in shapes.items() if shape and shape[0] in rivals]
+        if others:
+            unclear = (
+                f"it is not clear which inputs have the batch: the first one, '{first}', has "
+                f"{shapes[first][0]} rows alone, and {' and '.join(others)} share another number"
+            )
+    if unclear:
+        raise Error(f"microbatches is {microbatches}, and {unclear}; {_SAY}")
+    return names
 
 
 def _with_evaluation(model):

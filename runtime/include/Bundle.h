@@ -22,7 +22,7 @@
 namespace meshwright::rt {
 
 /// The version of the files in a bundle. Changes whenever their format does.
-constexpr int64_t kBundleVersion = 12;
+constexpr int64_t kBundleVersion = 13;
 
 /// The weights of a session of a bundle.
 struct BundleWeights {

@@ -74,6 +74,8 @@ struct ProgramValue {
   mw_rt_axes unreduced = {};
   /// MW_RT_SUM or MW_RT_MAX.
   int64_t reduction = MW_RT_SUM;
+  /// Inputs only: each run of a repeated entry is given all of it, in place of a chunk of its rows.
+  bool isWhole = false;
 
   /// Returns true for the name and the aliases.
   bool isNamed(const std::string &other) const;

@@ -43,6 +43,8 @@ static Json write(const ProgramValue &value) {
     json["magnitude"] = value.magnitude;
   if (value.indexBound > 0)
     json["index_bound"] = value.indexBound;
+  if (value.isWhole)
+    json["whole"] = true;
   if (!value.defaultElement.empty())
     json["default"] = toDigits(value.defaultElement);
   if (!value.sharding.empty())

@@ -109,6 +109,8 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
     value.indexBound = readCount(json, "index_bound");
   if (json.contains("default"))
     value.defaultElement = readElement(json, "default", value.type);
+  if (json.contains("whole"))
+    value.isWhole = json["whole"].get<bool>();
   if (json.contains("sharding"))
     value.sharding = json["sharding"].get<std::string>();
   for (auto [key, reduction] : {std::pair("unreduced", MW_RT_SUM), {"unreduced_max", MW_RT_MAX}})

@@ -32,14 +32,15 @@ int64_t ProgramDescription::findEntry(const std::string &name, std::string &erro
 }
 
 /// The ports of an entry and of one that it repeats `times` times, which have a chunk of rows for
-/// each run.
+/// each run. Whole inputs have all rows in each.
 static std::vector<CallPort> joinPorts(const std::vector<ProgramValue> &own,
                                        const std::vector<ProgramValue> &repeated, int64_t times) {
   std::vector<CallPort> ports;
   for (size_t i = 0; i < repeated.size(); ++i) {
     ports.push_back({repeated[i], -1, int64_t(i)});
-    if (std::vector<int64_t> &shape = ports.back().value.shape; !shape.empty())
-      shape[0] *= times;
+    ProgramValue &value = ports.back().value;
+    if (!value.shape.empty() && !value.isWhole)
+      value.shape[0] *= times;
   }
   for (size_t i = 0; i < own.size(); ++i) {
     auto known = std::find_if(repeated.begin(), repeated.end(), [&](const ProgramValue &other) {
@@ -51,7 +52,7 @@ static std::vector<CallPort> joinPorts(const std::vector<ProgramValue> &own,
     }
     CallPort &port = ports[known - repeated.begin()];
     port.own = i;
-    if (!own[i].shape.empty())
+    if (!own[i].shape.empty() && !own[i].isWhole)
       port.value.shape[0] += own[i].shape[0];
   }
   return ports;

@@ -538,7 +538,7 @@ bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
     auto getIndex = [&](const CallPort &port) { return isRepeated ? port.repeated : port.own; };
     // The entry itself gets the chunk behind those of the entry that it repeats.
     auto getOffset = [&](const CallPort &port, const ProgramValue &value) {
-      bool isChunk = port.repeated >= 0 && !value.shape.empty();
+      bool isChunk = port.repeated >= 0 && !value.shape.empty() && !value.isWhole;
       return isChunk ? run * countOf(value.shape) * sizeOf(value.type) : 0;
     };
     std::vector<HostTensor> given(part.inputs.size());

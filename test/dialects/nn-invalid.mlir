@@ -1143,7 +1143,7 @@ func.func @both(%x: tensor<2xf32> {nn.input = "x", nn.parameter = "y"}) { return
 
 // -----
 
-// expected-error@+1 {{expected one of nn.input, nn.default, nn.parameter, nn.state, nn.aliases, nn.parameter_offsets, nn.magnitude on argument 0, got nn.imput}}
+// expected-error@+1 {{expected one of nn.input, nn.default, nn.parameter, nn.state, nn.aliases, nn.batch, nn.parameter_offsets, nn.magnitude on argument 0, got nn.imput}}
 func.func @unknown(%x: tensor<2xf32> {nn.imput = "x"}) { return }
 
 // -----
@@ -1233,6 +1233,21 @@ func.func @whole_keys_value(%q: tensor<1x2x4x8xf32>) {
   %0 = nn.attention %q, %q, %q scale 0.5 {nn.whole_keys = true} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   return
 }
+
+// -----
+
+// expected-error@+1 {{expected nn.batch on an input, got it on argument 0, which has no nn.input}}
+func.func @batch_of_parameter(%x: tensor<2xf32> {nn.parameter = "x", nn.batch = true}) { return }
+
+// -----
+
+// expected-error@+1 {{expected nn.batch on argument 0 to be true or false, got 1 : i64}}
+func.func @batch_type(%x: tensor<2xf32> {nn.input = "x", nn.batch = 1 : i64}) { return }
+
+// -----
+
+// expected-error@+1 {{expected nn.batch on argument 0 to be false, since it has no dimensions, got true}}
+func.func @batch_scalar(%x: tensor<f32> {nn.input = "x", nn.batch = true}) { return }
 
 // -----
 

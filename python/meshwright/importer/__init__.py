@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from . import surroundings
 from . import (  # noqa: F401 (they register handlers and derivatives)
     derivatives_elementwise,
     derivatives_losses,
@@ -65,8 +66,12 @@ class ImportedProgram:
     read: ReadBuffers
     #: Imports the module again; the values of the buffers that are named may change.
     again: Callable[[set[str]], "ImportedProgram"]
-    #: Imports the module with a part of the rows of each tensor among its arguments.
-    chunk: Callable[[int], "ImportedProgram"]
+    #: Imports the module with the first of several chunks of rows of the inputs that are named. The
+    #: other inputs are whole.
+    chunk: Callable[[int, list[str]], "ImportedProgram"]
+    #: The names of the inputs whose dimension 0 is the batch, as the caller says; None if the rule
+    #: of data parallelism decides.
+    batch_inputs: list[str] | None
     #: Imports the module in evaluation mode, with the buffers that are named as state. None if it
     #: is in that mode, or if its train mode differs by dropout alone.
     evaluation: Callable[[set[str]], "ImportedProgram"] | None
@@ -125,7 +130,7 @@ def _describe(spec) -> str:
 
 
 def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), training=False,
-                  evaluation=False, constants=None) -> ImportedProgram:
+                  evaluation=False, constants=None, batch_inputs=None, around=None) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode, or with
     `training` as it is, with the ends of gradients.
 
@@ -134,12 +139,22 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
     of the program.
     Shapes and element types are those of the arguments. The module is left as it was; its weights
     may be on the meta device. Buffers that are not trained, such as masks and positions, count as
-    constants, except those named in `variable`. Raises ImportFailed, which lists everything that is
+    constants, except those named in `variable`. `batch_inputs` are the names of the inputs whose
+    dimension 0 is the batch; without them the rule of data parallelism decides. `around` are the
+    settings of PyTorch of an earlier import. Raises ImportFailed, which lists everything that is
     not covered.
     """
+    around = around or surroundings.read(module, args, kwargs)
+    with surroundings.plain(around.dtype):
+        return _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs,
+                       around)
+
+
+def _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around):
     exported = export(module, args, kwargs, covers, has_handler, frozenset(variable),
-                      training, evaluation)
+                      training, evaluation, around.device)
     graph = Convert(exported).run()
+    _state_batch(graph.inputs, batch_inputs)
     graph.constants = dict(constants or {})
     optimise(graph)
     live = {id(n) for n in graph.nodes()}
@@ -158,36 +173,58 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
         input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},
         outputs=list(graph.output_names),
         values={exported.parameters[name][0] for name in exported.buffers} - set(exported.writes),
-        evaluation=(lambda names: import_module(module, args, kwargs, {*variable, *names},
-                                                evaluation=True, constants=graph.constants))
+        evaluation=(lambda names: import_module(
+            module, args, kwargs, {*variable, *names}, evaluation=True, constants=graph.constants,
+            batch_inputs=batch_inputs, around=around))
         if training and differs_in_evaluation(module) else None,
         read=ReadBuffers(graph.read, mlir, lambda: import_module(
-            module, args, kwargs, variable, training, evaluation, constants)),
-        chunk=lambda count: import_module(module, *_chunks((args, kwargs), count), variable, training),
+            module, args, kwargs, variable, training, evaluation, constants,
+            batch_inputs=batch_inputs, around=around)),
+        chunk=lambda count, names: import_module(
+            module, *_chunk(args, kwargs, exported.leaves, count, names), variable, training,
+            batch_inputs=names, around=around),
+        batch_inputs=None if batch_inputs is None else list(batch_inputs),
         state_names={key: first.get(key, key) for key in kept},
         state_values={first.get(key, key): tensor for key, tensor in kept.items()},
-        again=lambda names: import_module(module, args, kwargs, {*variable, *names}, training),
+        again=lambda names: import_module(module, args, kwargs, {*variable, *names}, training,
+                                          batch_inputs=batch_inputs, around=around),
         graph=graph, _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
 
 
-def _chunks(arguments, count):
-    """The first of `count` chunks of rows of all tensors."""
+def _state_batch(inputs, names):
+    """Writes down which inputs have the batch, if the caller says so."""
+    if names is None:
+        return
+    by_name = {node.attrs["name"]: node for node in inputs}
     problems = []
+    for name in names:
+        if name not in by_name:
+            problems.append(f"batch_inputs names '{name}': expected one of {', '.join(by_name)}")
+        elif not by_name[name].shape:
+            problems.append(f"batch_inputs names '{name}', which has no dimensions: expected an "
+                            "input whose dimension 0 is the batch")
+    if problems:
+        raise ImportFailed([Diagnostic(problem) for problem in problems])
+    for name, node in by_name.items():
+        node.attrs["batch"] = name in names
 
-    def first(value):
-        if not isinstance(value, torch.Tensor) or value.dim() == 0:
-            return value
+
+def _chunk(args, kwargs, leaves, count, names):
+    """The arguments with the first of `count` chunks of the rows of the inputs that are named."""
+    values, spec = pytree.tree_flatten((tuple(args), dict(kwargs or {})))
+    problems = []
+    for i, (name, value) in enumerate(zip(leaves, values, strict=True)):
+        if name not in names:
+            continue
         if value.shape[0] % count:
             problems.append(Diagnostic(
-                f"microbatches is {count}, and an input has {value.shape[0]} rows: expected a "
-                "number that divides them"))
-        return value[: value.shape[0] // count]
-
-    chunked = pytree.tree_map(first, arguments)
+                f"microbatches is {count}, and input '{name}' has {value.shape[0]} rows: expected a "
+                "number that divides them, or other batch_inputs of from_torch"))
+        values[i] = value[: value.shape[0] // count]
     if problems:
         raise ImportFailed(problems[:1])
-    return chunked
+    return pytree.tree_unflatten(values, spec)
 
 
 def optimise(graph: Graph):

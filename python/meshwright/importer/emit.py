@@ -87,6 +87,8 @@ class Emitter:
             self.names[id(node)] = f"%arg{len(arguments)}"
             if node.op == "input":
                 attributes = f"nn.input = {quoted(node.attrs['name'])}"
+                if "batch" in node.attrs:
+                    attributes = f"nn.batch = {str(node.attrs['batch']).lower()}, {attributes}"
             else:
                 attributes = f"nn.parameter = {quoted(node.attrs['key'])}"
                 if node.attrs["aliases"]:

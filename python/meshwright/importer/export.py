@@ -22,6 +22,7 @@ from .own_derivatives import refusing_other_derivatives
 from .patches import patched
 from .regions import inline_regions
 from .specialise import specialise
+from .surroundings import plain
 from .trace_state import refusing_seeds, traced
 from .writes import remove_writes
 
@@ -142,18 +143,19 @@ def _reads_mode(kind: type) -> bool:
 
 
 def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
-           training=False, evaluation=False) -> Exported:
+           training=False, evaluation=False, device="cpu") -> Exported:
     """Exports the module, with `training` as it is, with `evaluation` wholly in evaluation mode.
 
     `covers` says of a node whether it can stay as it is, `has_handler` of an operation whether
-    it can be imported. `variable` names buffers whose values may change.
+    it can be imported. `variable` names buffers whose values may change. `device` is where the
+    module's code makes tensors without one.
     """
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
     with _settings(module, training, evaluation):
         try:
             # Regions of torch.no_grad() are only seen where gradients are on.
-            with torch.set_grad_enabled(training):
+            with torch.set_grad_enabled(training), plain(device=device):
                 program, writes, is_special = _functional(module, args, kwargs, variable, training)
                 if not (writes or is_special) and not all(covers(node) for node in program.graph.nodes):
                     # Traces it all again.

@@ -18,3 +18,17 @@ func.func @main(%x: tensor<3x4xf32> {nn.input = "x"}, %m: tensor<3xi1> {nn.input
   %y = nn.add %x, %w : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
   return %y : tensor<3x4xf32>
 }
+
+// A statement decides about its input, and the first input that is stated to be the batch has its size.
+
+// CHECK-LABEL: func.func @stated
+// CHECK-SAME: tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, nn.batch = false, nn.input = "weights"}
+// CHECK-SAME: tensor<4x3xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, nn.batch = true, nn.input = "x"}
+// CHECK-SAME: tensor<8xi64> {dist.sharding = #dist.sharding<@mesh, [{"dp"}]>, nn.batch = true, nn.input = "labels"}
+// CHECK-SAME: tensor<4xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, nn.batch = false, nn.input = "queue"}
+// CHECK-SAME: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}]>, nn.input = "scale"}
+func.func @stated(%w: tensor<6xf32> {nn.input = "weights", nn.batch = false}, %x: tensor<4x3xf32> {nn.input = "x", nn.batch = true},
+                  %l: tensor<8xi64> {nn.input = "labels", nn.batch = true}, %q: tensor<4xi64> {nn.input = "queue", nn.batch = false},
+                  %s: tensor<4xf32> {nn.input = "scale"}) -> (tensor<4x3xf32> {nn.output = "y"}) {
+  return %x : tensor<4x3xf32>
+}
