@@ -380,7 +380,7 @@ def _group(optimizer, rate):
     import torch
 
     numbers = {**optimizer.hyperparameters(), "lr": rate}
-    made = getattr(torch.optim, type(optimizer).__name__)([torch.empty(0)], **numbers)
+    made = getattr(torch.optim, type(optimizer).__name__)([torch.empty(0, device="cpu")], **numbers)
     (group,) = made.state_dict()["param_groups"]
     return group
 
@@ -392,7 +392,7 @@ def _is_float(value):
 def _step(taken):
     import torch
 
-    return torch.tensor(float(taken))
+    return torch.tensor(float(taken), dtype=torch.float32, device="cpu")
 
 
 def _tensor(value):

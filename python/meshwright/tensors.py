@@ -139,5 +139,6 @@ def empty(dtype: str, shape, torch_like: bool):
     if torch_like:
         import torch
 
-        return torch.empty(tuple(shape), dtype=torch_types()[dtype])
+        # The caller's default device may be another one.
+        return torch.empty(tuple(shape), dtype=torch_types()[dtype], device="cpu")
     return np.empty(tuple(shape), dtype=NUMPY_TYPES[dtype])

@@ -14,9 +14,9 @@ from .match import constant_of
 
 # Some points are far from 0: an expression of few constants has reached its limit there, but
 # exp(2x) is still finite.
-_FAR = torch.logspace(1, 2.5, 13, dtype=torch.float64)
-_POINTS = torch.cat([torch.linspace(-6, 6, 97, dtype=torch.float64),
-                     torch.tensor([-1e-3, 1e-3], dtype=torch.float64), _FAR, -_FAR])
+_FAR = torch.logspace(1, 2.5, 13, dtype=torch.float64, device="cpu")
+_POINTS = torch.cat([torch.linspace(-6, 6, 97, dtype=torch.float64, device="cpu"),
+                     torch.tensor([-1e-3, 1e-3], dtype=torch.float64, device="cpu"), _FAR, -_FAR])
 _KNOWN = [
     ("gelu", {"approximate_tanh": False}, lambda x: F.gelu(x)),
     ("gelu", {"approximate_tanh": True}, lambda x: F.gelu(x, approximate="tanh")),

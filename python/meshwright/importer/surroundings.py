@@ -19,6 +19,13 @@ class Surroundings(NamedTuple):
     device: str
 
 
+def _default_device() -> str:
+    try:
+        return torch.get_default_device().type
+    except (AssertionError, RuntimeError):  # this build or machine has no such device
+        return "missing"
+
+
 def read(module, args, kwargs) -> Surroundings:
     """The settings of the caller. Raises ImportFailed where they make another module of this one."""
     for device in ("cpu", "cuda"):
@@ -28,7 +35,7 @@ def read(module, args, kwargs) -> Surroundings:
                 "the module's operations: expected an import outside of it; put the region into "
                 "the module's forward to keep it")])
     tensors = [*module.parameters(), *module.buffers(), *pytree.tree_leaves((args, kwargs))]
-    is_meta = torch.get_default_device().type == "meta" and any(
+    is_meta = _default_device() == "meta" and any(
         isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors)
     return Surroundings(torch.get_default_dtype(), "meta" if is_meta else "cpu")
 
@@ -43,7 +50,7 @@ def plain(dtype: torch.dtype | None = None, device: str = "cpu"):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
-        if torch.get_default_device().type != device:
+        if _default_device() != device:
             stack.enter_context(torch.device(device))
         before = torch.get_default_dtype()
         if dtype is not None and dtype != before:
