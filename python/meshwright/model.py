@@ -30,6 +30,8 @@ class Model:
         self._imported = imported or {}
         #: The imports whose constants are among the parameters, and the prefix of their names.
         self._imports = [("", i) for i in self._imported.values()]
+        #: Of a model whose last outputs are gradients: the loss and the patterns of parameters.
+        self._loss = None
         self._meta = any(is_meta(p) for p in parameters.values())
         self._dense: dict[str, tuple[Dense, object]] = {}
 
@@ -100,7 +102,33 @@ class Model:
         program = unwrap(
             self._program.differentiate(output("loss", loss), patterns(parameters), frozen)
         )
-        return Model(program, self._parameters, self._imported)
+        model = Model(program, self._parameters, self._imported)
+        model._loss = loss, parameters
+        return model
+
+    def check(self, *args, tolerance=None, entry=None, **kwargs) -> dict[str, float]:
+        """Compares an entry with the PyTorch module that it comes from: the program on one rank with
+        the module in f64. Run it once for each new model; `Plan.check` compares plans with the program.
+
+        outputs, and buffers that the call writes: up to rounding (f32 1e-5, bf16 2e-2 of the largest
+            entry), or 1.25 times the difference of the module in its own types, if that is more.
+        gradients, of a model that is imported with `training`: all of them, of the first output with
+            one element, or of the loss of `differentiate` and `train`. Up to 1e-6 of the largest
+            entry of all gradients, or 1.25 times PyTorch's own difference.
+        a step, of a model of `train`: the parameters after it beside those of torch.optim, and the
+            outputs of `evaluate`.
+
+        It imports the module again, too, to find what changes from call to call, and warns of what
+        the module reads besides its arguments: clocks, the environment, files. Dropout is left out on
+        both sides. The module is copied, and stays as it is.
+
+        `tolerance` takes the place of the bounds. Returns the largest difference by name: of outputs,
+        states, "grad.NAME", "step.NAME", "evaluate.OUTPUT". Raises CheckFailed, which names the first
+        value that differs with its line.
+        """
+        from .checking import check
+
+        return check(self, args, kwargs, tolerance, entry)
 
     def train(
         self,

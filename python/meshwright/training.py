@@ -13,11 +13,12 @@ from .tensors import is_trained
 class TrainedModel(Model):
     """A model with the entries "step" and "evaluate": what `Model.train` returns."""
 
-    def __init__(self, model, program, optimizer, patterns):
+    def __init__(self, model, program, optimizer, options):
         first = next(iter(model._imported.values()), None)
         imported = {e.name: model._imported.get(e.name, first) for e in program.entries}
         super().__init__(program, model._parameters, first and imported)
-        self._optimizer, self._patterns = optimizer, patterns
+        self._optimizer, self._options, self._patterns = optimizer, options, options.parameters
+        self._loss = options.loss, options.parameters
 
     def _training(self, ports):
         return state_dicts.training_of_model(self, self._optimizer, self._patterns, ports)
@@ -57,8 +58,13 @@ def train(
             raise Error(f'loss_scale is {loss_scale}: expected a number above 0, "auto" or None')
     options.seed = arguments.integer("seed", seed)
     options.microbatches = microbatches
-    program = unwrap(model._program.train(options))
-    return TrainedModel(model, program, optimizer, options.parameters)
+    return TrainedModel(model, unwrap(model._program.train(options)), optimizer, options)
+
+
+def retrained(trained, model) -> TrainedModel:
+    """Another model of one microbatch, which trains as `trained` does."""
+    program = unwrap(_with_evaluation(model)._program.train(trained._options))
+    return TrainedModel(model, program, trained._optimizer, trained._options)
 
 
 def _one_microbatch(model, microbatches):

@@ -81,6 +81,13 @@ class ImportedProgram:
     state_values: dict[str, torch.Tensor]
     #: The graph that was printed.
     graph: Graph
+    #: The module, which is not copied, and how it was imported: with the ends of gradients, or wholly
+    #: in evaluation mode.
+    module: torch.nn.Module
+    training: bool
+    in_evaluation: bool
+    #: The settings of PyTorch that the import took from its caller.
+    around: surroundings.Surroundings
     _in_spec: Any
     _leaves: list[str | None]
     _fixed: list[Any]
@@ -105,6 +112,12 @@ class ImportedProgram:
         if problems:
             raise ImportFailed(problems)
         return [values[name] for name in self.inputs]
+
+    def unflatten(self, values) -> tuple[tuple, dict]:
+        """The arguments of the module, of the program's inputs by name."""
+        leaves = [fixed if name is None else values[name]
+                  for name, fixed in zip(self._leaves, self._fixed)]
+        return pytree.tree_unflatten(leaves, self._in_spec)
 
     def _match_keywords(self, args, kwargs, spec):
         """Keywords in another order are the same call; keywords that are None may be left out."""
@@ -186,9 +199,11 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         batch_inputs=None if batch_inputs is None else list(batch_inputs),
         state_names={key: first.get(key, key) for key in kept},
         state_values={first.get(key, key): tensor for key, tensor in kept.items()},
-        again=lambda names: import_module(module, args, kwargs, {*variable, *names}, training,
-                                          batch_inputs=batch_inputs, around=around),
-        graph=graph, _in_spec=exported.in_spec,
+        again=lambda names: import_module(
+            module, args, kwargs, {*variable, *names}, training, evaluation, constants,
+            batch_inputs, around),
+        graph=graph, module=module, training=training, in_evaluation=evaluation, around=around,
+        _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
 
 
