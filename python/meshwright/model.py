@@ -112,9 +112,9 @@ class Model:
 
         outputs, and buffers that the call writes: up to rounding (f32 1e-5, bf16 2e-2 of the largest
             entry), or 1.25 times the difference of the module in its own types, if that is more.
-        gradients, of a model that is imported with `training`: all of them, of the first output with
-            one element, or of the loss of `differentiate` and `train`. Up to 1e-6 of the largest
-            entry of all gradients, or 1.25 times PyTorch's own difference.
+        gradients, of a model that is imported with `training`: all of them, of the loss of
+            `differentiate` and `train`, else of output 0 if it has one element, else of all outputs.
+            Up to 1e-6 of the largest entry of all gradients, or 1.25 times PyTorch's own difference.
         a step, of a model of `train`: the parameters after it beside those of torch.optim, and the
             outputs of `evaluate`.
 

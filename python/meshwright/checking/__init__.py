@@ -31,7 +31,11 @@ def check(model, args, kwargs, tolerance=None, entry=None) -> dict[str, float]:
     """See `Model.check`."""
     if tolerance is not None:
         tolerance = arguments.tolerance(tolerance)
+    if entry is not None and not isinstance(entry, str):
+        kwargs["entry"], entry = entry, None  # an input of that name
     entry = find_entry(model._program.entries, entry)
+    if isinstance(model, TrainedModel):
+        entry = model._program.entries[0]  # the check of a step has that of `evaluate` in it
     imported = model._imported.get(entry.name)
     if imported is None:
         raise Error(
@@ -46,7 +50,7 @@ def check(model, args, kwargs, tolerance=None, entry=None) -> dict[str, float]:
         for port, value in zip(entry.inputs, inputs, strict=True)
         if not port.has_default
     }
-    return Check(model, imported, values, tolerance).run()
+    return Check(model, entry.name, imported, values, tolerance).run()
 
 
 @contextlib.contextmanager
@@ -62,8 +66,8 @@ def session_of(model):
 class Check:
     """One comparison of an entry with the module of its import."""
 
-    def __init__(self, model, imported, values, tolerance):
-        self.model, self.values, self.tolerance = model, values, tolerance
+    def __init__(self, model, entry, imported, values, tolerance):
+        self.model, self.entry, self.values, self.tolerance = model, entry, values, tolerance
         #: The import, and the same one without dropout.
         self.imported = imported
         self.source = _without_dropout(imported)
@@ -132,7 +136,8 @@ class Check:
         source = self.source
         program, loss = self._program()
         with session_of(program) as session:
-            got, state = session.run(**values), session.state()
+            entry = self.entry if program is self.model else None
+            got, state = session.run(entry=entry, **values), session.state()
         reference, plain = self.reference(), self.reference(wide=False)
         gradients = own_gradients = {}
         if loss is None:
@@ -189,20 +194,17 @@ class Check:
     def _program(self):
         """The program to compare with the module, and the position of its loss, if it has one."""
         model, source = self.model, self.source
-        if source is self.imported and not isinstance(model, TrainedModel):
-            plain = model
-        else:
-            plain = _model_of(source, "check")
+        own = source is self.imported and not isinstance(model, TrainedModel)
         if model._loss is not None:
             loss, patterns = model._loss
-            plain = plain if plain._loss is not None else plain.differentiate(loss, patterns)
+            plain = model if own else _model_of(source, "check").differentiate(loss, patterns)
             return plain, steps.position_of(source, loss)
         is_trained = any(p.requires_grad for p in source.module.parameters())
         if not (source.training and is_trained and losses.can_have(source)):
-            return plain, None
-        for i, node in enumerate(source.graph.outputs):
-            if math.prod(node.shape) == 1 and node.dtype in FLOATS:
-                return plain.differentiate(i), i
+            return (model if own else _model_of(source, "check")), None
+        first = source.graph.outputs[0]
+        if math.prod(first.shape) == 1 and first.dtype in FLOATS:
+            return _model_of(source, "check").differentiate(0), 0
         return losses.with_loss(source).differentiate(losses.NAME), len(source.outputs)
 
 

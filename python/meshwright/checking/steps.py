@@ -86,7 +86,7 @@ def compare_step(check):
     """Outputs and states of one step, and parameters after it.
 
     An update may enlarge the rounding of a gradient without bound: Adam divides by its size. So a
-    parameter is right if it lies between those of gradients that are off by what is accepted of
+    parameter is right if it is between those of gradients that are off by what is accepted of
     gradients.
     """
     from . import session_of

@@ -115,7 +115,7 @@ class Reference:
 
     imported: object
     wide: bool
-    #: In evaluation mode, whatever mode the import has.
+    #: In evaluation mode, even if the import is not.
     evaluation: bool = False
     module: torch.nn.Module = field(init=False)
 

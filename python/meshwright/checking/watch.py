@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What a trace takes for fixed and may change from call to call."""
+"""Finds values that an import fixes, and that change from call to call of the module."""
 
 import datetime
 import itertools
