@@ -280,18 +280,6 @@ bool PortReader::isWidened(const Port &state) const {
          });
 }
 
-mlir::LogicalResult PortReader::readFunction(mlir::FunctionOpInterface function, Entry &entry) {
-  inputs.clear(), parameters.clear(), outputs.clear();
-  for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (failed(readArgument(function, i, entry)))
-      return failure();
-  findBatch(function, entry.inputs);
-  for (unsigned i = 0; i < function.getNumResults(); ++i)
-    if (failed(readResult(function, i, entry)))
-      return failure();
-  return mlir::success();
-}
-
 /// Finds the inputs whose dimension 0 is the batch. The ports have the global shapes, in an SPMD
 /// program too.
 static void findBatch(mlir::FunctionOpInterface function, std::vector<Port> &inputs) {
@@ -304,6 +292,18 @@ static void findBatch(mlir::FunctionOpInterface function, std::vector<Port> &inp
     rule.add(input.shape, stated[input.name]);
   for (Port &input : inputs)
     input.isBatch = rule.isBatch(input.shape, stated[input.name]);
+}
+
+mlir::LogicalResult PortReader::readFunction(mlir::FunctionOpInterface function, Entry &entry) {
+  inputs.clear(), parameters.clear(), outputs.clear();
+  for (unsigned i = 0; i < function.getNumArguments(); ++i)
+    if (failed(readArgument(function, i, entry)))
+      return failure();
+  findBatch(function, entry.inputs);
+  for (unsigned i = 0; i < function.getNumResults(); ++i)
+    if (failed(readResult(function, i, entry)))
+      return failure();
+  return mlir::success();
 }
 
 /// The names of the inputs that each run of a repeated function is given whole.

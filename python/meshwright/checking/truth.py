@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Diagnostic, Error
 from ..importer import surroundings
-from ..importer.export import _settings as settings
+from ..importer.export import settings
 from ..importer.locations import is_model_file
 from . import losses
 

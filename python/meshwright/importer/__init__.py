@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from . import surroundings
 from . import (  # noqa: F401 (they register handlers and derivatives)
     derivatives_elementwise,
     derivatives_losses,
@@ -29,6 +28,7 @@ from . import (  # noqa: F401 (they register handlers and derivatives)
     ops_trigonometric,
     ops_windows,
     random_numbers,
+    surroundings,
 )
 from .buffers import ReadBuffers
 from .convert import Convert, covers, has_handler

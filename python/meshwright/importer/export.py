@@ -28,7 +28,7 @@ from .writes import remove_writes
 
 
 @contextlib.contextmanager
-def _settings(module: torch.nn.Module, training: bool, evaluation: bool):
+def settings(module: torch.nn.Module, training: bool, evaluation: bool):
     """No caches, no fused encoder fast path, and evaluation mode unless `training` is set.
     Everything is put back.
 
@@ -152,7 +152,7 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
     """
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
-    with _settings(module, training, evaluation):
+    with settings(module, training, evaluation):
         try:
             # Regions of torch.no_grad() are only seen where gradients are on.
             with torch.set_grad_enabled(training), plain(device=device):
