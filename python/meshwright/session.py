@@ -7,7 +7,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from . import _core, arguments, state_dicts
+from . import _core, arguments, state_dict_form, state_dicts
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import flatten_by_name
@@ -118,6 +118,7 @@ class Session:
         and the optimizer. Sets all of it, or nothing after an Error. Calls without `lr` take the
         optimizer's learning rate from it. Its other numbers are compiled: other values than those of
         the model are an Error that says with which optimizer to train."""
+        saved = state_dict_form.checked(saved)
         ports = self._session.states
         values, loaded = state_dicts.from_state_dict(self._known_training(), ports, saved)
         self.set_state(values)

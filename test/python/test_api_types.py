@@ -120,3 +120,44 @@ def test_wrong_types(tmp_path, monkeypatch):
                     problems.append(f"{name}{args if args is not given else ''}{changed}: {type(error).__name__}: {error} ({pathlib.Path(where.filename).name}:{where.lineno})"[:300])
     known["Session"].close()
     assert not problems, f"{len(problems)} of {tried}:\n" + "\n".join(problems)
+
+
+def places(tree, path=()):
+    """The paths of all parts of a tree of tables and lists."""
+    yield path
+    if isinstance(tree, (dict, list, tuple)):
+        for key in tree if isinstance(tree, dict) else range(len(tree)):
+            yield from places(tree[key], (*path, key))
+
+
+def put(tree, path, value):
+    """A copy of the tree with another value at a path."""
+    if not path:
+        return value
+    kind, copied = type(tree), dict(tree) if isinstance(tree, dict) else list(tree)
+    copied[path[0]] = put(tree[path[0]], path[1:], value)
+    return kind(copied)
+
+
+def test_wrong_types_within_a_state_dict():
+    train = mw.from_torch(Loss(), (X,), training=True).train(mw.AdamW(1e-2), loss_scale="auto")
+    with train.parallelize(mesh={"dp": 1}).start() as session:
+        session.run(X)
+        saved = session.state_dict()
+        session.load_state_dict(saved)
+        for path in places(saved):
+            for wrong in WRONG:
+                try:
+                    session.load_state_dict(put(saved, path, wrong))
+                except mw.Error:
+                    pass
+                except Exception as error:
+                    raise AssertionError(f"{path} is {wrong!r}") from error
+        for path, said in (((), "the state dict is None: expected"), (("optimizer",), "'optimizer' of the state dict is None"),
+                           (("optimizer", "state", 0), "the optimizer's state of parameter 0 is None: expected arrays by name"),
+                           (("optimizer", "param_groups", 0, "lr"), "the optimizer's lr is None: expected a number"),
+                           (("model", "net.up.bias"), "'net.up.bias' of the state dict is None: expected an array")):
+            with pytest.raises(mw.Error, match=said):
+                session.load_state_dict(put(saved, path, None))
+        with pytest.raises(mw.Error, match="'scaler' has no 'scale'"):
+            session.load_state_dict(put(saved, ("scaler",), {"x": 3}))
