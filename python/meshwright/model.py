@@ -251,7 +251,7 @@ def patterns(value) -> list[str]:
     return arguments.names("parameters", value, "shell patterns of names, as in ['*.weight']")
 
 
-def from_torch(module, args=(), kwargs=None, training=False, batch_inputs=None) -> Model:
+def from_torch(module, args=(), kwargs=None, training=False, *, batch_inputs=None) -> Model:
     """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
 
     training: imports it as it is, in train mode or not, for `Model.differentiate`. Gradients end

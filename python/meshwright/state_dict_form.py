@@ -94,7 +94,7 @@ def _array(name, value):
     if is_torch(value):
         if is_meta(value):
             fail(name, value, "one with values, not on the meta device")
-        if str(value.layout) != "torch.strided" or value.is_complex():
+        if value.is_nested or str(value.layout) != "torch.strided" or value.is_complex():
             fail(name, value, "a dense array of real numbers")
     elif not (isinstance(value, np.generic) or hasattr(value, "__dlpack__")) or np.asarray(value).dtype.kind in "cOSUMm":
         fail(name, value, "an array")

@@ -104,6 +104,8 @@ def dense(value) -> Dense:
 
             value = torch.from_dlpack(value)
     if is_torch(value):
+        if value.is_nested:
+            raise Error("the tensor is nested: expected a dense one")
         names = {dtype: name for name, dtype in torch_types().items()}
         name = names.get(value.dtype, str(value.dtype).removeprefix("torch."))
         if is_meta(value):

@@ -15,7 +15,7 @@ from torch import nn
 
 WRONG = [None, 3, -1, 1.5, 10**30, float("nan"), True, "x", "", b"x", [], ["x"], [None], (1,), (3, None), {}, {"x": 3},
          {3: "x"}, {"x": None}, {"x": {"y": 3}}, {"x": object()}, object(), int, print, torch.zeros(2, 3), torch.zeros((), dtype=torch.complex64),
-         torch.zeros(2, 6, 16, device="meta"), torch.zeros(2, 6, 16).to_sparse(), np.zeros(3), np.array("x"), np.array([None]), nn.Linear(2, 3)]
+         torch.zeros(2, 6, 16, device="meta"), torch.zeros(2, 6, 16).to_sparse(), torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]), np.zeros(3), np.array("x"), np.array([None]), nn.Linear(2, 3)]
 #: Parameters of a run that name inputs of the program.
 X = torch.randn(2, 6, 16, generator=torch.Generator().manual_seed(4))
 

@@ -182,14 +182,16 @@ class Check:
     def _gradients(self, got, want, own):
         """Compares gradients by the largest entry of all. Those of the last layers come first, as the
         backward pass computes them."""
-        names = [name for name in got if name in want]
+        places = search.last_uses(self.source)
+        order = {name: i for i, name in enumerate(places)}
+        names = sorted((n for n in got if n in want), key=lambda n: order.get(n, len(order)))
         scale = compare.largest(want[name] for name in names)
-        for name in search.backward_order(self.source, names):
-            mine = max(compare.difference(own[n], want[n], scale) for n in names)
+        mine = max((compare.difference(own[n], want[n], scale) for n in names), default=0.0)
+        for name in names:
             allowed = compare.bar(compare.GRADIENT, own[name].dtype, mine, self.tolerance)
             found = compare.difference(got[name], want[name], scale)
             self.note(f"grad.{name}", found, allowed, f"the gradient of '{name}'",
-                      search.place_of_parameter(self.source, name))
+                      places.get(name, (None, None)))
 
     def _program(self):
         """The program to compare with the module, and the position of its loss, if it has one."""

@@ -38,21 +38,15 @@ def place_of_output(source, name):
     return _place(source.graph.outputs[source.outputs.index(name)])
 
 
-def place_of_parameter(source, name):
-    """The file and line of the last operation that reads a parameter."""
-    users = [node for node in source.graph.nodes()
-             if any(o.op in ("parameter", "state") and o.attrs["key"] == name for o in node.operands)]
-    return _place(users[-1]) if users else (None, None)
-
-
-def backward_order(source, names):
-    """Parameters in the order in which the backward pass comes to them."""
-    last = {}
-    for i, node in enumerate(source.graph.nodes()):
+def last_uses(source) -> dict[str, tuple]:
+    """The file and line of the last operation that reads a parameter, for each one, in the order in
+    which the backward pass comes to them."""
+    found = {}
+    for node in reversed(source.graph.nodes()):
         for operand in node.operands:
-            if operand.op == "parameter":
-                last[operand.attrs["key"]] = i
-    return sorted(names, key=lambda name: -last.get(name, -1))
+            if operand.op in ("parameter", "state"):
+                found.setdefault(operand.attrs["key"], _place(node))
+    return found
 
 
 def _place(node):

@@ -107,6 +107,7 @@ def compare_step(check):
     mine = max((compare.difference(own.gradients[n], want.gradients[n], scale) for n in names), default=0)
     floor = max((compare.GRADIENT[own.parameters[n].dtype] for n in names), default=0)
     shift = max(floor, compare.MARGIN * mine) * scale
+    places = search.last_uses(check.source)
     ways = [want.after(check, names, s) for s in (0.0, shift, -shift)]
     for name in names:
         between = torch.stack([way[name].double() for way in ways])
@@ -115,7 +116,7 @@ def compare_step(check):
         found = compare.difference(got, nearest, compare.largest([between[0]]))
         allowed = compare.bar(compare.OUTPUT, parameters[name].dtype, 0.0, check.tolerance)
         check.note(f"step.{name}", found, allowed, f"parameter '{name}' after a step",
-                   search.place_of_parameter(check.source, name))
+                   places.get(name, (None, None)))
 
 
 def compare_evaluation(check):

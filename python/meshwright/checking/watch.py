@@ -129,7 +129,7 @@ def first_change(before, after) -> Diagnostic | None:
         again = after.parameters.get(name)
         if name.startswith("constant.") and again is not None and not _equal(value, again):
             message = f"a second import of the module computes another constant, '{name}'; {why}"
-            return Diagnostic(message, "error", *search.place_of_parameter(before, name))
+            return Diagnostic(message, "error", *search.last_uses(before).get(name, (None, None)))
     return None
 
 

@@ -106,7 +106,7 @@ class ImportedProgram:
         for name, fixed, leaf in zip(self._leaves, self._fixed, leaves):
             if name is not None:
                 values[name] = leaf
-            elif type(leaf) is not type(fixed) or leaf != fixed:
+            elif type(leaf) is not type(fixed) or not (leaf == fixed or (leaf != leaf and fixed != fixed)):
                 problems.append(Diagnostic(f"an argument is {leaf!r}, but was {fixed!r} when the "
                                            "module was imported; import it again with this value"))
         if problems:
