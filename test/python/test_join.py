@@ -81,7 +81,7 @@ def test_models_that_do_not_fit(models, load):
         ({"a": mw.join({"x": prefill, "y": decode})}, "'a' has 2 entries: expected one"),
         ({"a": prefill, "sum": decode}, "'sum' is empty or names something else"),
         ({}, "there are no models"),
-        ({"a": None}, "models['a'] is a NoneType"),
+        ({"a": None}, "models['a'] is None: expected a Model"),
     ]:
         with pytest.raises(mw.Error) as raised:
             mw.join(given)
