@@ -46,9 +46,10 @@ class InputError(Error):
 
 
 class CheckFailed(Error):
-    """The plan computes something else than the program it was made from.
+    """A plan computes something else than the program it was made from, or a model something else
+    than its module.
 
-    `differences` has the largest difference of each output, relative to its largest entry.
+    `differences` has the largest difference of each value by name, relative to the largest entry.
     """
 
     def __init__(self, diagnostics, differences):

@@ -108,6 +108,16 @@ def test_steps(optimizer, microbatches):
     assert train.check(X, Y, entry="evaluate")
 
 
+def test_first_output_without_gradient():
+    class Detached(Lines):
+        def forward(self, x):
+            y = super().forward(x)
+            return y.detach().mean(), y
+
+    names = {name for name in mw.from_torch(Detached().train(), (X,), training=True).check(X)}
+    assert names == {"output.0", "output.1", "grad.a.weight", "grad.a.bias", "grad.b.weight", "grad.b.bias"}
+
+
 def test_steps_in_bfloat16():
     module, x = Lines().train().bfloat16(), X.bfloat16()
 

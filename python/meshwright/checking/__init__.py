@@ -27,6 +27,10 @@ from . import compare, losses, search, steps, watch
 from .truth import DropNothing, NotComputed, Reference
 
 
+#: How many values a failed check names.
+_SHOWN = 10
+
+
 def check(model, args, kwargs, tolerance=None, entry=None) -> dict[str, float]:
     """See `Model.check`."""
     if tolerance is not None:
@@ -82,11 +86,11 @@ class Check:
         trained = isinstance(self.model, TrainedModel)
         values = steps.chunk(self, 0) if trained else self.values
         try:
-            self.reference().outputs(values)
+            self._look(values)
         except NotComputed as error:
             # An operation of PyTorch's may have no f64.
-            self.reference(wide=False).outputs(values)
             self.wide = False
+            self._look(values)
             warnings.warn(
                 f"{error}; the check takes its results in the module's own types for right",
                 MeshwrightWarning,
@@ -97,8 +101,15 @@ class Check:
             steps.compare_step(self)
             steps.compare_evaluation(self)
         if self.problems:
-            raise CheckFailed(self.problems, self.differences)
+            shown, hidden = self.problems[:_SHOWN], self.problems[_SHOWN:]
+            more = [Diagnostic(f"{len(hidden)} more values differ", "note")] if hidden else []
+            raise CheckFailed(shown + more, self.differences)
         return self.differences
+
+    def _look(self, values):
+        """Runs the module, to see whether it runs and which outputs have gradients."""
+        outputs = self.reference().outputs(values, grad=self.source.training)
+        self.has_gradient = [o.requires_grad for o in outputs]
 
     def reference(self, wide=None, evaluation=False) -> Reference:
         return Reference(self.source, self.wide if wide is None else wide, evaluation)
@@ -201,11 +212,10 @@ class Check:
             loss, patterns = model._loss
             plain = model if own else _model_of(source, "check").differentiate(loss, patterns)
             return plain, steps.position_of(source, loss)
-        is_trained = any(p.requires_grad for p in source.module.parameters())
-        if not (source.training and is_trained and losses.can_have(source)):
+        if not any(self.has_gradient) or not losses.can_have(source):
             return (model if own else _model_of(source, "check")), None
         first = source.graph.outputs[0]
-        if math.prod(first.shape) == 1 and first.dtype in FLOATS:
+        if math.prod(first.shape) == 1 and first.dtype in FLOATS and self.has_gradient[0]:
             return _model_of(source, "check").differentiate(0), 0
         return losses.with_loss(source).differentiate(losses.NAME), len(source.outputs)
 
