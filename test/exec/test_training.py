@@ -142,7 +142,7 @@ def test_gradients_are_sent_once_a_step(mesh, shard):
 
 def test_microbatches_that_are_refused():
     model = mw.from_torch(Net(), (), batches(1)[0], training=True)
-    for count, words in ((0, "microbatches is 0"), (1.5, "microbatches is 1.5"), (4, "an input has 6 rows")):
+    for count, words in ((0, "microbatches is 0"), (1.5, "microbatches is 1.5"), (4, "input 'ids' has 6 rows")):
         with pytest.raises(mw.Error, match=words):
             model.train(mw.SGD(), microbatches=count)
     with pytest.raises(mw.Error, match="comes from no PyTorch module"):

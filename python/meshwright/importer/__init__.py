@@ -235,7 +235,7 @@ def _chunk(args, kwargs, leaves, count, names):
         if value.shape[0] % count:
             problems.append(Diagnostic(
                 f"microbatches is {count}, and input '{name}' has {value.shape[0]} rows: expected a "
-                "number that divides them, or other batch_inputs of from_torch"))
+                "number that divides them"))
         values[i] = value[: value.shape[0] // count]
     if problems:
         raise ImportFailed(problems[:1])
