@@ -18,7 +18,6 @@ from .arguments import fail, instance
 from .errors import Error
 from .tensors import is_meta, is_torch
 
-
 #: Keys of a group that cannot be None.
 _NUMBERS = ("lr", "betas", "eps", "weight_decay", "momentum")
 

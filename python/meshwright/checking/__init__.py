@@ -26,7 +26,6 @@ from ..training import TrainedModel
 from . import compare, losses, search, steps, watch
 from .truth import DropNothing, NotComputed, Reference
 
-
 #: How many values a failed check names.
 _SHOWN = 10
 
