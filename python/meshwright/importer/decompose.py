@@ -40,7 +40,8 @@ def kept_whole():
 
 
 def _grid_sampler(x, grid, mode=0, padding=0, corners=False):
-    """PyTorch's composition. At the border and beyond, which pads the image, linear interpolation has no gradient."""
+    """PyTorch's composition. Where the border pads the image, linear interpolation has no gradient
+    at the border and beyond."""
     def inside(coordinates, size):
         # The place of PyTorch's composition, in elements.
         place = coordinates * ((size - 1) / 2 if corners else size / 2) + (size - 1) / 2
@@ -49,7 +50,8 @@ def _grid_sampler(x, grid, mode=0, padding=0, corners=False):
 
     if padding == 1 and mode == 0:
         grid = torch.stack([inside(grid[..., n], x.shape[-1 - n]) for n in (0, 1)], -1)
-    return decomposition_table[torch.ops.aten.grid_sampler_2d.default](x, grid, mode, padding, corners)
+    composition = decomposition_table[torch.ops.aten.grid_sampler_2d.default]
+    return composition(x, grid, mode, padding, corners)
 
 
 #: Compositions whose pieces have the derivative of the operation where PyTorch's have not.

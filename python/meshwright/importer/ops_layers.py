@@ -351,7 +351,8 @@ def distances(c, a, b, order, mode=None):
     b = c.build.reshape(b, (*b.shape[:-2], 1, *b.shape[-2:]))
     apart = wide(c, c.build.binary("sub", a, b))
     result = norm_of(c, apart, order, [-1], False)
-    return with_derivative(c, result, "cdist.largest", (apart,), {}) if order == math.inf else result
+    return result if order != math.inf else \
+        with_derivative(c, result, "cdist.largest", (apart,), {})
 
 
 @derivative("cdist.largest")

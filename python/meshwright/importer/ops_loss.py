@@ -128,7 +128,8 @@ def multi_margin_loss(c, x, labels, power=1, margin=1, weight=None, reduction=_M
     if power == 2:
         loss = c.build.binary("mul", loss, loss)
     if weight is not None:
-        weight = c.build.gather(c.build.cast(weight, y.dtype), c.build.reshape(labels, labels.shape[:1]), 0)
+        own = c.build.reshape(labels, labels.shape[:1])
+        weight = c.build.gather(c.build.cast(weight, y.dtype), own, 0)
         loss = c.build.binary("mul", loss, c.build.reshape(weight, labels.shape))
     loss = c.build.reduce("mean", loss, [1], False)
     return _combine(c, c.build.reshape(loss, x.shape[:-1]), None, reduction)

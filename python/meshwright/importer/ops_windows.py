@@ -24,7 +24,8 @@ def _every(value, spatial: int) -> list[int]:
 
 
 def _filled(build, x: Node, dim: int, count: int, value) -> Node:
-    return build.broadcast(build.scalar(value, x.dtype), x.shape[:dim] + (count,) + x.shape[dim + 1:])
+    return build.broadcast(build.scalar(value, x.dtype),
+                           x.shape[:dim] + (count,) + x.shape[dim + 1:])
 
 
 def padded(build, x: Node, dim: int, before: int, after: int, value=0) -> Node:
@@ -208,7 +209,8 @@ def max_pool(c, x, kernel, stride=(), padding=0, dilation=1, ceil_mode=False):
     else:
         least = -math.inf if x.dtype in FLOATS else torch.iinfo(TORCH_DTYPES[x.dtype]).min
         result = _combined(c, x, "maximum", least, kernel, stride, padding, dilation)
-    return with_derivative(c, result, "max_pool.windows", (x, kernel, stride, padding, dilation), {})
+    windows = (x, kernel, stride, padding, dilation)
+    return with_derivative(c, result, "max_pool.windows", windows, {})
 
 
 @derivative("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices")
