@@ -38,8 +38,8 @@ static Value ofNeg(Writer &w, Value dy, Value, Value) { return w.neg(dy); }
 /// The cotangent times the sign: NaN where an infinite one meets zero.
 static Value ofAbs(Writer &w, Value dy, Value x, Value) {
   Type element = Writer::elementOf(x);
-  Value right = w.select(w.compare(CompareKind::Gt, x, 0), w.number(1, element), w.number(0, element));
-  return w.mul(dy, w.select(w.compare(CompareKind::Lt, x, 0), w.number(-1, element), right));
+  Value one = w.number(1, element), sign = w.keepWhere(w.compare(CompareKind::Gt, x, 0), one);
+  return w.mul(dy, w.select(w.compare(CompareKind::Lt, x, 0), w.number(-1, element), sign));
 }
 
 static Value ofExp(Writer &w, Value dy, Value, Value y) { return w.mul(dy, y); }

@@ -40,7 +40,7 @@ def rule_of(name: str) -> Callable | None:
 
 
 class Differential:
-    """The differentials of the arguments of an operation. It has the operation's name and result."""
+    """The differentials of the arguments of an operation, with its name and its result."""
 
     def __init__(self, name: str, result: Formula):
         self.name, self.result = name, result

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Derivatives of elementwise operations whose parts have others (derivatives.py).
 
-Conditions say what they say in PyTorch's code for one number, also for NaN: `~(x <= 0)` holds for NaN,
-`x > 0` does not.
+Conditions say what they say in PyTorch's code for one number, also for NaN: `~(x <= 0)` holds for
+NaN, `x > 0` does not.
 """
 import math
 import struct
@@ -233,7 +233,8 @@ def sinc(d, x):
     wide = x.cast("f64")
     angle = wide * math.pi
     square = angle * angle
-    series = angle * (square / 10 - 1 - square * square / 280 + square * square * square / 15120) / 3
+    series = square / 10 - 1 - square * square / 280 + square * square * square / 15120
+    series = angle * series / 3
     slope = where(absolute(wide) < 0.05, series * math.pi,
                   (angle * cos(angle) - sin(angle)) / (wide * angle))
     return d(x) * slope.cast(x.node.dtype)

@@ -66,7 +66,8 @@ def atan2(c, y, x):
     # Of two infinities.
     is_diagonal = b.compare("eq", small, number(math.inf))
     angle = _atan(c, b.select(is_diagonal, number(1), ratio))
-    angle = b.select(b.compare("gt", up, across), b.binary("sub", number(math.pi / 2), angle), angle)
+    rest = b.binary("sub", number(math.pi / 2), angle)
+    angle = b.select(b.compare("gt", up, across), rest, angle)
     angle = b.select(signbit(c, x), b.binary("sub", number(math.pi), angle), angle)
     return b.select(signbit(c, y), b.unary("neg", angle), angle)
 
@@ -103,8 +104,9 @@ def asinh(c, x):
     if name == "cosh":
         root = b.unary("sqrt", b.binary("sub", square, one))
         # Of a large negative number the sum would be 0.
-        total = b.select(b.compare("lt", x, one), b.scalar(math.nan, "f64"), b.binary("add", x, root))
-        return b.select(is_large, large, b.unary("log", total))
+        total = b.unary("log", b.binary("add", x, root))
+        total = b.select(b.compare("lt", x, one), b.scalar(math.nan, "f64"), total)
+        return b.select(is_large, large, total)
     root = b.unary("sqrt", b.binary("add", square, one))
     # |x| + (sqrt(1 + x^2) - 1), without the difference
     result = log1p(c, b.binary("add", size, b.binary("div", square, b.binary("add", root, one))))
