@@ -1,7 +1,8 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Gradients of modules whose layouts are unusual, against autograd in f64: elements of flat tensors,
-heads that the ranks do not divide under one bias, and a parameter of one row."""
+"""Gradients of modules whose layouts are unusual, against autograd in f64: elements of flat
+tensors, heads that the ranks do not divide under one bias, a parameter of one row, and one token
+of one row of the batch on each rank."""
 
 import copy
 
@@ -9,6 +10,7 @@ import meshwright as mw
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers as tf
 from torch import nn
 
 MESHES = {
@@ -54,7 +56,8 @@ class Biased(nn.Module):
         self.bias = nn.Parameter(torch.randn(shape))
 
     def forward(self, x):
-        q, k, v = (p(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        q, k, v = (p(x).unflatten(-1, (-1, self.size)).transpose(1, 2)
+                   for p in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias, enable_gqa=True)
         return (x + self.o(y.transpose(1, 2).flatten(2))).sin().square().mean()
 
@@ -80,7 +83,8 @@ def test_elements_of_a_flat_tensor(pick, mesh):
 
 
 @pytest.mark.parametrize("mesh", [{"tp": 2}, {"tp": 4}, {"dp": 2, "tp": 2}], ids=str)
-@pytest.mark.parametrize("shape", [(5, 5), (2, 1, 5, 5), (2, 1, 1, 5), (1, 6, 5, 5), (1, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(5, 5), (2, 1, 5, 5), (2, 1, 1, 5), (1, 6, 5, 5), (1, 1, 1, 1)], ids=str)
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_heads_that_share_a_bias(groups, shape, mesh):
     torch.manual_seed(1)
@@ -98,3 +102,23 @@ def test_a_rule_that_shards_one_row(mesh):
     torch.testing.assert_close(got, net(x))
     noted = [d for d in plan.report(format="json")["decisions"] if d["pass"] == "annotate-rules"]
     assert len(noted) == 2 and "which has size 1" in noted[0]["message"]
+
+
+@pytest.mark.parametrize("mesh", [{"dp": 4, "tp": 2}, {"dp": 4}, {"dp": 2, "tp": 4}], ids=str)
+def test_one_token_a_rank(mesh):
+    """Every local size but those of features is 1, in an encoder and a decoder."""
+    torch.manual_seed(1)
+    net = tf.T5ForConditionalGeneration(tf.T5Config(
+        d_model=24, d_kv=4, d_ff=40, num_layers=2, num_heads=6, vocab_size=53, use_cache=False,
+        decoder_start_token_id=0, dropout_rate=0.0, feed_forward_proj="gated-gelu")).train()
+    batch = mesh["dp"]
+    draw = lambda: torch.randint(3, 50, (batch, 1))
+    inputs = dict(input_ids=draw(), labels=draw(),
+                  attention_mask=torch.ones(batch, 1, dtype=torch.long))
+    model = mw.from_torch(net, (), inputs, training=True).differentiate(loss="loss")
+    got = dict(zip(model.outputs, model.parallelize(mesh=mesh).run(**inputs), strict=True))
+    net(**inputs).loss.backward()
+    largest = max(p.grad.abs().max() for p in net.parameters() if p.grad is not None)
+    for name, parameter in net.named_parameters():
+        if f"grad.{name}" in got and parameter.grad is not None:
+            assert (got[f"grad.{name}"] - parameter.grad).abs().max() <= 2e-6 * largest, name
