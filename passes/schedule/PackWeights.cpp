@@ -20,7 +20,7 @@ namespace meshwright {
 using namespace mlir;
 using namespace meshwright;
 
-/// A weight without the waits of its readers. A parameter is packed at load, whatever they wait for.
+/// A weight without the waits of its readers. A parameter is packed at load and waits for nothing.
 static Value skipWaits(OpBuilder &builder, Value weight) {
   Operation *view = weight.getDefiningOp();
   if (!view)

@@ -76,7 +76,7 @@ func.func @parts_of_a_parameter(%x: tensor<4x8xf32> {nn.input = "x"},
 
 // -----
 
-// A weight is packed at load, whatever its readers wait for. They wait by the packed weight.
+// A weight is packed at load and waits for nothing. Its readers wait by the packed weight.
 // CHECK-LABEL: func.func @waits
 // CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32>
 // CHECK-NEXT: %[[P:.*]] = rt.prepare %[[W]] <k = 8, n = 16
