@@ -437,30 +437,6 @@ FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &shard
   return reshard(value, {whole->second, replicated, {}}, sharding, op->getLoc());
 }
 
-/// Adds the operand that states the first row of a table whose rows are sharded. Returns false if
-/// they are not.
-bool Partitioner::addTableOffset(Operation *op, const Assignment &assignment, ArrayRef<Type> types,
-                                 SmallVectorImpl<Value> &operands) {
-  auto lookup = dyn_cast<LookupOpInterface>(op);
-  if (!lookup || !lookup.takesOffset())
-    return false;
-  const FactorRule &rule = factors.getFactors(op).rule;
-  std::optional<unsigned> table = lookup.getTableOperand();
-  int64_t dim = lookup.getTableDim();
-  AxisList axes;
-  for (int factor : table ? rule.operands[*table][dim] : rule.results[0][dim])
-    for (const AxisList &leaf : assignment[factor])
-      axes.append(leaf.begin(), leaf.end());
-  if (axes.empty())
-    return false;
-  Type local = table ? operands[*table].getType() : types[0];
-  operands.push_back(AxisIndexOp::create(
-      builder, op->getLoc(), RankedTensorType::get({}, builder.getI64Type()),
-      getAxesAttr(builder.getContext(), axes, mesh),
-      builder.getI64IntegerAttr(cast<RankedTensorType>(local).getDimSize(dim))));
-  return true;
-}
-
 LogicalResult Partitioner::partition(Operation *op) {
   Value result = op->getResult(0);
   if (op->getNumOperands() == 0) {
@@ -523,10 +499,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   }
   bool isPartOfTable = addTableOffset(op, assignment, types, operands);
   Operation *local = emit(op, operands, types);
-  if (isa<nn::AttentionGradOp>(op) &&
-      llvm::any_of(assignment[rule.operands[1][2].front()],
-                   [](const AxisList &axes) { return !axes.empty(); }))
-    local->removeAttr(nn::NnDialect::kWholeKeysAttr);
+  keepWholeKeys(op, local, assignment);
   stateEqual(op, local, assignment);
   if (isPartOfTable)
     if (std::optional<int64_t> rows = nn::getTableRows(cast<LookupOpInterface>(op)))

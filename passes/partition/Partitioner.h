@@ -208,6 +208,7 @@ private:
   void stateGathered(mlir::Value global, const Local &from, const ValueSharding &to,
                      mlir::Operation *before);
 
+  void keepWholeKeys(mlir::Operation *op, mlir::Operation *local, const Assignment &assignment);
   bool addTableOffset(mlir::Operation *op, const Assignment &assignment,
                       mlir::ArrayRef<mlir::Type> types,
                       mlir::SmallVectorImpl<mlir::Value> &operands);
