@@ -25,9 +25,10 @@ mlir::LogicalResult report(const TransferContext &context, const llvm::Twine &me
                            int operand = -1);
 
 /// Merges two lists of factors of one dimension into `a`, and refines both. Returns false if
-/// they contradict each other. With `broadcasts`, a single element of true size 1 stretches.
+/// they contradict each other. With `broadcasts`, a single element of true size 1 stretches. With
+/// `groups`, one element may also stand for those of several ranks, as a key head does.
 bool mergePieces(Pieces &a, mlir::ArrayRef<dist::LayoutFactor> b, dist::MeshAttr mesh,
-                 bool broadcasts = false);
+                 bool broadcasts = false, bool groups = false);
 
 /// An unsharded, unpadded factor.
 dist::LayoutFactor makeFactor(int64_t size, bool uniform = false);

@@ -152,7 +152,7 @@ static bool alignJoined(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh) {
 }
 
 bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh,
-                                  bool broadcasts) {
+                                  bool broadcasts, bool groups) {
   if (broadcasts) {
     // One of equal elements beside the only element of a dimension is the only one, too. It is no
     // row of each rank without an operand or a statement that says so.
@@ -166,9 +166,9 @@ bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr 
         a.assign(b.begin(), b.end());
       return true;
     }
-    if (stretches(b, a))
+    if (groups && stretches(b, a))
       return true;
-    if (stretches(a, b)) {
+    if (groups && stretches(a, b)) {
       a.assign(b.begin(), b.end());
       return true;
     }

@@ -62,8 +62,10 @@ LogicalResult RuleTransfer::unify(int factor, ArrayRef<LayoutFactor> list, unsig
     owners[factor] = operand;
     return success();
   }
-  if (!mergePieces(pieces[factor], list, mesh,
-                   cast<ShardingRuleOpInterface>(op).mayBroadcast(operand, dim)))
+  bool broadcasts = cast<ShardingRuleOpInterface>(op).mayBroadcast(operand, dim);
+  // An elementwise op has no groups: two elements do not broadcast against four.
+  bool groups = broadcasts && !op->hasTrait<Elementwise>();
+  if (!mergePieces(pieces[factor], list, mesh, broadcasts, groups))
     return mismatch(factor, list, operand, dim);
   // An equal element could be a chunk of several, until another operand shows that it is all.
   auto isAll = [](const LayoutFactor &piece) { return piece.padded == 1 && !piece.uniform; };

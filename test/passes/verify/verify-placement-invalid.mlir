@@ -855,3 +855,18 @@ func.func @groups_of_padded_elements(
   %r = nn.add %x, %y : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
   return %r : tensor<1xf32>
 }
+
+// -----
+
+// Two elements do not broadcast against four.
+dist.mesh @mesh = <["a"=2, "b"=2]>
+func.func @groups_of_an_elementwise_op(
+    %x: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a"}]>, dist.global = tensor<2xf32>},
+    // expected-note@below {{operand 1 is from here}}
+    %y: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>})
+    -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{dimension 0 of operand 1 has layout [{"a", "b"}] of true size 4, expected [{"a"}] of 2 as in operand 0}}
+  %r = nn.add %x, %y : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
+  return %r : tensor<1xf32>
+}
