@@ -7,7 +7,6 @@
 
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 
-#include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 
@@ -77,18 +76,6 @@ Padding layout_transfer::overallState(const Layout &layout) {
         ++padded;
       }
   return padded > 1 ? padding::meet(state, layout.corner) : state;
-}
-
-void layout_transfer::mapEvents(Layout &layout, function_ref<uint32_t(uint32_t)> map) {
-  auto apply = [&](Padding &state) {
-    if (state.cause)
-      state.cause = map(state.cause);
-  };
-  apply(layout.data);
-  apply(layout.corner);
-  for (DimLayout &dim : layout.dims)
-    for (LayoutFactor &factor : dim.factors)
-      apply(factor.padding);
 }
 
 AxisList layout_transfer::makeSet(ArrayRef<Axis> axes, MeshAttr mesh) {
@@ -284,29 +271,6 @@ static LogicalResult checkIndexed(const TransferContext &context, unsigned opera
   return success();
 }
 
-/// An event of the rows that a slice takes. Row i of the result is another row of the operand.
-static uint32_t sliceEvent(nn::SliceOp op, uint32_t cause) {
-  padding::EventTable &events = padding::EventTable::getCurrent();
-  ArrayRef<int64_t> from = op.getInput().getType().getShape();
-  ArrayRef<int64_t> to = op.getResult().getType().getShape();
-  SmallVector<int64_t> numbers;
-  for (unsigned d = 0; d < from.size(); ++d)
-    if (from[d] != to[d] && events.dependsOn(cause, d))
-      numbers.append({int64_t(d), to[d], op.getStarts()[d], op.getStrides()[d]});
-  if (numbers.empty())
-    return cause;
-  return events.derive(cause, "slice", numbers, from.size(),
-                       [&](unsigned d) { return events.dependsOn(cause, d); });
-}
-
-/// An event of the rows that an operand of a concatenation becomes, from row `begin` on.
-static uint32_t placeEvent(uint32_t cause, unsigned dim, int64_t begin, unsigned rank) {
-  padding::EventTable &events = padding::EventTable::getCurrent();
-  return events.derive(cause, "place", {int64_t(dim), begin}, rank, [&](unsigned d) {
-    return d == dim || events.dependsOn(cause, d);
-  });
-}
-
 static MaybeLayouts transferSlice(const TransferContext &context) {
   auto op = cast<nn::SliceOp>(context.op);
   Layout layout = *context.operands[0];
@@ -340,33 +304,6 @@ static MaybeLayouts transferSlice(const TransferContext &context) {
   mapEvents(layout, [&](uint32_t cause) { return sliceEvent(op, cause); });
   canonicalize(layout, context.mesh);
   return ResultLayouts{std::move(layout)};
-}
-
-/// The layouts of the operands of a concatenation, with their events at the rows that they become.
-/// An event that all operands have, and which is the same at each of their rows, stays.
-static SmallVector<Layout, 4> placeOperands(ArrayRef<const Layout *> operands, unsigned dim) {
-  auto getCauses = [](Layout layout) {
-    SmallVector<uint32_t> causes;
-    mapEvents(layout, [&](uint32_t cause) { return causes.emplace_back(cause | 1), cause; });
-    return causes;
-  };
-  SmallVector<uint32_t> first = getCauses(*operands[0]);
-  bool isSame = llvm::none_of(first, [&](uint32_t cause) {
-    return padding::EventTable::getCurrent().dependsOn(cause, dim);
-  });
-  for (const Layout *operand : operands)
-    isSame &= getCauses(*operand) == first;
-  SmallVector<Layout, 4> placed;
-  int64_t begin = 0;
-  for (const Layout *operand : operands) {
-    Layout &own = placed.emplace_back(*operand);
-    if (!isSame)
-      mapEvents(own, [&](uint32_t cause) {
-        return placeEvent(cause, dim, begin, own.getRank());
-      });
-    begin += own.dims[dim].getLocalSize();
-  }
-  return placed;
 }
 
 static MaybeLayouts transferConcat(const TransferContext &context) {

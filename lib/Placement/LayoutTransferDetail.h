@@ -15,6 +15,10 @@
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/Splat.h"
 
+namespace meshwright::nn {
+class SliceOp;
+} // namespace meshwright::nn
+
 namespace meshwright::layout_transfer {
 
 using Pieces = mlir::SmallVector<dist::LayoutFactor, 1>;
@@ -59,6 +63,12 @@ int countPadded(const dist::Layout &layout);
 padding::Padding overallState(const dist::Layout &layout);
 /// Maps the events that conditions of the value's padding name.
 void mapEvents(dist::Layout &layout, mlir::function_ref<uint32_t(uint32_t)> map);
+/// An event of the rows that a slice takes. Row i of the result is another row of the operand.
+uint32_t sliceEvent(nn::SliceOp op, uint32_t cause);
+/// The layouts of the operands of a concatenation, with their events at the rows that they become.
+/// An event that all operands have, and which is the same at each of their rows, stays.
+llvm::SmallVector<dist::Layout, 4> placeOperands(mlir::ArrayRef<const dist::Layout *> operands,
+                                                 unsigned dim);
 
 /// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
 /// result. A slice does not: it may take parts of several blocks.
