@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Reshard/TokenSharding.h"
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 
 #include "llvm/Support/MathExtras.h"
@@ -222,17 +223,39 @@ struct TokenView {
 };
 } // namespace
 
+/// A slice of equal elements shows how many chunks there are, but not whether the elements before it
+/// were all of their dimension.
+void TokenSharding::stateTokens(Operation *slice, Value whole, const TokenDim &token, Value beside,
+                                int64_t besideDim) const {
+  const Layout *own = placement.lookup(whole), *other = placement.lookup(beside);
+  if (!own || !other || !llvm::all_of(own->dims[token.dim].factors,
+                                      [](const LayoutFactor &factor) { return factor.uniform; }))
+    return;
+  const DimLayout &shown = other->dims[besideDim];
+  if (!shown.isSharded() || shown.getLocalSize() != own->dims[token.dim].getLocalSize() ||
+      llvm::any_of(shown.factors, [](const LayoutFactor &factor) { return factor.uniform; }))
+    return;
+  Layout layout = *own;
+  layout.dims[token.dim] = shown;
+  llvm::SmallBitVector dims(layout.getRank());
+  dims.set(token.dim);
+  stateLayout(slice, 0, layout, dims,
+              getSpmdMeshSymbol(slice->getParentOfType<func::FuncOp>()), mesh);
+}
+
 Value TokenSharding::slice(OpBuilder &builder, Location location, Value whole,
-                           const TokenDim &token) const {
+                           const TokenDim &token, Value beside, int64_t besideDim) const {
   RankedTensorType type = getType(whole);
   TokenView view(token, placement.lookup(whole));
   Value value = reshape(builder, location, whole, view.getShape(type, token, token.size),
                         view.hasOneElement(token));
   Type shard = type.clone(view.getShape(type, token, token.getChunk()));
-  value = dist::SliceOp::create(builder, location, TypeRange(shard), value,
-                                getAxesAttr(builder.getContext(), token.axes, mesh),
-                                builder.getDenseI64ArrayAttr(view.getDim(token)))
-              .getResult(0);
+  auto slice = dist::SliceOp::create(builder, location, TypeRange(shard), value,
+                                     getAxesAttr(builder.getContext(), token.axes, mesh),
+                                     builder.getDenseI64ArrayAttr(view.getDim(token)));
+  if (value == whole)
+    stateTokens(slice, whole, token, beside, besideDim);
+  value = slice.getResult(0);
   int64_t size = token.outer * token.getChunk() * token.inner;
   return reshape(builder, location, value, withDim(type, token.dim, size).getShape(),
                  view.hasOneElement(token));

@@ -80,9 +80,10 @@ public:
   /// Writes `op` on shards.
   mlir::Operation *runOnShard(mlir::OpBuilder &builder, mlir::Operation *op, const TokenOp &how,
                               mlir::ValueRange operands) const;
-  /// Writes a rank's shard of `whole`.
+  /// Writes a rank's shard of `whole`. If its tokens are equal elements, the slice states that they
+  /// have the layout that dimension `besideDim` of `beside` has, an operand of the same op.
   mlir::Value slice(mlir::OpBuilder &builder, mlir::Location location, mlir::Value whole,
-                    const TokenDim &token) const;
+                    const TokenDim &token, mlir::Value beside, int64_t besideDim) const;
   /// Writes the gathered value of `shard`. It replaces `whole`, which the analysis knows.
   mlir::Value gather(mlir::OpBuilder &builder, mlir::Value whole, mlir::Value shard,
                      const TokenDim &token) const;
@@ -95,6 +96,9 @@ public:
   const CostModel &getModel() const { return model; }
 
 private:
+  void stateTokens(mlir::Operation *slice, mlir::Value whole, const TokenDim &token,
+                   mlir::Value beside, int64_t besideDim) const;
+
   const PlacementAnalysis &placement;
   const CostModel &model;
   dist::MeshAttr mesh;

@@ -50,7 +50,8 @@ public:
 private:
   void visit(Operation *op);
   bool runsOnShard(Operation *op, const TokenOp &how) const;
-  Value getShard(OpBuilder &builder, Operation *op, Value value, const TokenDim &token);
+  Value getShard(OpBuilder &builder, Operation *op, Value value, const TokenDim &token,
+                 unsigned source, const TokenDim &sourceToken);
   void report();
 
   func::FuncOp func;
@@ -105,13 +106,16 @@ bool Sinker::runsOnShard(Operation *op, const TokenOp &how) const {
   return false;
 }
 
-Value Sinker::getShard(OpBuilder &builder, Operation *op, Value value, const TokenDim &token) {
+/// The shard of an operand of `op`, beside operand `source`, whose shard is known.
+Value Sinker::getShard(OpBuilder &builder, Operation *op, Value value, const TokenDim &token,
+                       unsigned source, const TokenDim &sourceToken) {
   if (Value shard = shards.lookup(value))
     return shard;
   for (auto &[known, slice] : slices[value])
     if (known == token)
       return slice;
-  Value slice = sharding.slice(builder, op->getLoc(), value, token);
+  Value slice = sharding.slice(builder, op->getLoc(), value, token, op->getOperand(source),
+                               sourceToken.dim);
   slices[value].push_back({token, slice});
   return slice;
 }
@@ -126,12 +130,13 @@ void Sinker::visit(Operation *op) {
   const TokenOp *how = plan.lookup(op);
   if (!how)
     return;
-  Value source;
+  std::optional<unsigned> first;
   for (auto [i, operand] : llvm::enumerate(op->getOperands()))
-    if (how->operands[i] && shards.contains(operand) && !source)
-      source = operand;
-  if (!source)
+    if (how->operands[i] && shards.contains(operand) && !first)
+      first = i;
+  if (!first)
     return;
+  Value source = op->getOperand(*first);
   // Copies, as insertions below move the entries of the maps.
   Value seed = origin.lookup(source), shard = shards.lookup(source);
   bool pads = isa<PadOp>(op);
@@ -158,7 +163,7 @@ void Sinker::visit(Operation *op) {
     SmallVector<Value> operands(op->getOperands());
     for (auto [i, operand] : llvm::enumerate(operands))
       if (how->operands[i])
-        operand = getShard(builder, op, operand, *how->operands[i]);
+        operand = getShard(builder, op, operand, *how->operands[i], *first, *how->operands[*first]);
     Operation *sharded = sharding.runOnShard(builder, op, *how, operands);
     for (auto [result, own] : llvm::zip_equal(op->getResults(), sharded->getResults()))
       shards[result] = own;

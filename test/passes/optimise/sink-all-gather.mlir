@@ -333,3 +333,26 @@ func.func @one_half_a_rank(%x: tensor<1x2xf32> {dist.sharding = #dist.sharding<@
   %4 = nn.reshape %3 : (tensor<1x1x5xf32>) -> tensor<5xf32>
   return %4 : tensor<5xf32>
 }
+
+// -----
+
+// Rows that are all equal do not show how many there are on the other ranks. The slice states it as the
+// gathered operand shows it.
+// CHECK-LABEL: func.func @slice_of_equal_rows
+// CHECK: %[[EQUAL:.*]] = nn.linear
+// CHECK: %[[OWN:.*]] = dist.slice %[[EQUAL]] {{.*}}dist.operands = [#dist.sharding<@mesh, [(4 pad 6{"dp"}), {?}]>]
+// CHECK: nn.add %arg0, %[[OWN]]
+dist.mesh @mesh = <["dp"=2, "tp"=3]>
+func.func @slice_of_equal_rows(
+    %x: tensor<1x10xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<4x10xf32>},
+    %w: tensor<10x10xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<10x10xf32>})
+    -> (tensor<1x10xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<4x10xf32>})
+    attributes {dist.spmd = @mesh} {
+  %whole = dist.all_gather %x axes ["tp"] dims [0] : (tensor<1x10xf32>) -> tensor<3x10xf32>
+  %c = nn.constant dense<1.0> : tensor<3x10xf32>
+  %y = nn.linear %c, %w : (tensor<3x10xf32>, tensor<10x10xf32>) -> tensor<3x10xf32>
+  %a = nn.add %whole, %y : (tensor<3x10xf32>, tensor<3x10xf32>) -> tensor<3x10xf32>
+  %t = nn.tanh %a : tensor<3x10xf32>
+  %s = dist.slice %t axes ["tp"] dims [0] : (tensor<3x10xf32>) -> tensor<1x10xf32>
+  return %s : tensor<1x10xf32>
+}
