@@ -41,12 +41,12 @@ def text(name, value, expected="text", error=Error) -> str:
     return instance(name, value, str, expected, error)
 
 
-def path(name, value, error=Error) -> str:
+def path(name, value, error=Error, expected="a path") -> str:
     """A path, as text."""
-    instance(name, value, (str, bytes, os.PathLike), "a path", error)
+    instance(name, value, (str, bytes, os.PathLike), expected, error)
     found = os.fsdecode(value)
     if not found or "\0" in found:
-        fail(name, value, "a path", error)
+        fail(name, value, expected, error)
     return found
 
 

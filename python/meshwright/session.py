@@ -233,7 +233,8 @@ def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
     options.backend = arguments.text("backend", backend, "the name of a backend")
     options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
     options.timeout = arguments.positive("timeout", timeout, Real)
-    options.state = "" if state is None else arguments.path("state", state)
+    saved = "a folder that a session saved to"
+    options.state = "" if state is None else arguments.path("state", state, expected=saved)
     options.recover = arguments.flag("recover", recover)
     options.graphs = arguments.text("graphs", graphs, '"on", "off" or "auto"')
     return options

@@ -80,7 +80,8 @@ def _group(given):
             instance(name, value, (tuple, list), "two numbers")
             group[key] = tuple(v if isinstance(v, str) else _number(name, v) for v in value)
         else:
-            group[key] = _number(name, value)
+            expected = "a finite number from 0 on" if key == "lr" else "a number"
+            group[key] = _number(name, value, expected)
     return group
 
 
@@ -99,13 +100,13 @@ def _array(name, value):
         fail(name, value, "an array")
 
 
-def _number(name, value):
+def _number(name, value, expected="a number"):
     """A number or a flag of Python."""
     if is_torch(value) or isinstance(value, (np.ndarray, np.generic)):
         _array(name, value)
         if math.prod(value.shape) != 1:
-            fail(name, value, "a number")
+            fail(name, value, expected)
         value = value.item()
     if not isinstance(value, Real) or not -(2.0**63) <= value < 2.0**63:
-        fail(name, value, "a number")
+        fail(name, value, expected)
     return value

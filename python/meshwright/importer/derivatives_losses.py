@@ -41,6 +41,12 @@ def binary_cross_entropy_with_logits(d, x, y, weight=None, pos_weight=None, redu
     return _reduced(_weighted(loss, weight), reduction)
 
 
+@derivative("mse_loss")
+def mse_loss(d, x, y, reduction=_MEAN):
+    """Infinite where twice the difference is, as in PyTorch."""
+    return _reduced((d(x) - d(y)) * ((x - y) * 2), reduction)
+
+
 @derivative("smooth_l1_loss")
 def smooth_l1_loss(d, x, y, reduction=_MEAN, beta=1.0):
     rest = x - y
