@@ -58,11 +58,12 @@ void Partitioner::noteEqualElements(Operation *op) {
   llvm::SmallBitVector equal = getEqualFactors(op);
   if (equal.none())
     return;
+  // A reshape may merge equal elements with others, as groups of tokens that are alike with the tokens
+  // of a group. The statement of a layout that other elements show, too, is true.
   const FactorRule &rule = factors.getFactors(op).rule;
   for (auto [result, dims] : llvm::zip_equal(op->getResults(), rule.results))
     note(result, [&, dims = &dims](unsigned d) {
-      return !(*dims)[d].empty() &&
-             llvm::all_of((*dims)[d], [&](int factor) { return equal.test(factor); });
+      return llvm::any_of((*dims)[d], [&](int factor) { return equal.test(factor); });
     });
 }
 
