@@ -8,44 +8,20 @@ As a program it runs longer, or one seed again; what fails is made smaller:
 """
 import argparse
 import copy
-import dataclasses
-import os
-import pickle
 import re
-import select
-import signal
 import sys
 import time
 
 import numpy as np
 import pytest
+from apart import Outcome, run_apart
 from meshwright import Error, Model, _core
 from meshwright.errors import unwrap
 from random_programs import Argument, generate
 
 TOLERANCE = 1e-4
-TIMEOUT = 300
 #: Shardings that no layout of the value can have: said, not run.
 REFUSED = re.compile(r"cuts dimension \d+ of size \d+ across its factors")
-
-
-@dataclasses.dataclass
-class Outcome:
-    #: "equal", "refused", or what went wrong: "error", "differs", "not reproducible", "crash", "hang".
-    kind: str
-    detail: str = ""
-
-    @property
-    def is_bug(self):
-        return self.kind not in ("equal", "refused")
-
-    @property
-    def signature(self):
-        """A key that two failures for one reason mostly share."""
-        if self.kind != "error":
-            return self.kind
-        first = self.detail.splitlines()[0] if self.detail else ""
-        return re.sub(r"^\S*:\d+: |[\[({].*?[\])}]|\d+", "", first)[:60]
 
 
 def model_of(program, arrays, sharded):
@@ -97,40 +73,6 @@ def run(program):
         if g.tobytes() != again.tobytes():
             return Outcome("not reproducible", f"result {i}")
     return Outcome("equal")
-
-
-def run_apart(program):
-    """The outcome of one program, in a process of its own: it may crash or hang."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        try:
-            try:
-                outcome = run(program)
-            except Error as error:
-                outcome = Outcome("error", str(error))
-            with os.fdopen(send, "wb") as pipe:
-                pipe.write(pickle.dumps(outcome))
-        finally:
-            os._exit(0)
-    os.close(send)
-    parts, deadline = [], time.monotonic() + TIMEOUT
-    while True:
-        ready, _, _ = select.select([receive], [], [], max(0, deadline - time.monotonic()))
-        part = os.read(receive, 1 << 16) if ready else None
-        if not part:
-            break
-        parts.append(part)
-    os.close(receive)
-    if part is None:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return Outcome("hang", f"more than {TIMEOUT} s")
-    _, status = os.waitpid(child, 0)
-    if parts:
-        return pickle.loads(b"".join(parts))
-    return Outcome("crash", f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no result")
 
 
 def variants(program):
@@ -201,7 +143,7 @@ def minimise(program, signature):
     best, deadline = program, time.monotonic() + 120
     while time.monotonic() < deadline:
         for smaller in variants(best):
-            if run_apart(smaller).signature == signature:
+            if run_apart(run, smaller).signature == signature:
                 best = smaller
                 break
         else:
@@ -212,7 +154,7 @@ def minimise(program, signature):
 def describe(program, outcome, smallest=None):
     lines = [f"seed {program.seed}: {outcome.kind}: {outcome.detail}"]
     if smallest:
-        lines.append(f"smallest: {run_apart(smallest).detail}")
+        lines.append(f"smallest: {run_apart(run, smallest).detail}")
     smallest = smallest or program
     if smallest.options:
         mesh = ",".join(f"{axis}={size}" for axis, size in smallest.mesh.items())
@@ -228,7 +170,7 @@ def campaign(first, count, length, budget=float("inf"), smaller=True, least=0):
         if seed >= first + least and time.monotonic() > deadline:
             break
         program = generate(seed, length)
-        outcome = run_apart(program)
+        outcome = run_apart(run, program)
         counts[outcome.kind] = counts.get(outcome.kind, 0) + 1
         if outcome.is_bug:
             bugs.append(describe(program, outcome,
@@ -255,7 +197,7 @@ def main():
     given = parser.parse_args()
     if given.seed is not None:
         program = generate(given.seed, given.length)
-        outcome = run_apart(program)
+        outcome = run_apart(run, program)
         smallest = None
         if outcome.is_bug and not given.as_is:
             smallest = minimise(program, outcome.signature)

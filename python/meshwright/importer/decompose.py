@@ -14,7 +14,6 @@ from .functionalize import functional_graph
 from .names import operation_name
 from .regions import replace
 
-
 #: Operations with a handler that PyTorch composes of others by itself, where gradients are on.
 _WHOLE = (torch.ops.aten.multi_margin_loss.default,
           torch.ops.aten.multilabel_margin_loss_forward.default)
