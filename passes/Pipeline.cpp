@@ -211,7 +211,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Optimised:
     // SPMD programs enter here.
     addTarget(pm, options);
-    buildOptimisePipeline(pm, {options.sequenceParallel});
+    buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes});
     pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0)},
                                    getExcessFinder()));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());

@@ -12,14 +12,25 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
 
+/// Checks the type of a product's result: that of its operands, or f32 for bf16 and f16, which
+/// partial sums keep until ranks have added them.
+static LogicalResult verifyResultType(Operation *op, StringRef name, Value operand) {
+  Type type = getElementTypeOrSelf(operand.getType());
+  bool isWide = getElementTypeOrSelf(op->getResult(0).getType()).isF32();
+  if ((type.isBF16() || type.isF16()) && isWide)
+    return success();
+  return verifyElementType(op, "result", op->getResult(0), name, operand);
+}
+
 /// Checks that
-///  - operands and result have one element type, and the operands two dimensions or more;
+///  - operands have one element type, and two dimensions or more;
+///  - the result has their element type, or f32;
 ///  - the operands agree in the dimension that is summed;
 ///  - their other leading dimensions broadcast, to those of the result;
 ///  - the result ends in the rows of lhs and the columns of rhs.
 LogicalResult MatmulOp::verify() {
   if (failed(verifyElementType(*this, "rhs", getRhs(), "lhs", getLhs())) ||
-      failed(verifyElementType(*this, "result", getResult(), "lhs", getLhs())) ||
+      failed(verifyResultType(*this, "lhs", getLhs())) ||
       failed(verifyRankAtLeast(*this, "lhs", getLhs(), 2)) ||
       failed(verifyRankAtLeast(*this, "rhs", getRhs(), 2)))
     return failure();
@@ -43,13 +54,14 @@ LogicalResult MatmulOp::verify() {
 }
 
 /// Checks that
-///  - operands and result have one element type;
+///  - operands have one element type, and the result has it or, without a bias, f32;
 ///  - the weight has two dimensions, and the input ends in the weight's in features;
 ///  - a bias has one element for each out feature;
 ///  - the result has the input's shape with the out features last.
 LogicalResult LinearOp::verify() {
   if (failed(verifyElementType(*this, "weight", getWeight(), "input", getInput())) ||
-      failed(verifyElementType(*this, "result", getResult(), "input", getInput())) ||
+      failed(getBias() ? verifyElementType(*this, "result", getResult(), "input", getInput())
+                       : verifyResultType(*this, "input", getInput())) ||
       failed(verifyRankAtLeast(*this, "input", getInput(), 1)) ||
       failed(verifyRank(*this, "weight", getWeight(), 2)))
     return failure();

@@ -386,7 +386,7 @@ def Nn_MatmulOp
   let description = [{
     `transpose_lhs` and `transpose_rhs` read an operand with its last two
     dimensions exchanged. The sum is computed in f32 (f64 for f64) and rounds
-    once.
+    once. A product of bf16 or f16 may have a result in f32, as partial sums have.
   }];
   let arguments = (ins Nn_FloatTensor:$lhs, Nn_FloatTensor:$rhs, UnitAttr:$transpose_lhs,
                        UnitAttr:$transpose_rhs);
@@ -402,7 +402,8 @@ def Nn_LinearOp
   let summary = "x W^T + b over the last dimension";
   let description = [{
     x is [..., in]; the weight is [out, in], or [in, out] with `in_out`; the
-    optional bias is [out].
+    optional bias is [out]. Without a bias, a product of bf16 or f16 may have a
+    result in f32, as partial sums have.
 
     ```mlir
     %y = nn.linear %x, %w bias %b : (tensor<2x7x8xf32>, tensor<16x8xf32>, tensor<16xf32>) -> tensor<2x7x16xf32>

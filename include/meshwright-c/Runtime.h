@@ -140,9 +140,10 @@ typedef struct mw_rt_collective {
 /* C = A B (+ bias), over batches. A is m x k, B is k x n, C is m x n, stored densely in
  * row-major order. If `transpose_a` is set, A is stored as k x m; `transpose_b` likewise.
  * The batch has `batch_rank` dimensions. Strides count matrices; stride 0 broadcasts. Sums
- * are taken in f32 (f64 for f64) and rounded once. */
+ * are taken in f32 (f64 for f64) and rounded once to `result`, the type of C: that of A and B, or
+ * f32. */
 typedef struct mw_rt_gemm {
-  int64_t dtype, m, n, k, transpose_a, transpose_b, has_bias;
+  int64_t dtype, result, m, n, k, transpose_a, transpose_b, has_bias;
   int64_t batch_rank;
   int64_t batch[MW_RT_MAX_RANK], stride_a[MW_RT_MAX_RANK], stride_b[MW_RT_MAX_RANK];
 } mw_rt_gemm;

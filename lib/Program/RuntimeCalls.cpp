@@ -84,6 +84,7 @@ static Step getLinear(nn::LinearOp op) {
   Step step(op, "mw_rt_run_gemm");
   step.inputs = {op.getInput(), op.getWeight(), op.getBias()};
   step.descriptor = {codeOf(op.getInput()),
+                     codeOf(op.getResult()),
                      ShapedType::getNumElements(input.drop_back()),
                      weight[inOut ? 1 : 0],
                      input.back(),
@@ -118,6 +119,7 @@ static FailureOr<Step> getMatmul(nn::MatmulOp op) {
   Step step(op, "mw_rt_run_gemm");
   step.inputs = {op.getLhs(), op.getRhs(), Value()};
   step.descriptor = {codeOf(op.getLhs()),
+                     codeOf(op.getResult()),
                      result[result.size() - 2],
                      result.back(),
                      lhs[lhs.size() - (transposeLhs ? 2 : 1)],

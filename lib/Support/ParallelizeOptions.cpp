@@ -25,13 +25,23 @@ using llvm::StringRef;
 using llvm::success;
 using llvm::Twine;
 
-bool ShardingRule::matches(StringRef name) const {
+/// Returns true if a shell pattern matches the name.
+static bool matchesPattern(StringRef pattern, StringRef name) {
   llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(pattern);
   if (!glob) {
     llvm::consumeError(glob.takeError());
     return false;
   }
   return glob->match(name);
+}
+
+bool ShardingRule::matches(StringRef name) const { return matchesPattern(pattern, name); }
+
+std::optional<size_t> ReduceTypes::find(StringRef name) const {
+  for (auto [i, rule] : llvm::enumerate(rules))
+    if (matchesPattern(rule.pattern, name))
+      return i;
+  return std::nullopt;
 }
 
 //===----------------------------------------------------------------------===//
@@ -68,6 +78,9 @@ static constexpr OptionDescription descriptions[] = {
      "of a model that trains: which values of the forward pass the backward pass computes again; "
      "auto: as few as the memory ceiling allows"},
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
+    {"reduce-type", "own | f32 | {\"pattern\": own | f32, ...}",
+     "the type in which partial sums of values leave products and travel: the program's, or f32, "
+     "which rounds once; by the names of modules, of which the first pattern that matches wins"},
     {"target", "cpu | cpu:NAME",
      "the processor to schedule and compile for, by LLVM's name; this machine's by default"},
 };
@@ -251,11 +264,13 @@ struct Parser {
     return success();
   }
 
-  LogicalResult parseShardings(StringRef value) {
+  /// Reads {"pattern": value, ...}. `add` takes a pattern and a value without quotes, and returns
+  /// what is wrong with them, or an empty text.
+  LogicalResult parseRules(StringRef key, StringRef value, StringRef expected,
+                           llvm::function_ref<std::string(StringRef, StringRef)> add) {
     StringRef rest = value.trim();
     auto malformed = [&](const Twine &what) {
-      return error("shardings: " + what + ": expected {\"pattern\": [{\"axis\"}, {}], ...}, got '" +
-                   value + "'");
+      return error(key + ": " + what + ": expected " + expected + ", got '" + value + "'");
     };
     if (!rest.consume_front("{") || !rest.consume_back("}"))
       return malformed("no braces around the rules");
@@ -263,27 +278,50 @@ struct Parser {
       FailureOr<size_t> end = findOutside(rest, [](char c) { return c == ':'; });
       if (failed(end) || *end == rest.size())
         return malformed("no ':' after a pattern");
-      ShardingRule rule;
-      rule.pattern = unquote(rest.take_front(*end));
+      std::string pattern = unquote(rest.take_front(*end));
       rest = rest.drop_front(*end + 1).ltrim();
       end = findOutside(rest, [](char c) { return c == ','; });
       if (failed(end))
         return malformed("a bracket or quote stays open");
-      rule.sharding = unquote(rest.take_front(*end));
+      std::string own = unquote(rest.take_front(*end));
       rest = rest.drop_front(std::min(*end + 1, rest.size()));
-      if (rule.pattern.empty())
+      if (pattern.empty())
         return malformed("an empty pattern");
-      StringRef sharding = StringRef(rule.sharding).trim();
-      if (!sharding.starts_with("["))
-        return malformed("the sharding of '" + Twine(rule.pattern) + "' is '" + sharding + "'");
-      rule.sharding = sharding.str();
-      llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(rule.pattern);
+      if (std::string problem = add(pattern, StringRef(own).trim()); !problem.empty())
+        return malformed(problem);
+      llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(pattern);
       if (!glob)
-        return malformed("pattern '" + Twine(rule.pattern) +
-                         "': " + llvm::toString(glob.takeError()));
-      options.shardings.rules.push_back(std::move(rule));
+        return malformed("pattern '" + Twine(pattern) + "': " + llvm::toString(glob.takeError()));
     }
     return success();
+  }
+
+  LogicalResult parseShardings(StringRef value) {
+    return parseRules("shardings", value, "{\"pattern\": [{\"axis\"}, {}], ...}",
+                      [&](StringRef pattern, StringRef sharding) -> std::string {
+                        if (!sharding.starts_with("["))
+                          return ("the sharding of '" + pattern + "' is '" + sharding + "'").str();
+                        options.shardings.rules.push_back({pattern.str(), sharding.str()});
+                        return "";
+                      });
+  }
+
+  LogicalResult parseReduceTypes(StringRef value) {
+    std::vector<ReduceRule> &rules = options.reduceTypes.rules;
+    auto ignore = [](const Twine &) -> LogicalResult { return failure(); };
+    if (ReduceType type; succeeded(parseOptionText(value.trim(), type, ignore))) {
+      if (type != ReduceType::Own)
+        rules.push_back({"*", type});
+      return success();
+    }
+    return parseRules("reduce-type", value, "own, f32 or {\"pattern\": \"f32\", ...}",
+                      [&](StringRef pattern, StringRef text) -> std::string {
+                        ReduceType type;
+                        if (failed(parseOptionText(text, type, ignore)))
+                          return ("the type of '" + pattern + "' is '" + text + "'").str();
+                        rules.push_back({pattern.str(), type});
+                        return "";
+                      });
   }
 
   LogicalResult parseMemoryCeiling(StringRef value) {
@@ -336,6 +374,8 @@ struct Parser {
       return parseWord(key, value, options.overlap);
     if (key == "memory-ceiling")
       return parseMemoryCeiling(value);
+    if (key == "reduce-type")
+      return parseReduceTypes(value);
     if (key == "target") {
       if (value.empty())
         return error("target is empty: expected cpu or cpu:NAME, as in target=cpu:x86-64-v3");
@@ -404,6 +444,17 @@ LogicalResult meshwright::parseOptionText(StringRef text, ShardingRules &shardin
   return success();
 }
 
+LogicalResult meshwright::parseOptionText(StringRef text, ReduceTypes &types,
+                                          OptionErrorHandler error) {
+  Parser parser{error, {}};
+  // Pass pipelines remove the braces of rules.
+  bool isRules = text.contains(':') && !text.starts_with("{");
+  if (failed(parser.parseReduceTypes(isRules ? ("{" + text + "}").str() : text.str())))
+    return failure();
+  types = std::move(parser.options.reduceTypes);
+  return success();
+}
+
 LogicalResult meshwright::parseOptionText(StringRef text, AxisChoice &choice,
                                           OptionErrorHandler error) {
   if (text.empty())
@@ -434,17 +485,30 @@ llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const MeshOptio
   return os;
 }
 
+static void printQuoted(llvm::raw_ostream &os, StringRef text) {
+  os << '"';
+  for (char c : text)
+    os << (c == '"' || c == '\\' ? "\\" : "") << c;
+  os << '"';
+}
+
 llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ShardingRules &shardings) {
   os << "{";
-  llvm::interleave(
-      shardings.rules, os,
-      [&](const ShardingRule &rule) {
-        os << '"';
-        for (char c : rule.pattern)
-          os << (c == '"' || c == '\\' ? "\\" : "") << c;
-        os << "\": " << rule.sharding;
-      },
-      ", ");
+  llvm::interleaveComma(shardings.rules, os, [&](const ShardingRule &rule) {
+    printQuoted(os, rule.pattern);
+    os << ": " << rule.sharding;
+  });
+  return os << "}";
+}
+
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ReduceTypes &types) {
+  if (types.rules.empty())
+    return os << ReduceType::Own;
+  os << "{";
+  llvm::interleaveComma(types.rules, os, [&](const ReduceRule &rule) {
+    printQuoted(os, rule.pattern);
+    os << ": " << rule.type;
+  });
   return os << "}";
 }
 
@@ -498,6 +562,8 @@ std::string ParallelizeOptions::str() const {
     os << space << "overlap=" << overlap;
   if (memoryCeiling)
     os << space << "memory-ceiling=" << *memoryCeiling;
+  if (!reduceTypes.rules.empty())
+    os << space << "reduce-type=" << reduceTypes;
   if (!target.empty())
     os << space << "target=" << target;
   return result;

@@ -67,6 +67,37 @@ struct ShardingRules {
   std::vector<ShardingRule> rules;
 };
 
+/// The type in which partial sums leave products and travel.
+enum class ReduceType {
+  /// The program's.
+  Own,
+  F32
+};
+
+template <> struct Spellings<ReduceType> {
+  static constexpr Spelling<ReduceType> all[] = {{ReduceType::Own, "own"},
+                                                 {ReduceType::F32, "f32"}};
+};
+
+/// The type of the sums of every op whose name, that of its module, matches a shell pattern.
+struct ReduceRule {
+  std::string pattern;
+  ReduceType type = ReduceType::Own;
+};
+
+/// In the order given: the first rule that matches a name wins. Names without a rule have `own`.
+struct ReduceTypes {
+  std::vector<ReduceRule> rules;
+
+  /// The number of the rule for a name, if there is one.
+  std::optional<size_t> find(llvm::StringRef name) const;
+  /// Returns true if the sums of an op of this name are wanted in f32.
+  bool isWide(llvm::StringRef name) const {
+    std::optional<size_t> rule = find(name);
+    return rule && rules[*rule].type == ReduceType::F32;
+  }
+};
+
 /// The axis for a purpose, such as data parallelism.
 struct AxisChoice {
   enum Kind {
@@ -154,6 +185,8 @@ struct ParallelizeOptions {
   RecomputeMode recompute = RecomputeMode::Auto;
   /// The most bytes that a rank may hold.
   std::optional<int64_t> memoryCeiling;
+  /// The types in which partial sums leave products and travel.
+  ReduceTypes reduceTypes;
   /// The target that kernels are written for, as `cpu:x86-64-v3`; empty: `cpu`.
   std::string target;
 
@@ -171,10 +204,13 @@ llvm::LogicalResult parseOptionText(llvm::StringRef text, MeshOption &mesh,
                                     OptionErrorHandler error);
 llvm::LogicalResult parseOptionText(llvm::StringRef text, ShardingRules &shardings,
                                     OptionErrorHandler error);
+llvm::LogicalResult parseOptionText(llvm::StringRef text, ReduceTypes &types,
+                                    OptionErrorHandler error);
 llvm::LogicalResult parseOptionText(llvm::StringRef text, AxisChoice &choice,
                                     OptionErrorHandler error);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const MeshOption &mesh);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ShardingRules &shardings);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ReduceTypes &types);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const AxisChoice &choice);
 
 /// An option, for help and documents.
@@ -197,6 +233,13 @@ public:
 template <>
 class llvm::cl::parser<meshwright::ShardingRules>
     : public meshwright::TextOptionParser<meshwright::ShardingRules> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+template <>
+class llvm::cl::parser<meshwright::ReduceTypes>
+    : public meshwright::TextOptionParser<meshwright::ReduceTypes> {
 public:
   using TextOptionParser::TextOptionParser;
 };

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_OPTIMISE_PASSES_H
 
 #include "meshwright/lib/Support/OnOffAuto.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/Pass.h"

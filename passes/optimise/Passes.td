@@ -10,6 +10,36 @@
 
 include "mlir/Pass/PassBase.td"
 
+def WidenSumsPass : Pass<"widen-sums", "::mlir::ModuleOp"> {
+  let summary = "partial sums of bf16 and f16 leave products in f32, and round once";
+  let description = [{
+    Changes SPMD functions; leaves other functions alone. Guarantees the same results, up to
+    rounding.
+
+    A product whose result is a partial sum over some axes gives its sums in f32. So do sums over
+    elements. Ops that add or move partial sums follow, and the reduction sends 4 bytes an element.
+    One cast behind it rounds. An addend that has no more digits in f32, as a row of a sharded
+    table, gains nothing: a partial sum of such addends stays as it is.
+
+    `types` are rules by the names of locations, which are those of modules: the first pattern that
+    matches wins. A rule that matches no op is a warning.
+
+    ```mlir
+    %1 = nn.linear %0, %w : (tensor<16x8xbf16>, tensor<4x8xbf16>) -> tensor<16x4xbf16>
+    %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<16x4xbf16>) -> tensor<16x4xbf16>
+    ```
+    becomes
+    ```mlir
+    %1 = nn.linear %0, %w : (tensor<16x8xbf16>, tensor<4x8xbf16>) -> tensor<16x4xf32>
+    %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<16x4xf32>) -> tensor<16x4xf32>
+    %3 = nn.cast %2 : (tensor<16x4xf32>) -> tensor<16x4xbf16>
+    ```
+  }];
+  let options = [Option<"types", "types", "::meshwright::ReduceTypes", /*default=*/"::meshwright::ReduceTypes()",
+                        "f32, or own, or rules: {\"pattern\": \"f32\", ...}">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
   let summary = "splits all-reduces into a reduce-scatter and an all-gather over tokens";
   let description = [{

@@ -13,6 +13,8 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildOptimisePipeline(OpPassManager &pm, const OptimiseOptions &options) {
+  if (!options.reduceTypes.rules.empty())
+    pm.addPass(createWidenSumsPass({options.reduceTypes}));
   if (options.sequenceParallel != OnOffAuto::Off) {
     pm.addNestedPass<func::FuncOp>(createDecomposeAllReducePass({options.sequenceParallel}));
     pm.addNestedPass<func::FuncOp>(createSinkAllGatherPass());

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_OPTIMISE_PIPELINE_H
 
 #include "meshwright/lib/Support/OnOffAuto.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
 
 #include "mlir/Pass/PassManager.h"
 
@@ -19,6 +20,8 @@ struct OptimiseOptions {
   /// programs that enter with their all-reduces written out: policies scatter tokens
   /// themselves.
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
+  /// The types in which partial sums leave products and travel.
+  ReduceTypes reduceTypes = {};
 };
 
 /// Adds the passes that rewrite an SPMD program into one that communicates less.

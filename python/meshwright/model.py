@@ -84,6 +84,9 @@ class Model:
             within layers; "auto": as few as the memory ceiling allows.
         memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
             as a number or "80G".
+        reduce_type: "own" (default), "f32" or {"*.down_proj": "f32"}, the first match wins: the type
+            in which partial sums of bf16 and f16 values leave products and travel. "f32" rounds
+            once, behind the sum over ranks. Patterns are of modules' names.
         target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
             name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
         """

@@ -122,11 +122,12 @@ int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *wha
                        const void *b, const void *bias, void *c) {
   int64_t batch = batchOf(*what), results = batch * what->m * what->n;
   int64_t elements = matricesOf(*what, what->stride_a) * what->m * what->k +
-                     matricesOf(*what, what->stride_b) * what->k * what->n + results;
-  return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->k,
-              elements * sizeOf(DType(what->dtype)), [&](std::string &error) {
+                     matricesOf(*what, what->stride_b) * what->k * what->n;
+  int64_t bytes = elements * sizeOf(DType(what->dtype)) + results * sizeOf(DType(what->result));
+  return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->k, bytes,
+              [&](std::string &error) {
                 return context->device->multiply(*what, a, b, bias, c, error) &&
-                       checkFinite(*context, op, 0, what->dtype, c, results, error);
+                       checkFinite(*context, op, 0, what->result, c, results, error);
               });
 }
 

@@ -73,6 +73,22 @@ def test_block(backend, dtype):
     check(f"for ranks in (1, 2, 3): compare('{backend}', torch.{dtype}, mesh={{'tp': ranks}})")
 
 
+@pytest.mark.parametrize("backend", ["nccl", "nccl:peer"])
+def test_partial_sums_in_f32(backend):
+    """Generated kernels and the library write f32, which the ranks add and round once."""
+    check(f"""
+net, x = make(64, torch.bfloat16)
+for rows in (6, 96):
+    inputs = x.repeat(rows // 6, 1)
+    for mode in ("on", "off"):
+        plan = mw.from_torch(net, (inputs,)).parallelize(mesh={{"tp": 2}}, sequence_parallel=mode, reduce_type="f32")
+        types = [c["dtype"] for c in plan.report("json")["collectives"] if c["kind"] != "all_gather"]
+        assert types and set(types) == {{"f32"}}, types
+        got, local = plan.run(inputs, backend="{backend}")[0], plan.run(inputs)[0]
+        assert (got.double() - local.double()).abs().max() <= 2e-2 * local.double().abs().max()
+""")
+
+
 @pytest.mark.parametrize("mode", ["on", "off"])
 def test_token_shards(mode):
     """Reduce-scatters and all-gathers of tokens, padded where the ranks do not divide them."""

@@ -35,6 +35,7 @@ OPTIONS = {
     "context_parallel": ["contiguous", "zigzag", "striped", "auto"],
     "shardings": ["linear", None],
     "target": ["cpu", None],
+    "reduce_type": ["f32", "own", None],
     "fold": ["auto", "replica", None],
 }
 TRAIN_OPTIONS = {

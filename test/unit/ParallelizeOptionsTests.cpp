@@ -80,6 +80,23 @@ TEST(ParallelizeOptions, AllOfThem) {
   EXPECT_EQ(parseValid(options.str()).str(), options.str());
 }
 
+TEST(ParallelizeOptions, TypesOfSums) {
+  EXPECT_TRUE(parseValid("").reduceTypes.rules.empty());
+  EXPECT_TRUE(parseValid("reduce-type=own").reduceTypes.rules.empty());
+  EXPECT_TRUE(parseValid("reduce-type=f32").reduceTypes.isWide("any"));
+  ParallelizeOptions options =
+      parseValid("reduce-type={\"*.0.down_proj\": own, \"*.down_proj\": \"f32\"}");
+  EXPECT_FALSE(options.reduceTypes.isWide("layers.0.down_proj"));
+  EXPECT_TRUE(options.reduceTypes.isWide("layers.1.down_proj"));
+  EXPECT_FALSE(options.reduceTypes.isWide("layers.1.up_proj"));
+  EXPECT_EQ(parseValid(options.str()).str(), options.str());
+  EXPECT_NE(getError("reduce-type=bf16").find("reduce-type: no braces around the rules: expected "
+                                              "own, f32 or {\"pattern\": \"f32\", ...}, got 'bf16'"),
+            std::string::npos);
+  EXPECT_NE(getError("reduce-type={\"a\": bf16}").find("the type of 'a' is 'bf16'"),
+            std::string::npos);
+}
+
 TEST(ParallelizeOptions, Errors) {
   EXPECT_EQ(getError("mesh=tp"), "mesh: cannot read 'tp': expected name=size, as in tp=4");
   EXPECT_EQ(getError("mesh=tp=0"), "mesh: axis 'tp' has size 0: expected at least 1");

@@ -33,8 +33,8 @@ static GemmSpec getSpec(nn::LinearOp linear) {
 static bool isSupported(nn::LinearOp linear, const GemmSpec &spec, const Processor &processor) {
   if (!hasGemm(spec.type, processor) || spec.m == 0 || spec.n == 0 || spec.k == 0)
     return false;
-  // All operands and the result have one element type.
-  return spec.resultType == spec.type && llvm::all_of(linear->getOperandTypes(), [&](Type type) {
+  // All operands have one element type. A partial sum may keep the f32 of its kernel.
+  return (spec.resultType == spec.type || spec.resultType.isF32()) && llvm::all_of(linear->getOperandTypes(), [&](Type type) {
            return getElementTypeOrSelf(type) == spec.type;
          });
 }
@@ -134,7 +134,7 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   // Models have many equal products. Each is written once.
   std::string key = "gemm";
   for (int64_t part : {spec.m, spec.n, spec.k, int64_t(spec.hasBias), int64_t(spec.type.isBF16()),
-                       packing.getPanel()})
+                       int64_t(spec.resultType.isF32()), packing.getPanel()})
     key += "," + std::to_string(part);
   if (isFused)
     key += describe(region);

@@ -185,7 +185,7 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
 
 bool GpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
                          void *c, std::string &) {
-  return multiply(what, DType(what.dtype), a, b, bias, c);
+  return multiply(what, DType(what.result), a, b, bias, c);
 }
 
 bool GpuDevice::multiply(const mw_rt_gemm &what, DType result, const void *a, const void *b,

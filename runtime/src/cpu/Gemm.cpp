@@ -413,12 +413,13 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
   b = widenTo(1, b, matricesOf(what, what.stride_b) * what.k * what.n);
   bias = widenTo(2, bias, what.n);
   char *to = static_cast<char *>(c);
-  if (isWide)
+  bool narrows = isWide && DType(what.result) != DType::F32;
+  if (narrows)
     to = reinterpret_cast<char *>(state->getWide(3, results));
 
-  DType in = isWide ? DType::F32 : type;
+  DType in = isWide ? DType::F32 : type, out = isWide ? DType::F32 : DType(what.result);
   Product product{in,
-                  in,
+                  out,
                   what.m,
                   what.n,
                   what.k,
@@ -450,7 +451,7 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
       }
       if (!state->multiply(product, static_cast<const char *>(a) + matrixA * what.m * what.k * size,
                            static_cast<const char *>(b) + matrixB * what.k * what.n * size, bias,
-                           to + i * what.m * what.n * size, workers, error))
+                           to + i * what.m * what.n * sizeOf(out), workers, error))
         return false;
       for (int64_t d = what.batch_rank; d-- > 0;) {
         if (++index[d] < what.batch[d])
@@ -459,7 +460,7 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
       }
     }
   }
-  if (isWide)
+  if (narrows)
     narrow(type, reinterpret_cast<float *>(to), c, results);
   return true;
 }
