@@ -101,12 +101,14 @@ def _array(name, value):
 
 
 def _number(name, value, expected="a number"):
-    """A number or a flag of Python."""
+    """A number or a flag of Python. `expected` states the range."""
     if is_torch(value) or isinstance(value, (np.ndarray, np.generic)):
         _array(name, value)
         if math.prod(value.shape) != 1:
-            fail(name, value, expected)
+            fail(name, value, "a number")
         value = value.item()
-    if not isinstance(value, Real) or not -(2.0**63) <= value < 2.0**63:
+    if not isinstance(value, Real):
+        fail(name, value, "a number")
+    if not -(2.0**63) <= value < 2.0**63:
         fail(name, value, expected)
     return value
