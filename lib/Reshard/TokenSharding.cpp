@@ -261,18 +261,36 @@ Value TokenSharding::slice(OpBuilder &builder, Location location, Value whole,
                  view.hasOneElement(token));
 }
 
-Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard,
-                            const TokenDim &token) const {
+/// The shard is the whole value's, cut along the axes of the tokens.
+void TokenSharding::stateShard(Operation *gather, Value whole, const TokenDim &token) const {
+  const Layout *known = placement.lookup(whole);
+  if (!known || known->dims[token.dim].factors.size() != 1)
+    return;
+  Layout layout = *known;
+  LayoutFactor &factor = layout.dims[token.dim].factors.front();
+  factor.uniform = false;
+  factor.padded = token.padded * getNumShards(factor.axes);
+  factor.axes.append(token.axes.begin(), token.axes.end());
+  llvm::SmallBitVector dims(layout.getRank());
+  dims.set(token.dim);
+  stateLayout(gather, 0, layout, dims,
+              getSpmdMeshSymbol(gather->getParentOfType<func::FuncOp>()), mesh);
+}
+
+Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard, const TokenDim &token,
+                            bool statesShard) const {
   Location location = whole.getLoc();
   RankedTensorType type = getType(whole);
   TokenView view(token, placement.lookup(whole));
   Value value = reshape(builder, location, shard, view.getShape(type, token, token.getChunk()),
                         view.hasOneElement(token));
   Type padded = type.clone(view.getShape(type, token, token.padded));
-  value = AllGatherOp::create(builder, location, TypeRange(padded), value,
-                              getAxesAttr(builder.getContext(), token.axes, mesh),
-                              builder.getDenseI64ArrayAttr(view.getDim(token)))
-              .getResult(0);
+  auto gather = AllGatherOp::create(builder, location, TypeRange(padded), value,
+                                    getAxesAttr(builder.getContext(), token.axes, mesh),
+                                    builder.getDenseI64ArrayAttr(view.getDim(token)));
+  if (statesShard && value == shard)
+    stateShard(gather, whole, token);
+  value = gather.getResult(0);
   if (token.padded != token.size) {
     RankedTensorType stripped = type.clone(view.getShape(type, token, token.size));
     SmallVector<int64_t> zeros(stripped.getRank(), 0), ones(stripped.getRank(), 1);

@@ -84,9 +84,10 @@ public:
   /// have the layout that dimension `besideDim` of `beside` has, an operand of the same op.
   mlir::Value slice(mlir::OpBuilder &builder, mlir::Location location, mlir::Value whole,
                     const TokenDim &token, mlir::Value beside, int64_t besideDim) const;
-  /// Writes the gathered value of `shard`. It replaces `whole`, which the analysis knows.
+  /// Writes the gathered value of `shard`. It replaces `whole`, which the analysis knows. With
+  /// `statesShard` the gather states the layout of the shard, whose elements may be equal.
   mlir::Value gather(mlir::OpBuilder &builder, mlir::Value whole, mlir::Value shard,
-                     const TokenDim &token) const;
+                     const TokenDim &token, bool statesShard) const;
 
   /// Cost of gathering a value.
   Cost getGatherCost(mlir::Value whole, const TokenDim &token) const;
@@ -98,6 +99,7 @@ public:
 private:
   void stateTokens(mlir::Operation *slice, mlir::Value whole, const TokenDim &token,
                    mlir::Value beside, int64_t besideDim) const;
+  void stateShard(mlir::Operation *gather, mlir::Value whole, const TokenDim &token) const;
 
   const PlacementAnalysis &placement;
   const CostModel &model;

@@ -50,7 +50,7 @@ void split(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding)
                                         op.getReductionAttr(), op.getAxesAttr(), dims)
                     .getResult(0);
   Value whole = op.getResult(0);
-  whole.replaceAllUsesWith(sharding.gather(builder, whole, shard, token));
+  whole.replaceAllUsesWith(sharding.gather(builder, whole, shard, token, /*statesShard=*/false));
   op.erase();
 }
 

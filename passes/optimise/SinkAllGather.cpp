@@ -15,6 +15,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/passes/optimise/GatherPlan.h"
 #include "meshwright/passes/optimise/Passes.h"
@@ -215,7 +216,9 @@ bool Sinker::run() {
     // After the op that it replaces: all operands of the shard are defined there.
     OpBuilder builder(whole.getContext());
     builder.setInsertionPointAfterValue(whole);
-    Value result = sharding.gather(builder, whole, shard, *plan.lookup(whole));
+    // Equal elements stay equal behind an elementwise op.
+    bool states = origin.lookup(whole).getDefiningOp()->hasAttr(kOperandsAttr);
+    Value result = sharding.gather(builder, whole, shard, *plan.lookup(whole), states);
     whole.replaceAllUsesWith(result);
   }
   llvm::DenseSet<Attribute> names;

@@ -356,3 +356,23 @@ func.func @slice_of_equal_rows(
   %s = dist.slice %t axes ["tp"] dims [0] : (tensor<3x10xf32>) -> tensor<1x10xf32>
   return %s : tensor<1x10xf32>
 }
+
+// -----
+
+// A gather of equal rows states how many there are. So does the gather that takes its place.
+// CHECK-LABEL: func.func @gather_of_equal_rows
+// CHECK: nn.tanh {{.*}} : tensor<2x6xf32>
+// CHECK: dist.all_gather {{.*}}dist.operands = [#dist.sharding<@mesh, [(5 pad 6{"tp"}), {?}]>]
+dist.mesh @mesh = <["tp"=3]>
+func.func @gather_of_equal_rows(
+    %x: tensor<5x6xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<5x6xf32>},
+    %w: tensor<6xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<6xf32>})
+    -> (tensor<5x6xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<5x6xf32>})
+    attributes {dist.spmd = @mesh} {
+  %own = nn.broadcast %w : (tensor<6xf32>) -> tensor<2x6xf32>
+  %all = dist.all_gather %own axes ["tp"] dims [0] {dist.operands = [#dist.sharding<@mesh, [(5 pad 6{"tp"}), {?}]>]} : (tensor<2x6xf32>) -> tensor<6x6xf32>
+  %t = nn.tanh %all : tensor<6x6xf32>
+  %true = nn.slice %t starts [0, 0] limits [5, 6] strides [1, 1] : (tensor<6x6xf32>) -> tensor<5x6xf32>
+  %r = nn.add %true, %x : (tensor<5x6xf32>, tensor<5x6xf32>) -> tensor<5x6xf32>
+  return %r : tensor<5x6xf32>
+}
