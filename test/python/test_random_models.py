@@ -325,6 +325,11 @@ OTHER_OPS = {
     "nn.with_derivative": "differentiate erases it",
     "dist.positions": "random_programs.py: orders of positions",
     "dist.axis_index": "hand-written programs", "dist.partial": "hand-written programs",
+    "dist.constrain": "partition replaces it", "dist.mask_padding": "random_programs.py: infinities",
+    # The turns of rings and attention seldom meet in so few cases.
+    **dict.fromkeys(("dist.permute", "dist.place", "dist.reorder", "nn.merge_attention"),
+                    "test_context_parallel.py: rings"),
+    "nn.random": "test_random_numbers.py", "nn.index_copy": "test_nn.py", "nn.xor": "test_nn.py",
 }
 #: Policies that no case has, and why.
 OTHER_POLICIES = {
