@@ -141,8 +141,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
                                << " shardings";
     return verifySharding(op, attr.getValue(), op->getResult(0).getType());
   }
-  if (attr.getName() == kOperandsAttr)
-    return verifyOperandLayouts(op, attr.getValue());
+  if (attr.getName() == kOperandsAttr || attr.getName() == kResultsAttr)
+    return verifyStatedLayouts(op, attr);
   if (attr.getName() == kStageMeshesAttr) {
     auto meshOp = dyn_cast<MeshOp>(op);
     auto stages = dyn_cast<DictionaryAttr>(attr.getValue());

@@ -1,4 +1,4 @@
-//===- OperandLayouts.h - layouts that an op states of operands -*- C++ -*-===//
+//===- OperandLayouts.h - layouts that an op states -------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -28,14 +28,24 @@ namespace meshwright::dist {
 /// attribute for the others.
 inline constexpr llvm::StringLiteral kOperandsAttr = "dist.operands";
 
-/// Checks the attribute on an op.
-mlir::LogicalResult verifyOperandLayouts(mlir::Operation *op, mlir::Attribute attr);
+/// On an op of an SPMD function: the same for its results.
+inline constexpr llvm::StringLiteral kResultsAttr = "dist.results";
+
+/// Checks one of these attributes on an op.
+mlir::LogicalResult verifyStatedLayouts(mlir::Operation *op, mlir::NamedAttribute attr);
 
 /// The layout of each dimension that the op states of operand `operand`; none of those that it
 /// leaves open, and no dimensions if it states none. The attribute is valid. The content of padding
 /// is zero.
 using StatedDims = mlir::SmallVector<std::optional<DimLayout>, 4>;
 StatedDims getStatedDims(mlir::Operation *op, unsigned operand, MeshAttr mesh);
+
+/// The same for result `result`.
+StatedDims getStatedResult(mlir::Operation *op, unsigned result, MeshAttr mesh);
+
+/// Lets the op state the layout of some dimensions of a result.
+void stateResult(mlir::Operation *op, unsigned result, const Layout &layout,
+                 const llvm::SmallBitVector &dims, mlir::FlatSymbolRefAttr symbol, MeshAttr mesh);
 
 /// Lets the op state the layout of some dimensions of an operand.
 void stateLayout(mlir::Operation *op, unsigned operand, const Layout &layout,

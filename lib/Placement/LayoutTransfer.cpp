@@ -488,11 +488,9 @@ static MaybeLayouts dispatch(const TransferContext &context,
       report(context, "has no factor rule: the layouts of its results cannot be derived"));
 }
 
-/// Gives equal elements of an operand the layout that the op states. They are the same in padding.
-static LogicalResult takeStated(const TransferContext &context, unsigned operand, Layout &layout) {
-  StatedDims stated = getStatedDims(context.op, operand, context.mesh);
-  if (stated.empty())
-    return success();
+/// Gives equal elements the layout that an op states of some dimensions. They are the same in padding.
+/// Returns the first dimension that has another layout, if there is one.
+static std::optional<unsigned> takeStated(StatedDims stated, Layout &layout, MeshAttr mesh) {
   Padding corner = layout.corner;
   for (const DimLayout &dim : layout.dims)
     for (const LayoutFactor &factor : dim.factors)
@@ -506,41 +504,89 @@ static LogicalResult takeStated(const TransferContext &context, unsigned operand
       factor.padding = layout.data;
     DimLayout &have = layout.dims[d];
     Pieces pieces(have.factors.begin(), have.factors.end());
-    Layout merged, whole;
-    whole.dims.push_back(*want);
-    if (mergePieces(pieces, want->factors, context.mesh)) {
+    Layout merged;
+    if (mergePieces(pieces, want->factors, mesh)) {
       merged.dims.emplace_back().factors.assign(pieces.begin(), pieces.end());
-      canonicalize(merged, context.mesh);
+      canonicalize(merged, mesh);
     }
     if (merged.dims.empty() || !merged.dims[0].sameShardingAs(*want))
-      return report(context,
-                    "states that dimension " + Twine(d) + " of operand " + Twine(operand) +
-                        " has layout " + toString(whole, context.mesh) + " of true size " +
-                        Twine(want->getGlobalSize()) + ", but the operand has layout " +
-                        toString(layout, context.mesh),
-                    operand);
+      return d;
     addsPadding |= merged.dims[0].isPadded() && !have.isPadded();
     have = merged.dims[0];
   }
   if (addsPadding)
     layout.corner = corner;
-  return success();
+  return std::nullopt;
+}
+
+/// Reports that dimension `d` of an operand or result, `noun`, has not the layout that the op states.
+static LogicalResult reportStated(const TransferContext &context, const StatedDims &stated,
+                                  unsigned d, const Twine &noun, const Layout &layout,
+                                  int operand = -1) {
+  Layout want;
+  want.dims.push_back(*stated[d]);
+  return report(context,
+                "states that dimension " + Twine(d) + " of " + noun + " has layout " +
+                    toString(want, context.mesh) + " of true size " +
+                    Twine(want.dims[0].getGlobalSize()) + ", but the " +
+                    (operand < 0 ? "result" : "operand") + " has layout " +
+                    toString(layout, context.mesh),
+                operand);
+}
+
+/// Of the layouts that a result may have, `layouts` and then `others`, keeps those that the op states.
+static MaybeLayouts keepStated(const TransferContext &context, MaybeLayouts layouts,
+                               SmallVectorImpl<Layout> &others) {
+  if (failed(layouts))
+    return layouts;
+  for (auto [i, layout] : llvm::enumerate(*layouts)) {
+    StatedDims stated = getStatedResult(context.op, i, context.mesh);
+    if (stated.empty())
+      continue;
+    llvm::erase_if(others, [&](Layout &other) { return takeStated(stated, other, context.mesh); });
+    Layout own = layout;
+    std::optional<unsigned> wrong = takeStated(stated, own, context.mesh);
+    if (wrong && others.empty())
+      return reportStated(context, stated, *wrong, "result " + Twine(i), layout);
+    if (!wrong) {
+      layout = std::move(own);
+      continue;
+    }
+    layout = std::move(others.front());
+    others.erase(others.begin());
+  }
+  return layouts;
+}
+
+static MaybeLayouts transferStated(const TransferContext &context,
+                                   SmallVectorImpl<Layout> *alternatives) {
+  if (!context.op->hasAttr(kResultsAttr))
+    return dispatch(context, alternatives);
+  SmallVector<Layout, 1> others;
+  MaybeLayouts layouts = dispatch(context, &others);
+  layouts = keepStated(context, std::move(layouts), others);
+  if (alternatives)
+    llvm::move(others, std::back_inserter(*alternatives));
+  return layouts;
 }
 
 MaybeLayouts meshwright::transfer(const TransferContext &context,
                                   SmallVectorImpl<Layout> *alternatives) {
   if (!context.op->hasAttr(kOperandsAttr))
-    return dispatch(context, alternatives);
+    return transferStated(context, alternatives);
   SmallVector<Layout, 2> layouts;
   SmallVector<const Layout *> operands;
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     Layout &own = layouts.emplace_back(*operand);
-    if (context.reads(i) && failed(takeStated(context, i, own)))
-      return failure();
+    StatedDims stated = getStatedDims(context.op, i, context.mesh);
+    if (!context.reads(i) || stated.empty())
+      continue;
+    if (std::optional<unsigned> wrong = takeStated(stated, own, context.mesh))
+      return reportStated(context, stated, *wrong, "operand " + Twine(i), *operand, i);
   }
   for (const Layout &layout : layouts)
     operands.push_back(&layout);
   TransferContext own = context;
   own.operands = operands;
-  return dispatch(own, alternatives);
+  return transferStated(own, alternatives);
 }

@@ -66,7 +66,7 @@ LayoutRef TransferMemo::intern(const Layout &layout) {
 /// - positions, indices and offsets, which are integers,
 /// - one value as both factors of a square.
 /// A layout that the op states is no part of its signature.
-static bool dependsOnLayoutsOnly(Operation *op, StringAttr operandsAttr) {
+bool TransferMemo::dependsOnLayoutsOnly(Operation *op) const {
   bool isSquare = op->getNumOperands() == 2 && op->getOperand(0) == op->getOperand(1);
   return op->getNumRegions() == 0 && !isSquare && !op->getDiscardableAttr(operandsAttr) &&
          llvm::all_of(op->getOperands(), [](Value operand) {
@@ -80,14 +80,16 @@ FailureOr<TransferMemo::Outcome>
 TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands, std::optional<unsigned> only,
                        function_ref<InFlightDiagnostic()> emitError,
                        function_ref<void(InFlightDiagnostic &, unsigned)> explain) {
-  bool isShared = dependsOnLayoutsOnly(op, operandsAttr);
+  bool isShared = dependsOnLayoutsOnly(op);
   size_t hash = 0;
+  Attribute stated = op->getDiscardableAttr(resultsAttr);
   if (isShared) {
-    hash = llvm::hash_combine(OpSignature::getHashValue(op), only,
+    hash = llvm::hash_combine(OpSignature::getHashValue(op), only, stated,
                               llvm::hash_combine_range(operands.begin(), operands.end()));
     if (auto it = known.find(hash); it != known.end())
       for (const Transfer *other : it->second)
         if (other->only == only && OpSignature::isEqual(other->op, op) &&
+            other->op->getDiscardableAttr(resultsAttr) == stated &&
             other->operands == operands)
           return other->outcome;
   }

@@ -35,7 +35,8 @@ public:
   /// `storage` receives each distinct layout once.
   TransferMemo(dist::MeshAttr mesh, std::deque<dist::Layout> &storage)
       : mesh(mesh), storage(storage),
-        operandsAttr(mlir::StringAttr::get(mesh.getContext(), dist::kOperandsAttr)) {}
+        operandsAttr(mlir::StringAttr::get(mesh.getContext(), dist::kOperandsAttr)),
+        resultsAttr(mlir::StringAttr::get(mesh.getContext(), dist::kResultsAttr)) {}
   TransferMemo(const TransferMemo &) = delete;
 
   /// The layouts of an op's results. If the op has one result with several candidate
@@ -80,7 +81,9 @@ private:
   dist::MeshAttr mesh;
   std::deque<dist::Layout> &storage;
   /// The name of the attribute, for fast lookups.
-  mlir::StringAttr operandsAttr;
+  bool dependsOnLayoutsOnly(mlir::Operation *op) const;
+
+  mlir::StringAttr operandsAttr, resultsAttr;
   /// What the conditions and covers of layouts name.
   padding::EventTable events;
   ValueNumbers numbers;

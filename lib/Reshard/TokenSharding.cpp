@@ -305,6 +305,7 @@ Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const To
                                      ValueRange operands) const {
   Operation *sharded = builder.clone(*op);
   sharded->setOperands(operands);
+  sharded->removeAttr(kResultsAttr);
   for (auto [result, token] : llvm::zip_equal(sharded->getResults(), how.results))
     result.setType(
         withDim(getType(result), token.dim, token.outer * token.getChunk() * token.inner));

@@ -18,6 +18,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
@@ -265,6 +266,7 @@ Value Hoister::getPart(Value value, const Cut &cut) {
     Operation *clone = builder.clone(*op);
     clone->setOperands(operands);
     clone->removeAttr(nn::NnDialect::kIdAttr);
+    clone->removeAttr(kResultsAttr);
     clone->getResult(0).setType(cut.applyTo(typeOf(value)));
     part = clone->getResult(0);
   } else if (DenseElementsAttr splat = getSplat(op)) {

@@ -1,4 +1,4 @@
-//===- EqualElements.cpp - operands whose layout an op states -------------===//
+//===- EqualElements.cpp - layouts that local ops state -------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -11,6 +11,9 @@
 // - ops that read one element of it beside an operand that broadcasts. Else its element would be the
 //   only one, as that of the other operand.
 // Other operands mostly show the number, and then nothing is stated.
+//
+// A local reshape does not show to which dimension of its result the coordinate of a chunk belongs, if
+// dimensions of one element may have it. It states their layouts.
 //
 //===----------------------------------------------------------------------===//
 
@@ -102,6 +105,15 @@ void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &
       break;
     }
   }
+}
+
+void Partitioner::stateSplit(Value global, Operation *local, const ValueSharding &sharding) {
+  Layout layout = getLayout(global, sharding);
+  llvm::SmallBitVector dims(layout.getRank());
+  for (auto [d, dim] : llvm::enumerate(layout.dims))
+    dims[d] = dim.getLocalSize() == 1;
+  if (dims.any())
+    stateResult(local, 0, layout, dims, symbol, mesh);
 }
 
 void Partitioner::stateGathered(Value global, const Local &from, const ValueSharding &to,

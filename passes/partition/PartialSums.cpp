@@ -317,8 +317,10 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   }
   Value result = op->getResult(0);
   ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
-  Value local = emit(op, operands, getLocalType(result, sharding))->getResult(0);
-  if (failed(define(result, {local, sharding, from.unreduced})))
+  Operation *local = emit(op, operands, getLocalType(result, sharding));
+  if (isa<nn::ReshapeOp>(op))
+    stateSplit(result, local, sharding);
+  if (failed(define(result, {local->getResult(0), sharding, from.unreduced})))
     return failure();
   return true;
 }

@@ -204,6 +204,8 @@ private:
   void noteEqualElements(mlir::Operation *op);
   /// Lets a local op state the layout of equal elements of which it depends on the number.
   void stateEqual(mlir::Operation *op, mlir::Operation *local, const Assignment &assignment);
+  /// Lets a local reshape state the dimensions of its result that have one element on a rank.
+  void stateSplit(mlir::Value global, mlir::Operation *local, const ValueSharding &sharding);
   /// Lets the ops behind `before`, which gather equal elements, state the layout that these have.
   void stateGathered(mlir::Value global, const Local &from, const ValueSharding &to,
                      mlir::Operation *before);
