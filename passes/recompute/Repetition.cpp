@@ -178,8 +178,11 @@ void meshwright::repeat(const ForwardPass &pass, const Repetition &repetition, O
       after = known;
     }
     Operation *copy = builder.clone(*op, copies);
+    // A square stays the product of one value with itself.
     if (operand)
-      copy->setOperand(operand->getOperandNumber(), after);
+      for (OpOperand &same : op->getOpOperands())
+        if (same.get() == operand->get())
+          copy->setOperand(same.getOperandNumber(), after);
     // The id names one value.
     copy->removeAttr(nn::NnDialect::kIdAttr);
   }
