@@ -44,6 +44,15 @@ bool isPrologueOp(Operation *op, RankedTensorType input) {
   return isEpilogueOp(op, input) && (isFree(op) || isCheap(op));
 }
 
+/// Returns true if the kernel of a region computes a free op of it for free: it has all of a
+/// padding mask, not only the end of it.
+static bool isFreeIn(const KernelRegion &region, Operation *op) {
+  return isFree(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
+           Operation *producer = region.getDefiningOp(operand);
+           return producer && isFree(producer);
+         });
+}
+
 /// The plan of a row kernel that computes the elements of a matrix in order, without
 /// reductions. Returns nothing if there is no such plan.
 static std::optional<RowPiece> planElements(const KernelRegion &region, int64_t columns,
@@ -94,7 +103,7 @@ static std::optional<ProductPrologue> planPrologue(const KernelRegion &region, n
   for (Operation *op : region.ops) {
     if (!ahead.contains(op))
       continue;
-    if (!isPrologueOp(op, input))
+    if (!isPrologueOp(op, input) || (isFree(op) && !isFreeIn(region, op)))
       return std::nullopt;
     prologue.region.add(op);
     for (Value operand : op->getOperands()) {
@@ -128,7 +137,7 @@ static std::optional<RowPiece> planEpilogue(const KernelRegion &region, nn::Line
   for (Operation *op : region.ops) {
     if (op == linear || (ahead.contains(op) && !isFree(op)))
       continue;
-    if (!isEpilogueOp(op, product))
+    if (!isEpilogueOp(op, product) || (isFree(op) && !isFreeIn(region, op)))
       return std::nullopt;
     rest.add(op);
     auto shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
