@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Runs a function in a process of its own, which may crash or hang."""
+"""Calls a function in a process of its own, which may crash or hang."""
 import dataclasses
 import os
 import pickle
@@ -35,23 +35,31 @@ class Outcome:
         return re.sub(r"^\S*:\d+: |[\[({].*?[\])}]|\d+", "", first)[:60]
 
 
-def run_apart(run, program) -> Outcome:
-    """The outcome of run(program); an Error of ours that it raises is the outcome "error"."""
+class Ended(Exception):
+    """A process gave no result: it crashed, or it hung."""
+
+    def __init__(self, kind, detail):
+        super().__init__(f"{kind}: {detail}")
+        self.kind, self.detail = kind, detail
+
+
+def call_apart(work, timeout=TIMEOUT):
+    """The result of work() in a process of its own. Raises Ended without one, and an Error of ours as it is."""
     receive, send = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(receive)
         try:
             try:
-                outcome = run(program)
+                result = work()
             except Error as error:
-                outcome = Outcome("error", str(error))
+                result = error
             with os.fdopen(send, "wb") as pipe:
-                pipe.write(pickle.dumps(outcome))
+                pipe.write(pickle.dumps(result))
         finally:
             os._exit(0)
     os.close(send)
-    parts, deadline = [], time.monotonic() + TIMEOUT
+    parts, deadline = [], time.monotonic() + timeout
     while True:
         ready, _, _ = select.select([receive], [], [], max(0, deadline - time.monotonic()))
         part = os.read(receive, 1 << 16) if ready else None
@@ -61,9 +69,22 @@ def run_apart(run, program) -> Outcome:
     os.close(receive)
     if part is None:
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        return Outcome("hang", f"more than {TIMEOUT} s")
     _, status = os.waitpid(child, 0)
-    if parts:
-        return pickle.loads(b"".join(parts))
-    return Outcome("crash", f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no result")
+    if part is None:
+        raise Ended("hang", f"more than {timeout} s")
+    if not parts:
+        raise Ended("crash", f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no result")
+    result = pickle.loads(b"".join(parts))
+    if isinstance(result, Error):
+        raise result
+    return result
+
+
+def run_apart(run, program) -> Outcome:
+    """The outcome of run(program); an Error of ours that it raises is the outcome "error"."""
+    try:
+        return call_apart(lambda: run(program))
+    except Error as error:
+        return Outcome("error", str(error))
+    except Ended as ended:
+        return Outcome(ended.kind, ended.detail)

@@ -14,11 +14,8 @@ import collections
 import dataclasses
 import os
 import pathlib
-import pickle
 import re
-import select
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,6 +25,7 @@ import warnings
 import meshwright as mw
 import numpy as np
 import torch
+from apart import Ended, call_apart
 from meshwright import Model, _core
 from meshwright.errors import unwrap
 from random_programs import NUMPY, generate
@@ -176,6 +174,7 @@ def subjects(seed):
 
 def compute(text, data):
     """The results for each input; in this process."""
+    warnings.simplefilter("ignore")
     parsed = unwrap(_core.Program.parse(text, "mutant.mlir"))
     results = []
     for number in range(INPUTS):
@@ -194,35 +193,12 @@ def compute(text, data):
     return results
 
 
-def apart(work):
-    """The result of a call in a process of its own: it may crash or hang. None if it does."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(receive)
-        try:
-            warnings.simplefilter("ignore")
-            try:
-                result = work()
-            except mw.Error as error:
-                result = f"error: {error}"
-            with os.fdopen(send, "wb") as pipe:
-                pipe.write(pickle.dumps(result))
-        finally:
-            os._exit(0)
-    os.close(send)
-    parts, deadline = [], time.monotonic() + TIMEOUT
-    while True:
-        ready, _, _ = select.select([receive], [], [], max(0, deadline - time.monotonic()))
-        part = os.read(receive, 1 << 16) if ready else b""
-        if not part:
-            break
-        parts.append(part)
-    os.close(receive)
-    if not ready:
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return pickle.loads(b"".join(parts)) if parts else None
+def run(text, data):
+    """The results in a process of its own, or why there are none: it may crash or hang."""
+    try:
+        return call_apart(lambda: compute(text, data), TIMEOUT)
+    except (mw.Error, Ended) as error:
+        return f"error: {error}"
 
 
 def differ(got, want):
@@ -278,11 +254,11 @@ def try_subject(subject, count, seed, tally):
         accepted = [file.read_text() for file in sorted(pathlib.Path(folder).iterdir())]
     if not accepted:
         return
-    want = apart(lambda: compute(subject.text, subject.data))
+    want = run(subject.text, subject.data)
     if not isinstance(want, list):
         raise RuntimeError(f"{subject.name} does not run: {want}")
     for text in accepted:
-        got = apart(lambda text=text: compute(text, subject.data))
+        got = run(text, subject.data)
         if not differ(got, want):
             tally.same += 1
             continue
@@ -294,11 +270,11 @@ def try_subject(subject, count, seed, tally):
 
 
 def campaign(mutants, seed, count=3, budget=float("inf"), log=None,
-             verbose=False):
-    """Tries programs until there are so many mutants."""
+             verbose=False, right=0):
+    """Tries programs until there are so many of them and of their mutants."""
     tally, deadline = Tally(), time.monotonic() + budget
     for subject in subjects(seed):
-        if tally.mutants >= mutants or time.monotonic() > deadline:
+        if (tally.mutants >= mutants and tally.programs >= right) or time.monotonic() > deadline:
             return tally
         tally.programs += 1
         before, refused = len(tally.survivors), len(tally.refused)
@@ -324,13 +300,14 @@ def summary(tally):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mutants", type=int, default=20000)
+    parser.add_argument("--right", type=int, default=500, help="at least as many right programs")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=3, help="mutants of each kind in a program")
     parser.add_argument("--budget", type=float, default=float("inf"), metavar="SECONDS")
     parser.add_argument("--verbose", action="store_true", help="print the programs of survivors")
     given = parser.parse_args()
     tally = campaign(given.mutants, given.seed, given.count, given.budget, sys.stdout,
-                     given.verbose)
+                     given.verbose, given.right)
     for kind, made in sorted(tally.kinds.items()):
         print(f"{kind:18} {made:6}")
     print(summary(tally))
