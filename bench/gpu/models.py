@@ -157,6 +157,13 @@ class Linears(nn.Module):
         return self.down(F.gelu(self.up(x)))
 
 
+class Noisy(nn.Module):
+    """Random numbers that a forward pass draws in each call, which is training."""
+
+    def forward(self, x):
+        return x * torch.rand_like(x), x + torch.randn_like(x), torch.bernoulli(torch.full_like(x, 0.3))
+
+
 class Masked(nn.Module):
     """Attention with a mask or an additive bias of the caller."""
 

@@ -146,6 +146,11 @@ class Archive:
             visible = torch.arange(70) < torch.tensor([70, 41])[:, None, None, None]
             cases[f"masked-{name}"] = module(models.Masked, dtype, *heads, visible)
             cases[f"biased-{name}-tp2"] = module(models.Masked, dtype, *heads, random(1, 1, 70, 70, dtype=dtype), plan="mesh=tp=2")
+        x = random(64, 97, dtype=BF16)
+        cases["linears-bfloat16-tp2-sums-f32"] = module(models.Linears, BF16, x, plan="mesh=tp=2 reduce-type=f32")
+        for name, plan in (("random-f32", ONE), ("random-f32-dp2", "mesh=dp=2")):
+            model, x = mw.from_torch(models.Noisy(), (random(16, 40),), training=True), random(16, 40)
+            cases[name] = (model.ir(), {"x": x}, {"plan": plan})
         for name, plan in (("train-f32", ONE), ("train-f32-dp2", "mesh=dp=2")):
             inputs = {"ids": ids, "labels": ids.roll(-1, 1)}
             model = mw.from_torch(models.Loss(), (ids, inputs["labels"]), training=True).train(mw.AdamW(lr=1e-2))

@@ -79,7 +79,7 @@ def rotate(x, is_complex):
     steps = torch.arange(half, device=x.device, dtype=x.dtype)
     angle = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * 10.0 ** (-steps / half)
     cos, sin = angle.cos(), angle.sin()
-    if is_complex:
+    if is_complex and x.dtype != torch.bfloat16:  # which has no complex numbers
         pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], half, 2))
         return torch.view_as_real(pairs * torch.complex(cos, sin)).flatten(-2)
     a, b = x.chunk(2, -1)
@@ -313,8 +313,10 @@ class Rows(nn.Module):
 
     def __init__(self, s):
         super().__init__()
-        self.layer, self.table = nn.Linear(s.width, s.width), nn.Embedding(7, s.width)
+        self.layer = nn.Linear(s.width, s.width)
         self.kind = s.rng.choice(["gather", "select", "lookup", "add", "copy", "along", "put"])
+        if self.kind == "lookup":
+            self.table = nn.Embedding(7, s.width)
         self.index = [s.rng.randrange(s.tokens) for _ in range(s.tokens)]
 
     def forward(self, x):
@@ -511,6 +513,8 @@ BLOCKS |= {
 }
 #: Other blocks than these are functions of their input alone, whatever the mode.
 RANDOM, STATEFUL = {"dropout", "noise"}, {"batch norm"}
+#: PyTorch has no transform of Fourier's in bf16.
+NOT_BF16 = {"fourier"}
 
 
 # Losses: of the last block's values and labels [batch, tokens], some of which are -100.

@@ -10,7 +10,7 @@ import dataclasses
 import random
 
 import torch
-from random_blocks import BLOCKS, CLASSES, LOSSES, RANDOM, STATEFUL, Sizes
+from random_blocks import BLOCKS, CLASSES, LOSSES, NOT_BF16, RANDOM, STATEFUL, Sizes
 from torch import nn
 
 MESHES = [
@@ -169,6 +169,8 @@ def generate(seed):
         tokens=rng.choice([1, 2, 3, 4, 5, 7, 8, 12, 13]), batch=rng.choice([1, 2, 3, 4, 5, 6]),
         dtype=_turn(TYPES, seed) if rng.random() < 0.3 else "f32", options={}, then=None,
         optimizer=_turn(OPTIMIZERS, seed), numbers={}, train={})
+    if NOT_BF16 & set(blocks) and case.dtype == "bf16":
+        case.dtype = "f32"
     if STATEFUL & set(blocks) and case.batch * case.tokens < 3:
         case.batch = 3  # statistics need more than one value
     case.options = _options(case, mesh, rng, seed)

@@ -189,16 +189,17 @@ class Checker:
         own_losses, own = self.steps(self.case.build(), count)
         trained = self.trained(self.net)
         moved = max(np.abs(array(want[n]) - start[n]).max() for n in trained)
+        bound = max(BOUNDS[kind][0] for kind in ("f32", self.case.dtype))
         for name, value in want.items():
             if name not in trained:
                 if not np.array_equal(array(parameters[name]), start[name]):
                     raise Differs(f"parameter {name} is not trained, and changed")
                 continue
             error = distance(parameters[name], value, moved)
-            if error > max(2e-4, 4 * distance(own[name], value, moved)):
+            if error > max(20 * bound, 4 * distance(own[name], value, moved)):
                 raise Differs(f"parameter {name} {error:.1e} of the way of {moved:.1e}")
         for step, (a, b, c) in enumerate(zip(losses, want_losses, own_losses, strict=True)):
-            if abs(a - b) > max(1e-5 * max(1, abs(b)), 4 * abs(c - b)):
+            if abs(a - b) > max(bound * max(1, abs(b)), 4 * abs(c - b)):
                 raise Differs(f"loss {a} of step {step}, expected {b}")
 
     def trained_steps(self):
