@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 
 #include "llvm/ADT/SmallBitVector.h"
 #include "llvm/Support/MathExtras.h"
@@ -53,10 +54,14 @@ AxisList CollectiveOpInterface::getGroupAxes(MeshAttr mesh) {
 // Joining
 //===----------------------------------------------------------------------===//
 
+/// Attributes with an entry for each operand or result, which few ops have.
+static constexpr StringLiteral kStatements[] = {kOperandsAttr, kResultsAttr};
+
 DictionaryAttr CollectiveOpInterface::getSharedAttributes() {
   NamedAttrList shared;
   for (NamedAttribute attribute : (*this)->getAttrs())
-    if (!llvm::is_contained(getPerOperandAttributes(), attribute.getName().getValue()))
+    if (!llvm::is_contained(getPerOperandAttributes(), attribute.getName().getValue()) &&
+        !llvm::is_contained(kStatements, attribute.getName().getValue()))
       shared.append(attribute);
   return shared.getDictionary((*this)->getContext());
 }
@@ -76,6 +81,21 @@ static Attribute concatenate(ArrayRef<CollectiveOpInterface> parts, StringRef na
   return ArrayAttr::get(context, all);
 }
 
+/// The entries of a statement of all parts, in order: of those that state nothing, unit attributes.
+/// Null if none states anything.
+static Attribute concatenateStatements(ArrayRef<CollectiveOpInterface> parts, StringRef name) {
+  MLIRContext *context = parts.front()->getContext();
+  SmallVector<Attribute> all;
+  for (CollectiveOpInterface part : parts) {
+    if (auto own = part->getAttrOfType<ArrayAttr>(name))
+      llvm::append_range(all, own);
+    else
+      all.append(part->getNumOperands(), UnitAttr::get(context));
+  }
+  bool states = llvm::any_of(all, [](Attribute entry) { return !isa<UnitAttr>(entry); });
+  return states ? ArrayAttr::get(context, all) : nullptr;
+}
+
 double dist::getNeutral(ReductionKind kind, Type element) {
   if (kind == ReductionKind::Sum)
     return 0;
@@ -93,6 +113,9 @@ CollectiveOpInterface dist::joinCollectives(OpBuilder &builder,
   state.attributes = NamedAttrList(first.getSharedAttributes());
   for (StringRef name : first.getPerOperandAttributes())
     state.attributes.set(name, concatenate(parts, name));
+  for (StringRef name : kStatements)
+    if (Attribute all = concatenateStatements(parts, name))
+      state.attributes.set(name, all);
   for (CollectiveOpInterface part : parts) {
     state.addOperands(part->getOperands());
     state.addTypes(part->getResultTypes());

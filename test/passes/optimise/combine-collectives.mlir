@@ -118,3 +118,21 @@ func.func @there_and_back(
   %2 = nn.relu %1 : tensor<4x8xf32>
   return %2 : tensor<4x8xf32>
 }
+
+// -----
+
+// The joint op states the layouts that its parts state.
+// CHECK-LABEL: func.func @statements
+// CHECK: dist.all_gather %{{.*}}, %{{.*}} axes ["tp"] dims [0, 0] {dist.operands = [unit, #dist.sharding<@mesh, [(8{"tp"}), {?}]>]}
+// CHECK-NOT: dist.all_gather
+dist.mesh @mesh = <["tp"=4]>
+func.func @statements(
+    %x: tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<8x8xf32>})
+    -> (tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x8xf32>},
+        tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %ones = nn.constant dense<1.0> : tensor<2x8xf32>
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<2x8xf32>) -> tensor<8x8xf32>
+  %1 = dist.all_gather %ones axes ["tp"] dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"tp"}), {?}]>]} : (tensor<2x8xf32>) -> tensor<8x8xf32>
+  return %0, %1 : tensor<8x8xf32>, tensor<8x8xf32>
+}
