@@ -63,7 +63,8 @@ MEANS = [
 PADS = [
     *[case for mode in ("reflect", "replicate", "circular", "constant") for x, size in ((LINE, (2, 1)), (PLANE, (2, 1, 1, 2)))
       for case in of(x, **{mode: lambda x, mode=mode, size=size: F.pad(x, size, mode=mode)})],
-    *of(LINE, shorter=lambda x: F.pad(x, (-1, 2), value=3.0)),
+    *of(LINE, shorter=lambda x: F.pad(x, (-1, 2), value=3.0),
+        shifted_out=lambda x: F.pad(x[..., :1], (1, -1)) + x),
     *[case for mode in ("nearest", "nearest-exact") for case in
       of(PLANE, **{mode: lambda x, mode=mode: F.interpolate(x, scale_factor=1.5, mode=mode)})],
     *[case for mode in ("bilinear", "bicubic") for corners in (True, False) for case in

@@ -300,6 +300,10 @@ def run(case):
     return Outcome("equal", "", frozenset(checker.met))
 
 
+def spell(counts):
+    return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
+
+
 def campaign(seeds, budget=float("inf"), say=print):
     """Counts of outcomes, what to say of those that are not equal, and what all met."""
     counts, said, met, deadline = {}, [], set(), time.monotonic() + budget
@@ -313,6 +317,8 @@ def campaign(seeds, budget=float("inf"), say=print):
         if outcome.kind != "equal":
             said.append(f"seed {seed}: {outcome.kind}: {outcome.detail}\n  {case}")
             say(said[-1], flush=True)
+        if sum(counts.values()) % 100 == 0:
+            say(spell(counts), flush=True)
     return counts, said, met
 
 
@@ -398,7 +404,7 @@ def main():
     part, parts = map(int, given.part.split("/"))
     seeds = range(given.first + part - 1, given.first + given.long, parts)
     counts, _, _ = campaign(seeds, given.budget)
-    print(", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())))
+    print(spell(counts))
     return set(counts) != {"equal"}
 
 

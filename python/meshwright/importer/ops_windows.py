@@ -33,7 +33,7 @@ def padded(build, x: Node, dim: int, before: int, after: int, value=0) -> Node:
     x = build.slice_dim(x, dim, max(0, -before), x.shape[dim] - max(0, -after))
     parts = [_filled(build, x, dim, before, value) if before > 0 else None, x,
              _filled(build, x, dim, after, value) if after > 0 else None]
-    return build.concat([p for p in parts if p is not None], dim)
+    return build.concat([p for p in parts if p is not None and p.shape[dim]] or [x], dim)
 
 
 # Convolutions.
