@@ -311,10 +311,10 @@ class Shift(nn.Module):
 class Rows(nn.Module):
     """Reads and writes rows by index."""
 
-    def __init__(self, s):
+    def __init__(self, s, kind=None):
         super().__init__()
         self.layer = nn.Linear(s.width, s.width)
-        self.kind = s.rng.choice(["gather", "select", "lookup", "add", "copy", "along", "put"])
+        self.kind = kind or s.rng.choice(["gather", "select", "lookup", "add", "along", "put"])
         if self.kind == "lookup":
             self.table = nn.Embedding(7, s.width)
         self.index = [s.rng.randrange(s.tokens) for _ in range(s.tokens)]
@@ -456,6 +456,7 @@ class Conditions(nn.Module):
     def forward(self, x):
         y = self.layer(x)
         z = torch.where(y > 0.1, y.square(), y * 0.3).clamp(-2, 3)
+        z = z + torch.where((x > 0) ^ (x > 1), x, x.clamp(0, 1))
         return x + torch.maximum(z, torch.minimum(x, y * 2)).masked_fill(y.abs() < 1e-3, 0.5)
 
 
@@ -507,7 +508,8 @@ BLOCKS |= {
     "attention": attention, "multi-head": MultiHead, "cross attention": Cross,
     "convolution": Convolution, "patches": Patches, "pool": Pool, "group norm": Groups,
     "batch norm": BatchNorm, "mixer": Mixer, "recurrence": Recurrence, "running": Running,
-    "shift": Shift, "rows": Rows, "summary": Summary, "products": Products, "fourier": Fourier,
+    "shift": Shift, "rows": Rows, "rows in place": lambda s: Rows(s, "copy"),
+    "summary": Summary, "products": Products, "fourier": Fourier,
     "adapter": Adapter, "twice": Twice, "ends": Ends, "repeated": Repeated,
     "conditions": Conditions, "dropout": Drop, "noise": Noise,
 }

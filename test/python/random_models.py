@@ -157,7 +157,9 @@ def generate(seed):
     blocks += rng.choices(list(BLOCKS), k=rng.choice([0, 0, 1, 2]))
     rng.shuffle(blocks)
     if kind == "dropout" and not RANDOM & set(blocks):
-        blocks.append("dropout")
+        blocks.append(_turn(sorted(RANDOM), seed // len(KINDS)))
+    if "ring" in mesh and rng.random() < 0.5:
+        blocks[0] = "attention"
     if kind not in ("dropout", "outputs", "entries"):
         # PyTorch drops other elements.
         blocks = [name for name in blocks if name not in RANDOM] or ["twice"]

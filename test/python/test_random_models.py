@@ -8,6 +8,7 @@ As a program it runs longer, or one seed again:
 """
 import argparse
 import fnmatch
+import functools
 import inspect
 import pathlib
 import re
@@ -112,6 +113,7 @@ class Checker:
     def model(self, training):
         return mw.from_torch(self.net, (), self.inputs(), training=training)
 
+    @functools.cached_property
     def trainer(self):
         case = self.case
         optimizer = getattr(mw, case.optimizer)(**case.numbers)
@@ -120,7 +122,7 @@ class Checker:
     def session(self, then=False, **given):
         case = self.case
         mesh, options = case.then if then else (case.mesh, case.options)
-        return self.plan(self.trainer(), mesh, options).start(**given)
+        return self.plan(self.trainer, mesh, options).start(**given)
 
     def walk(self, session, count, first=0):
         losses = [float(session.run(**self.inputs(step))[0]) for step in range(first, first + count)]
@@ -147,15 +149,17 @@ class Checker:
         plan = self.plan(self.model(False), case.mesh, case.options)
 
         def errors(step):
-            inputs = self.inputs(step)
-            with torch.no_grad():
-                want, own = in_f64(self.net)(**inputs), self.net(**inputs)
-            got = plan.run(**inputs)
-            pairs = [(distance(g, w), distance(o, w)) for g, o, w in zip(got, own, want, strict=True)]
-            i = int(np.argmax([a for a, _ in pairs]))
-            return pairs[i], f"output {i}"
+            return self.output_errors(self.inputs(step), lambda inputs: plan.run(**inputs))
 
         self.judge(errors, BOUNDS[case.dtype][0])
+
+    def output_errors(self, inputs, run):
+        """Our error and PyTorch's of the worst output, and its name."""
+        with torch.no_grad():
+            want, own = in_f64(self.net)(**inputs), self.net(**inputs)
+        pairs = [(distance(g, w), distance(o, w)) for g, o, w in zip(run(inputs), own, want, strict=True)]
+        i = int(np.argmax([a for a, _ in pairs]))
+        return pairs[i], f"output {i}"
 
     def differentiated(self):
         case = self.case
@@ -232,7 +236,7 @@ class Checker:
         """Elements that are dropped are the same on every mesh, and others in each step."""
         case, results = self.case, []
         for mesh, options in ((case.mesh, case.options), ({"tp": 1}, {})):
-            with self.plan(self.trainer(), mesh, options).start() as session:
+            with self.plan(self.trainer, mesh, options).start() as session:
                 results.append(self.walk(session, case.steps))
         (losses, parameters), (want_losses, want) = results
         bound = BOUNDS["f32"][0] if case.dtype != "bf16" else 5e-2
@@ -254,14 +258,15 @@ class Checker:
         model = mw.join({"whole": self.model(False), "half": mw.from_torch(self.net, (), half)})
         plan = self.plan(model, case.mesh, case.options)
         with plan.start() as session:
-            for name, given in (("whole", inputs), ("half", half), ("whole", inputs)):
-                with torch.no_grad():
-                    want, own = in_f64(self.net)(**given), self.net(**given)
-                got = session.run(entry=name, **given)
-                for g, w, o in zip(got, want, own, strict=True):
-                    error = distance(g, w)
-                    if error > 4 * max(BOUNDS[case.dtype][0], 1.25 * distance(o, w)):
-                        raise Differs(f"entry {name}: error {error:.1e}")
+            for name in ("whole", "half", "whole"):
+
+                def errors(step, name=name):
+                    given = self.inputs(step)
+                    if name == "half":
+                        given = {k: v[: (len(v) + 1) // 2] for k, v in given.items()}
+                    return self.output_errors(given, lambda given: session.run(entry=name, **given))
+
+                self.judge(errors, BOUNDS[case.dtype][0])
 
     def bundle(self):
         """A bundle gives the bits of its plan."""
@@ -333,11 +338,7 @@ OTHER_OPS = {
     "dist.positions": "random_programs.py: orders of positions",
     "dist.axis_index": "hand-written programs", "dist.partial": "hand-written programs",
     "dist.constrain": "partition replaces it", "dist.mask_padding": "random_programs.py: infinities",
-    # The turns of rings and attention seldom meet in so few cases.
-    **dict.fromkeys(("dist.permute", "dist.reorder", "nn.merge_attention"),
-                    "test_context_parallel.py: rings"),
-    "dist.place": "test_bias_gradients.py: rings",
-    "nn.random": "test_random_numbers.py", "nn.index_copy": "test_nn.py", "nn.xor": "test_nn.py",
+    "dist.place": "test_bias_gradients.py: gradients of a bias in rings, which seldom meet",
 }
 #: Policies that no case has, and why.
 OTHER_POLICIES = {
