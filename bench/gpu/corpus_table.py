@@ -23,7 +23,7 @@ def main():
         except Exception as problem:  # of the driver
             wrong = [str(problem)]
         print(json.dumps({"case": f"{table} {family}", "kernels": len(cases), "wrong": len(wrong),
-                          "first": wrong[0][:300] if wrong else ""}), flush=True)  # fmt: skip
+                          "first": wrong[0][-300:] if wrong else ""}), flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

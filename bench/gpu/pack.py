@@ -79,16 +79,17 @@ class Archive:
 
     def add_benches(self):
         sizes, cases = programs.SIZES[self.size], self.description["benches"]
+        copies = sizes["copies"]
         for m, n, k in sizes["gemm"]:
             name = f"gemm-{m}-{n}-{k}"
-            self.compile(name, programs.product(m, n, k), CHIPS[:1])
+            self.compile(name, programs.product(m, n, k, copies), CHIPS[:1])
             cases.setdefault("gemm", []).append({"bundle": name, "m": m, "n": n, "k": k})
         for kernel in programs.KERNELS:
-            self.compile(f"rows-{kernel}", programs.row_kernel(kernel, *sizes["rows"]))
+            self.compile(f"rows-{kernel}", programs.row_kernel(kernel, *sizes["rows"], copies))
             cases.setdefault("rows", []).append({"bundle": f"rows-{kernel}", "kernel": kernel})
         for heads, tokens, features in sizes["attention"]:
             name = f"attention-{tokens}"
-            self.compile(name, programs.attention(heads, tokens, features), ["sm_80", "sm_90", "sm_90a"])
+            self.compile(name, programs.attention(heads, tokens, features, copies=copies), ["sm_80", "sm_90", "sm_90a"])
             cases.setdefault("attention", []).append({"bundle": name, "heads": heads, "tokens": tokens, "features": features})
         shape = models.Shape(**sizes["layers"])
         self.compile("layers", import_meta(models.Stack(shape), (1, shape.tokens, shape.hidden)), plan=ONE)
@@ -149,8 +150,8 @@ class Archive:
         x = random(64, 97, dtype=BF16)
         cases["linears-bfloat16-tp2-sums-f32"] = module(models.Linears, BF16, x, plan="mesh=tp=2 reduce-type=f32")
         for name, plan in (("random-f32", ONE), ("random-f32-dp2", "mesh=dp=2")):
-            model, x = mw.from_torch(models.Noisy(), (random(16, 40),), training=True), random(16, 40)
-            cases[name] = (model.ir(), {"x": x}, {"plan": plan})
+            x = random(16, 40)
+            cases[name] = (mw.from_torch(models.Noisy(), (x,), training=True).ir(), {"x": x}, {"plan": plan})
         for name, plan in (("train-f32", ONE), ("train-f32-dp2", "mesh=dp=2")):
             inputs = {"ids": ids, "labels": ids.roll(-1, 1)}
             model = mw.from_torch(models.Loss(), (ids, inputs["labels"]), training=True).train(mw.AdamW(lr=1e-2))

@@ -29,6 +29,8 @@ from sessions import Failed, open_session
 
 TABLES = ["integers", "floats", "conversions", "warps", "memory", "matrices"]
 ROUNDS = 15
+# Cycles of the GPU in which PyTorch's calls are enqueued.
+CYCLES = 2_000_000
 
 
 class Run:
@@ -62,9 +64,10 @@ class Run:
         return open_session(str(self.archive / "lib" / "libMeshwrightRuntime.so"), path,
                             seed=self.description["seed"], **options)  # fmt: skip
 
-    def place(self, session):
-        """Random inputs as arrays of the host, and the addresses of inputs and outputs in the GPU's memory."""
-        arrays = [self.gpu.draw(port) for port in session.inputs]
+    def place(self, session, copies=1):
+        """Random inputs as arrays of the host, and the addresses of inputs and outputs in the GPU's memory.
+        The inputs of all copies are alike."""
+        arrays = [self.gpu.draw(port) for port in session.inputs[: len(session.inputs) // copies]] * copies
         return arrays, [self.gpu.put(a) for a in arrays], [self.gpu.alloc(port.get_bytes()) for port in session.outputs]
 
     def free(self, *lists):
@@ -84,21 +87,29 @@ class Run:
         return float(np.abs(ours - wanted).max() / np.abs(wanted).max())
 
     def measure_kernels(self, path, category, peer=None):
-        """Seconds of our kernels of a category in a call, and of the peer, a function of the inputs. Takes turns."""
+        """Seconds of our kernels of a category, and of the peer, a function of the inputs. Takes turns.
+
+        A call does the same on several sets of inputs, and so does the peer. The first set is left out,
+        since the GPU was idle before it."""
+        copies = self.sizes["copies"]
         with tempfile.TemporaryDirectory() as folder:
             trace = pathlib.Path(folder, "trace.json")
             with self.open(path, trace=trace) as session:
-                arrays, inputs, outputs = self.place(session)
+                arrays, inputs, outputs = self.place(session, copies)
                 call, ours, theirs, difference = session.prepare(inputs, outputs), [], [], None
                 if self.torch and peer:
                     tensors = [self.to_torch(*pair) for pair in zip(arrays, session.inputs)]
+                    each = len(tensors) // copies
+                    sets = [tensors[i : i + each] for i in range(0, len(tensors), each)]
                 skipped = 1 if self.small else 3
                 for _ in range(skipped + (1 if self.small else ROUNDS)):
                     call()
                     events = json.loads(trace.read_text())["traceEvents"]
-                    ours.append(sum(e["dur"] for e in events if e.get("cat") == category) * 1e-6)
+                    kernels = sorted((e["ts"], e["dur"]) for e in events if e.get("cat") == category)
+                    first = len(kernels) // copies if copies > 1 else 0
+                    ours.append(sum(dur for _, dur in kernels[first:]) * 1e-6 / max(1, copies - 1))
                     if self.torch and peer:
-                        elapsed, result = self.time_torch(lambda: peer(*tensors))
+                        elapsed, result = self.time_torch(peer, sets)
                         theirs.append(elapsed)
                 if self.torch and peer:
                     difference = self.differ(session, outputs, result)
@@ -107,15 +118,19 @@ class Run:
             raise Failed(f"the trace of {path.name} has no kernel of kind '{category}'")
         return median(ours, skipped), median(theirs, skipped), difference
 
-    def time_torch(self, call):
-        """Seconds of a call on the GPU's clock, and its result."""
+    def time_torch(self, call, sets):
+        """Seconds of a call on the GPU's clock, and its result. Each set of inputs has a call. They begin
+        when all are enqueued, so that the GPU does not wait for the host; the first is left out."""
         begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.torch.cuda.synchronize()
-        begin.record()
-        result = call()
+        self.torch.cuda._sleep(CYCLES)
+        for i, inputs in enumerate(sets):
+            if i == min(1, len(sets) - 1):
+                begin.record()
+            result = call(*inputs)
         end.record()
         self.torch.cuda.synchronize()
-        return begin.elapsed_time(end) * 1e-3, result
+        return begin.elapsed_time(end) * 1e-3 / max(1, len(sets) - 1), result
 
     def measure_calls(self, path, graphs=None, peer=None, inputs=None):
         """Seconds of a whole call of ours and of the peer, by the host's clock. Takes turns."""

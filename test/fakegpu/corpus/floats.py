@@ -89,7 +89,7 @@ def selections():
         tests = {
             "finite": math.isfinite, "infinite": math.isinf, "number": lambda x: not math.isnan(x),
             "notanumber": math.isnan,
-            "normal": lambda x, f=format: math.isfinite(x) and x != 0 and not f.tiny(x),
+            "normal": lambda x, f=format: math.isfinite(x) and not f.tiny(x),
             "subnormal": lambda x, f=format: math.isfinite(x) and f.tiny(x),
         }  # fmt: skip
         for name, f in tests.items():

@@ -7,7 +7,7 @@ Small integers as elements make each sum exact, so that its order does not matte
 
 import numpy as np
 from corpus.exact import BF16
-from corpus.harness import Case
+from corpus.harness import BLOCK, Case
 
 GROUP, PAIR = np.arange(32) // 4, np.arange(32) % 4 * 2
 
@@ -65,8 +65,10 @@ def one_mma(name, fa, fb, fc, fd):
         out = "{" + ", ".join("d" if j == k else f"s{j}" for j in range(count)) + "}"
         body = f".reg .b32 s<4>; ld.param.u64 x, [p0]; mov.u32 j, %laneid; mad.wide.u32 l0, j, {4 * n}, x;\n{loads}"
         body += f"{name} {out}, {regs(0, split[0])}, {regs(split[0], split[1])}, {regs(split[1], n)};"
-        # Thread i loads a[i], which it does not use: the array is longer than the warp.
-        yield Case(body, [all_.reshape(-1)], np.resize(fd[k], all_.size))
+        # Thread i loads a[i], which it does not use. There are whole blocks, so that a thread for each
+        # element writes it.
+        size = BLOCK * n
+        yield Case(body, [np.resize(all_, size)], np.resize(fd[k], size))
 
 
 def matrices():

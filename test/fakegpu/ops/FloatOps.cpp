@@ -327,7 +327,7 @@ void decodeTestp(Decoder &d) {
       case 1: return std::isinf(x);
       case 2: return !std::isnan(x);
       case 3: return std::isnan(x);
-      case 4: return std::isnormal(x);
+      case 4: return std::isnormal(x) || x == 0; // The manual counts zeros of both signs.
       default: return std::fpclassify(x) == FP_SUBNORMAL;
       }
     };
