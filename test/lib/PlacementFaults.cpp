@@ -258,7 +258,15 @@ void readInfinity(func::FuncOp func, const PlacementAnalysis &analysis, Faults &
   });
   auto invert = [&](Operation *op, int64_t dim) {
     Value operand = op->getOperand(0);
-    if (!isFloatTensor(operand) || !analysis.getLayout(operand).dims[dim].isPadded())
+    if (!isFloatTensor(operand))
+      return;
+    // One over another number than zero is finite, and the program another right one.
+    bool mayBeZero = llvm::any_of(analysis.getLayout(operand).dims[dim].factors,
+                                  [](const LayoutFactor &factor) {
+                                    return factor.isPadded() && factor.padding.lower <= 0 &&
+                                           factor.padding.upper >= 0;
+                                  });
+    if (!mayBeZero)
       return;
     faults.push_back({"infinity in padding", op->getLoc(), [op, operand] {
                         OpBuilder builder(op);
