@@ -324,9 +324,19 @@ Layout Reshape::build() const {
     layout.dims[piece.to].factors.push_back(isWhole ? *piece.whole : piece.factor);
     i += isWhole;
   }
-  for (DimLayout &dim : layout.dims)
+  // One element beside equal ones is one of them.
+  auto isUniform = [&](int d, int step) {
+    for (d += step; d >= 0 && d < int(layout.dims.size()); d += step)
+      if (const auto &factors = layout.dims[d].factors; !factors.empty())
+        return (step > 0 ? factors.front() : factors.back()).uniform;
+    return false;
+  };
+  SmallVector<bool> alike;
+  for (int d = 0, e = layout.dims.size(); d < e; ++d)
+    alike.push_back(layout.dims[d].factors.empty() && (isUniform(d, -1) || isUniform(d, 1)));
+  for (auto [dim, uniform] : llvm::zip_equal(layout.dims, alike))
     if (dim.factors.empty())
-      dim.factors.push_back(makeFactor(1));
+      dim.factors.push_back(makeFactor(1, uniform));
   layout.unreduced = input.unreduced;
   layout.reduction = input.reduction;
   layout.corner = input.corner;

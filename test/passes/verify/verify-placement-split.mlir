@@ -21,3 +21,14 @@ func.func @not_stated(%x: tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh,
   %y = nn.reshape %s : (tensor<3x1x4xf32>) -> tensor<3x4xf32>
   return %y : tensor<3x4xf32>
 }
+
+// A part of equal elements is equal, too, so it takes the layout of the batch.
+func.func @part_of_equal_elements(%x: tensor<1x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>, dist.global = tensor<2x4x8xf32>},
+    %y: tensor<1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<1x8xf32>})
+    -> (tensor<1x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>, dist.global = tensor<2x4x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %b = nn.broadcast %y : (tensor<1x8xf32>) -> tensor<4x8xf32>
+  %h = nn.reshape %b {dist.results = [#dist.sharding<@mesh, [(2{"tp"}), {?}, {?}]>]} : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+  %z = nn.mul %x, %h : (tensor<1x4x8xf32>, tensor<1x4x8xf32>) -> tensor<1x4x8xf32>
+  return %z : tensor<1x4x8xf32>
+}
