@@ -123,7 +123,7 @@ void TensorParallel::countFactors(Operation &op) {
 
 LogicalResult TensorParallel::collect() {
   Block &block = func.getBody().front();
-  llvm::DenseSet<Value> fromParameters;
+  llvm::DenseSet<Value> fromParameters, constants;
   for (BlockArgument arg : block.getArguments()) {
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr))
       continue;
@@ -158,11 +158,15 @@ LogicalResult TensorParallel::collect() {
           classes[leaf].isForbidden = true;
       continue;
     }
-    bool allFromParameters =
-        op.getNumOperands() > 0 &&
-        llvm::all_of(op.getOperands(), [&](Value v) { return fromParameters.contains(v); });
-    if (allFromParameters)
-      fromParameters.insert(op.getResult(0));
+    // A constant beside a parameter is one of the numbers that it is computed with.
+    auto isFromParameters = [&](Value v) { return fromParameters.contains(v); };
+    auto isConstant = [&](Value v) { return constants.contains(v); };
+    bool allConstant = llvm::all_of(op.getOperands(), isConstant) && isPure(&op);
+    bool allFromParameters = !allConstant && llvm::all_of(op.getOperands(), [&](Value v) {
+      return isFromParameters(v) || isConstant(v);
+    });
+    if (allFromParameters || allConstant)
+      (allConstant ? constants : fromParameters).insert(op.getResult(0));
     countFactors(op);
     auto visit = [&](Value value) {
       ArrayRef<FactorAnalysis::Leaves> dims = factors.getLeaves(value);

@@ -45,3 +45,23 @@ func.func @grouped_heads(%x: tensor<1x5x8xf32> {nn.input = "x"}, %q: tensor<24x8
   %13 = nn.linear %12, %o : (tensor<1x5x24xf32>, tensor<8x24xf32>) -> tensor<1x5x8xf32>
   return %13 : tensor<1x5x8xf32>
 }
+
+// -----
+
+// Weights that are computed of parameters and constants alone are weights, too.
+
+// CHECK-LABEL: func.func @computed
+// CHECK-SAME: tensor<32x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, nn.parameter = "u"}
+// CHECK-SAME: tensor<16x32xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, nn.parameter = "d"}
+dist.mesh @mesh = <["tp"=4]>
+func.func @computed(%x: tensor<3x16xf32> {nn.input = "x"}, %u: tensor<32x16xf32> {nn.parameter = "u"}, %d: tensor<16x32xf32> {nn.parameter = "d"}) -> (tensor<3x16xf32> {nn.output = "y"}) {
+  %c = nn.constant dense<16.0> : tensor<f32>
+  %us = nn.mul %u, %c : (tensor<32x16xf32>, tensor<f32>) -> tensor<32x16xf32>
+  %ur = nn.floor %us : tensor<32x16xf32>
+  %h = nn.linear %x, %ur : (tensor<3x16xf32>, tensor<32x16xf32>) -> tensor<3x32xf32>
+  %a = nn.relu %h : tensor<3x32xf32>
+  %ds = nn.mul %d, %c : (tensor<16x32xf32>, tensor<f32>) -> tensor<16x32xf32>
+  %dr = nn.floor %ds : tensor<16x32xf32>
+  %y = nn.linear %a, %dr : (tensor<3x32xf32>, tensor<16x32xf32>) -> tensor<3x16xf32>
+  return %y : tensor<3x16xf32>
+}
