@@ -309,8 +309,16 @@ def spell(counts):
     return ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
 
 
+def warm_up():
+    """Loads in this process what PyTorch loads for its first exports, so that its children have it."""
+    torch.set_num_threads(1)
+    for seed in range(3):
+        Checker(generate(seed)).model(True).differentiate()
+
+
 def campaign(seeds, budget=float("inf"), say=print):
     """Counts of outcomes, what to say of those that are not equal, and what all met."""
+    warm_up()
     counts, said, met, deadline = {}, [], set(), time.monotonic() + budget
     for seed in seeds:
         if time.monotonic() > deadline:
