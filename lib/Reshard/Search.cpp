@@ -257,7 +257,10 @@ void Search::findRecuts() {
 
 FailureOr<ReshardPlan> Search::run() {
   for (auto [f, factor] : llvm::enumerate(problem.factors)) {
-    SmallVector<int64_t, 3> sizes{factor.size};
+    // Padding is a tail in natural order alone.
+    SmallVector<int64_t, 3> sizes;
+    if (factor.order == TokenOrder::Natural)
+      sizes.push_back(factor.size);
     for (int64_t size : {problem.source.padded[f], problem.target.padded[f]})
       if (!llvm::is_contained(sizes, size))
         sizes.push_back(size);

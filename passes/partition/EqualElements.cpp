@@ -8,8 +8,8 @@
 // A local value whose elements are equal along a dimension does not show how many there are on all
 // ranks. Local ops that depend on this number state it (see OperandLayouts.h):
 // - contractions of the dimension, and the first of the ops that gather it;
-// - ops that read one element of it beside an operand that broadcasts. Else its element would be the
-//   only one, as that of the other operand.
+// - ops that read one element of it beside an operand that broadcasts, as a mask does. Else its element
+//   would be the only one, as that of the other operand.
 // Other operands mostly show the number, and then nothing is stated.
 //
 // A local reshape does not show to which dimension of its result the coordinate of a chunk belongs, if
@@ -114,6 +114,25 @@ void Partitioner::stateSplit(Value global, Operation *local, const ValueSharding
     dims[d] = dim.getLocalSize() == 1;
   if (dims.any())
     stateResult(local, 0, layout, dims, symbol, mesh);
+}
+
+void Partitioner::stateMasked(Value global, const ValueSharding &sharding, Value from, Value to) {
+  auto it = equalDims.find(global);
+  if (it == equalDims.end())
+    return;
+  Layout layout = getLayout(global, sharding);
+  llvm::SmallBitVector dims(layout.getRank());
+  for (auto [d, dim] : llvm::enumerate(layout.dims))
+    dims[d] = it->second.test(d) && dim.isSharded() && dim.getLocalSize() == 1;
+  if (dims.none())
+    return;
+  while (to != from) {
+    Operation *mask = to.getDefiningOp();
+    bool isView = mask->hasTrait<View>();
+    if (!isView && mask->getOperand(1).getType() == from.getType())
+      stateLayout(mask, 1, layout, dims, symbol, mesh);
+    to = mask->getOperand(isView ? 0 : 1);
+  }
 }
 
 void Partitioner::stateGathered(Value global, const Local &from, const ValueSharding &to,

@@ -204,6 +204,10 @@ private:
   void noteEqualElements(mlir::Operation *op);
   /// Lets a local op state the layout of equal elements of which it depends on the number.
   void stateEqual(mlir::Operation *op, mlir::Operation *local, const Assignment &assignment);
+  /// Lets the masks between two local values state the layout of equal elements of which a rank has
+  /// one. A mask broadcasts along their dimension.
+  void stateMasked(mlir::Value global, const ValueSharding &sharding, mlir::Value from,
+                   mlir::Value to);
   /// Lets a local reshape state the dimensions of its result that have one element on a rank.
   void stateSplit(mlir::Value global, mlir::Operation *local, const ValueSharding &sharding);
   /// Lets the ops behind `before`, which gather equal elements, state the layout that these have.

@@ -291,6 +291,8 @@ class Shift(nn.Module):
         super().__init__()
         self.layer = nn.Linear(s.width, s.width)
         self.kind = s.rng.choice(["roll", "flip", "shift", "join", "windows", "halves"])
+        if self.kind == "shift" and s.tokens == 1:
+            self.kind = "roll"  # nothing of the layer would be left
 
     def forward(self, x):
         y = self.layer(x)
