@@ -488,9 +488,14 @@ LogicalResult Partitioner::partition(Operation *op) {
       return failure();
     operands.push_back(*value);
   }
+  SmallVector<Value, 4> read(operands);
   if (failed(maskContraction(op, assignment, operands)) ||
       failed(maskSelection(op, assignment, operands)) || failed(maskIndices(op, operands)))
     return failure();
+  for (auto [i, from, to] : llvm::enumerate(read, operands))
+    if (from != to)
+      stateMasked(op->getOperand(i), project(op->getOperand(i), rule.operands[i], opFactors, assignment),
+                  from, to);
   SmallVector<ValueSharding, 2> shardings;
   SmallVector<Type, 2> types;
   for (auto [value, dims] : llvm::zip_equal(op->getResults(), rule.results)) {
