@@ -5,8 +5,8 @@
 
 Arrows point one way:
 
-    lib/Support <- dialects <- lib/{Factors, Stages, Placement, Launches, CostModel, Reshard,
-                                    Codegen, Report}
+    lib/Support <- dialects <- lib/Weights
+                <- lib/{Factors, Stages, Placement, Launches, CostModel, Reshard, Codegen, Report}
                 <- passes <- lib/{Program, Register, Execute, Facade} <- tools, python
 
 EDGES lists, for each folder of lib and each phase of passes, the neighbours of the same level that
@@ -30,6 +30,7 @@ LEVELS = [
     ["include"],
     ["lib/Support"],
     ["dialects"],
+    ["lib/Weights"],
     [
         "lib/Factors",
         "lib/Stages",

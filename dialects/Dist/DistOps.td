@@ -33,7 +33,8 @@ def Dist_MeshOp : Dist_Op<"mesh", [Symbol, HasParent<"::mlir::ModuleOp">, Dist_S
   let assemblyFormat = "$sym_name `=` $mesh attr-dict";
 }
 
-def Dist_ConstrainOp : Dist_Op<"constrain", [Pure, Dist_View, AllTypesMatch<["input", "result"]>]> {
+def Dist_ConstrainOp
+    : Dist_Op<"constrain", [Pure, Dist_View, Dist_KeepsWeight, AllTypesMatch<["input", "result"]>]> {
   let summary = "states the sharding of a value of a global program";
   let description = [{
     ```mlir
@@ -114,7 +115,7 @@ def Dist_ReduceScatterOp : Dist_CollectiveOp<Dist_ReduceScatterKind> {
   let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_AllGatherOp : Dist_CollectiveOp<Dist_AllGatherKind> {
+def Dist_AllGatherOp : Dist_CollectiveOp<Dist_AllGatherKind, [Dist_KeepsWeight]> {
   let lost = "dims";
   let summary = "concatenates the chunks of the group's ranks";
   let description = [{
@@ -150,7 +151,7 @@ def Dist_AllToAllOp : Dist_CollectiveOp<Dist_AllToAllKind> {
   let hasVerifier = 1;
 }
 
-def Dist_SliceOp : Dist_CollectiveOp<Dist_SliceKind, [Dist_TakesPart]> {
+def Dist_SliceOp : Dist_CollectiveOp<Dist_SliceKind, [Dist_TakesPart, Dist_KeepsWeight]> {
   let gained = "dims";
   let communicates = 0;
   let padsChunks = 1;
@@ -342,7 +343,7 @@ def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates, Dist_TouchesP
   let hasVerifier = 1;
 }
 
-def Dist_AfterOp : Dist_Op<"after", [Pure, Dist_View, AllTypesMatch<["input", "result"]>]> {
+def Dist_AfterOp : Dist_Op<"after", [Pure, Dist_View, Dist_KeepsWeight, AllTypesMatch<["input", "result"]>]> {
   let summary = "a value whose readers wait for another value";
   let description = [{
     The result is `input`, in the same buffer and layout. Nothing that reads the result runs

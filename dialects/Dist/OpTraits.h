@@ -51,6 +51,10 @@ MESHWRIGHT_OP_TRAIT(Reindexes);
 MESHWRIGHT_OP_TRAIT(View);
 /// The result has some of the operand's elements and the op reads no others.
 MESHWRIGHT_OP_TRAIT(TakesPart);
+/// The result is an operand in another form: seen otherwise, of another element type, on other
+/// ranks, or a part of it. It is that of the same number, or the first. If it is a weight, so is
+/// the result (lib/Weights).
+MESHWRIGHT_OP_TRAIT(KeepsWeight);
 /// The only result is the table (`LookupOpInterface`) with other rows at the indices, which
 /// are a vector. The other rows stay, so a launch may write over the table.
 MESHWRIGHT_OP_TRAIT(ReplacesRows);

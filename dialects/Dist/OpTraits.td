@@ -31,6 +31,7 @@ def Dist_Reindexes : TraitList<[Dist_MovesOnly, Dist_ReindexesTrait]>;
 def Dist_ViewTrait : Dist_Trait<"View">;
 def Dist_View : TraitList<[Dist_Reindexes, Dist_ViewTrait]>;
 def Dist_TakesPart : Dist_Trait<"TakesPart">;
+def Dist_KeepsWeight : Dist_Trait<"KeepsWeight">;
 def Dist_ReplacesRows : Dist_Trait<"ReplacesRows">;
 
 // Of ops that treat padding apart from true elements.

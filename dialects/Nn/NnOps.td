@@ -101,7 +101,7 @@ def Nn_SelectOp : Nn_ElementwiseOp<"select", [Dist_Cheap], ["getFactorRule"]> {
   let hasVerifier = 1;
 }
 
-def Nn_CastOp : Nn_ElementwiseOp<"cast", [Dist_Cheap], ["getFactorRule"]> {
+def Nn_CastOp : Nn_ElementwiseOp<"cast", [Dist_Cheap, Dist_KeepsWeight], ["getFactorRule"]> {
   let summary = "converts the element type and rounds to nearest even; to i1: x != 0";
   let arguments = (ins Nn_Tensor:$input);
   let results = (outs Nn_Tensor:$result);
@@ -226,7 +226,7 @@ def Nn_IotaOp : Nn_Op<"iota", [Dist_Generates]> {
   let hasVerifier = 1;
 }
 
-def Nn_ReshapeOp : Nn_Op<"reshape", [Dist_View]> {
+def Nn_ReshapeOp : Nn_Op<"reshape", [Dist_View, Dist_KeepsWeight]> {
   let summary = "the same elements in row-major order, in another shape";
   let arguments = (ins Nn_Tensor:$input);
   let results = (outs Nn_Tensor:$result);
@@ -235,7 +235,7 @@ def Nn_ReshapeOp : Nn_Op<"reshape", [Dist_View]> {
   let hasFolder = 1;
 }
 
-def Nn_TransposeOp : Nn_Op<"transpose", [Dist_Reindexes]> {
+def Nn_TransposeOp : Nn_Op<"transpose", [Dist_Reindexes, Dist_KeepsWeight]> {
   let summary = "dimension i of the result is dimension permutation[i] of the operand";
   let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$permutation);
   let results = (outs Nn_Tensor:$result);
@@ -244,7 +244,7 @@ def Nn_TransposeOp : Nn_Op<"transpose", [Dist_Reindexes]> {
   let hasFolder = 1;
 }
 
-def Nn_SliceOp : Nn_Op<"slice", [Dist_Reindexes, Dist_TakesPart]> {
+def Nn_SliceOp : Nn_Op<"slice", [Dist_Reindexes, Dist_TakesPart, Dist_KeepsWeight]> {
   let summary = "a strided box: elements starts[i], starts[i] + strides[i], ... below limits[i]";
   let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$starts, DenseI64ArrayAttr:$limits,
                        DenseI64ArrayAttr:$strides);

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Launches/IndexBound.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 using namespace meshwright;
 
@@ -34,10 +35,9 @@ std::vector<rt::WeightTensor> meshwright::getWeightTensors(const Program::State 
   for (const Entry &entry : program.ports.entries) {
     auto function = getEntry(*program.module, entry.name);
     for (mlir::BlockArgument argument : function.getArguments()) {
-      auto name = function.getArgAttrOfType<mlir::StringAttr>(argument.getArgNumber(),
-                                                              nn::NnDialect::kParameterAttr);
-      int64_t bound = name ? getIndexBound(argument) : 0;
-      auto known = bound > 0 ? find(name) : tensors.end();
+      std::optional<Weight> weight = getWeight(argument);
+      int64_t bound = weight ? getIndexBound(argument) : 0;
+      auto known = bound > 0 ? find(weight->name) : tensors.end();
       // Indices must be valid in all entries.
       if (known != tensors.end())
         known->indexBound = known->indexBound > 0 ? std::min(known->indexBound, bound) : bound;

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/SetVector.h"
 
@@ -254,8 +255,7 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
     for (BlockArgument arg : block.getArguments()) {
       if (result.sharedValues.contains(arg))
         continue;
-      bool isParameter = bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
-      if (failed(result.addValue(arg, getShardingAttr(arg), isParameter ? Parameters : Inputs,
+      if (failed(result.addValue(arg, getShardingAttr(arg), getWeight(arg) ? Parameters : Inputs,
                                  factors, mesh)))
         return failure();
     }

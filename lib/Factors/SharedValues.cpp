@@ -8,6 +8,7 @@
 #include "meshwright/lib/Factors/SharedValues.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/MapVector.h"
 
@@ -67,11 +68,11 @@ meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
         state.arguments.push_back(argument);
         continue;
       }
-      auto name = attrs.getAs<StringAttr>(NnDialect::kParameterAttr);
-      if (functions.size() == 1 || !name)
+      std::optional<Weight> weight = getWeight(argument);
+      if (functions.size() == 1 || !weight)
         continue;
-      SharedValue &parameter = parameters[{name, attrs.get(NnDialect::kParameterOffsetsAttr)}];
-      parameter.name = name;
+      SharedValue &parameter = parameters[{weight->name, weight->offsets}];
+      parameter.name = weight->name;
       if (parameter.arguments.empty() || getFunction(parameter.arguments.back()) != func)
         parameter.arguments.push_back(argument);
     }

@@ -13,6 +13,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/PlacementDerivation.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -97,7 +98,7 @@ LogicalResult PlacementDerivation::addArguments() {
     auto get = [&](StringRef name) { return attributes ? attributes.get(name) : Attribute(); };
     Facts facts(argument.getType(), get(DistDialect::kShardingAttr),
                 get(DistDialect::kGlobalAttr), get(nn::NnDialect::kMagnitudeAttr),
-                bool(get(nn::NnDialect::kParameterAttr)));
+                getWeight(argument).has_value());
     bool isState = bool(get(nn::NnDialect::kStateAttr));
     auto note = [&] {
       LayoutRef layout = this->get(argument);

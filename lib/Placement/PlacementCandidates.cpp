@@ -53,7 +53,6 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
 LogicalResult PlacementDerivation::addLink(CandidateLink link,
                                            ArrayRef<CandidateCombination> combinations,
                                            TransferOperands transfer) {
-  Operation *op = link.op;
   for (const auto &operands : combinations) {
     // An error of one combination among several is not an error of the program.
     bool isOnly = combinations.size() == 1;

@@ -15,6 +15,7 @@
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/StringMap.h"
@@ -323,10 +324,9 @@ Resident meshwright::countResident(FunctionOpInterface function) {
   llvm::DenseSet<Attribute> states;
   auto visit = [&](FunctionOpInterface from, bool isOwn) {
     for (unsigned i = 0; i < from.getNumArguments(); ++i) {
-      Attribute offsets = from.getArgAttr(i, nn::NnDialect::kParameterOffsetsAttr);
-      if (Attribute name = from.getArgAttr(i, nn::NnDialect::kParameterAttr))
-        if (parameters.insert({name, offsets}).second && !isOwn)
-          bytes.weights += getTensorBytes(from.getArgument(i).getType());
+      if (std::optional<Weight> weight = getWeight(from.getArgument(i)))
+        if (parameters.insert({weight->name, weight->offsets}).second && !isOwn)
+          bytes.weights += getTensorBytes(weight->stored.getType());
       if (Attribute name = from.getArgAttr(i, nn::NnDialect::kStateAttr); name && isOwn)
         states.insert(name);
     }
@@ -349,8 +349,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
                                   llvm::function_ref<void(Operation *, int64_t)> visit) {
   int64_t alive = 0;
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (!function.getArgAttr(i, nn::NnDialect::kParameterAttr) &&
-        !function.getArgAttr(i, nn::NnDialect::kStateAttr))
+    if (!getWeight(function.getArgument(i)) && !function.getArgAttr(i, nn::NnDialect::kStateAttr))
       alive += getTensorBytes(function.getArgument(i).getType());
   if (function.getFunctionBody().empty())
     return alive;
@@ -455,13 +454,13 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
     return it == memory.modules.end() ? nullptr : &*it;
   };
   for (unsigned i = 0; i < function.getNumArguments(); ++i) {
-    auto name = function.getArgAttrOfType<StringAttr>(i, nn::NnDialect::kParameterAttr);
-    if (!name)
+    std::optional<Weight> weight = getWeight(function.getArgument(i));
+    if (!weight)
       continue;
-    int64_t bytes = getTensorBytes(function.getArgument(i).getType());
+    int64_t bytes = getTensorBytes(weight->stored.getType());
     memory.weights += bytes;
     // Composed programs name parameters "stage.name".
-    if (Memory::Module *module = find(name.getValue().split('.').first))
+    if (Memory::Module *module = find(weight->name.getValue().split('.').first))
       module->weights += bytes;
   }
   Resident others = countResident(function);

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/AsmParser/AsmParser.h"
@@ -57,13 +58,10 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
       SmallVector<Attribute> attrs(func.getNumArguments());
       for (BlockArgument arg : func.getArguments()) {
         unsigned index = arg.getArgNumber();
-        auto name = func.getArgAttrOfType<StringAttr>(index, nn::NnDialect::kParameterAttr);
-        if (!name)
+        std::optional<Weight> weight = getWeight(arg);
+        if (!weight)
           continue;
-        SmallVector<StringRef> names{name.getValue()};
-        if (auto aliases = func.getArgAttrOfType<ArrayAttr>(index, nn::NnDialect::kAliasesAttr))
-          for (auto alias : aliases.getAsRange<StringAttr>())
-            names.push_back(alias.getValue());
+        SmallVector<StringAttr, 1> names = weight->getNames();
         for (auto [i, rule] : llvm::enumerate(rules)) {
           if (llvm::none_of(names, [&rule = rule](StringRef known) { return rule.matches(known); }))
             continue;
@@ -78,12 +76,12 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
           }
           auto complain = [&, &rule = rule]() {
             return emitError(arg.getLoc())
-                   << "rule \"" << rule.pattern << "\" on parameter '" << name.getValue() << "': ";
+                   << "rule \"" << rule.pattern << "\" on parameter '" << weight->name.getValue() << "': ";
           };
           auto sharding = readSharding(attr, arg, *factors, meshOp->getMesh(), complain);
           if (failed(sharding))
             return signalPassFailure();
-          noteUncut(attr, arg, rule.pattern, name.getValue());
+          noteUncut(attr, arg, rule.pattern, weight->name.getValue());
           attrs[index] = attr;
           break;
         }

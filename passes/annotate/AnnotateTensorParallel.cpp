@@ -9,6 +9,7 @@
 
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/ExpandNorms.h"
 #include "meshwright/passes/annotate/Passes.h"
@@ -125,7 +126,7 @@ LogicalResult TensorParallel::collect() {
   Block &block = func.getBody().front();
   llvm::DenseSet<Value> fromParameters, constants;
   for (BlockArgument arg : block.getArguments()) {
-    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr))
+    if (!getWeight(arg))
       continue;
     fromParameters.insert(arg);
     // Weights of other stages are sharded over parts of axes that need not fit these.
@@ -275,7 +276,7 @@ void TensorParallel::choose() {
 void TensorParallel::annotate() {
   SmallVector<Attribute> attrs(func.getNumArguments());
   for (BlockArgument arg : func.getArguments()) {
-    if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr) || getShardingAttr(arg))
+    if (!getWeight(arg) || getShardingAttr(arg))
       continue;
     ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(arg));
     AxisList used;

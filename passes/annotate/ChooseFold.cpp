@@ -8,6 +8,7 @@
 #include "meshwright/passes/annotate/ChooseFold.h"
 
 #include "meshwright/lib/Stages/Stages.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 #include "mlir/IR/IRMapping.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -89,7 +90,7 @@ static int64_t getOtherWeights(func::FuncOp func, StringRef stage, int64_t shard
   for (BlockArgument argument : func.getArguments()) {
     bool isOwn =
         llvm::any_of(argument.getUsers(), [&](Operation *user) { return getStage(user) == stage; });
-    if (!isOwn && func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
+    if (!isOwn && getWeight(argument))
       bytes += getTensorBytes(argument.getType());
   }
   return bytes / shards;

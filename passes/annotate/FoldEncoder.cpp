@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
 #include "meshwright/passes/annotate/ChooseContextParallel.h"
 #include "meshwright/passes/annotate/ChooseFold.h"
@@ -225,10 +226,9 @@ void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &fac
     entry.bytes += bytes;
   };
   for (BlockArgument arg : func.getArguments()) {
-    auto name =
-        func.getArgAttrOfType<StringAttr>(arg.getArgNumber(), nn::NnDialect::kParameterAttr);
+    std::optional<Weight> weight = getWeight(arg);
     bool isOwn = llvm::any_of(arg.getUsers(), [&](Operation *op) { return getStage(op) == stage; });
-    if (!name || !isOwn)
+    if (!weight || !isOwn)
       continue;
     int64_t bytes = getTensorBytes(arg.getType()), shards = 1;
     if (ShardingAttr attr = getShardingAttr(arg)) {
@@ -241,12 +241,12 @@ void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &fac
           int64_t ranks = getNumShards(own), features = factors.getSize(leaf);
           shards *= ranks;
           if (features % ranks != 0)
-            count(padded[{features, ranks}], name, bytes);
+            count(padded[{features, ranks}], weight->name, bytes);
         }
     }
     // Norms and biases are too small to mention.
     if (shards < size && cast<ShapedType>(arg.getType()).getRank() > 1)
-      count(partial[shards], name, bytes);
+      count(partial[shards], weight->name, bytes);
   }
   for (auto &[key, entry] : padded) {
     auto [features, ranks] = key;

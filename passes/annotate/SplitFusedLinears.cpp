@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -129,9 +130,9 @@ public:
   bool run();
 
 private:
-  bool isParameter(Value value) {
-    auto arg = dyn_cast_or_null<BlockArgument>(value);
-    return arg && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr);
+  static bool isParameter(Value value) {
+    std::optional<Weight> weight = getWeight(value);
+    return weight && weight->isStored();
   }
   Value takePart(Value parameter, int64_t dim, int64_t start, int64_t size);
   void split(nn::LinearOp linear, MutableArrayRef<Part> parts);

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/bind/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -112,17 +113,15 @@ static LogicalResult bindParameters(func::FuncOp func,
                                     const llvm::DenseMap<StringAttr, nn::StateOp> &states) {
   for (BlockArgument argument : func.getArguments()) {
     unsigned i = argument.getArgNumber();
-    auto parameter = func.getArgAttrOfType<StringAttr>(i, NnDialect::kParameterAttr);
-    if (!parameter)
+    std::optional<Weight> weight = getWeight(argument);
+    if (!weight)
       continue;
-    SmallVector<StringAttr> names{parameter};
-    if (auto aliases = func.getArgAttrOfType<ArrayAttr>(i, NnDialect::kAliasesAttr))
-      llvm::append_range(names, aliases.getAsRange<StringAttr>());
-    for (StringAttr name : names) {
+    StringAttr parameter = weight->name;
+    for (StringAttr name : weight->getNames()) {
       nn::StateOp state = states.lookup(name);
       if (!state)
         continue;
-      bool isPart = bool(func.getArgAttr(i, NnDialect::kParameterOffsetsAttr));
+      bool isPart = bool(weight->offsets);
       if (name == parameter && !isPart) {
         func.setArgAttr(i, NnDialect::kStateAttr, name);
         if (Attribute sharding = state->getAttr(dist::DistDialect::kShardingAttr);

@@ -8,6 +8,7 @@
 #include "meshwright/passes/differentiate/Differentiator.h"
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -24,9 +25,8 @@ Differentiator::Differentiator(func::FuncOp func, ArrayRef<GradientOp> gradients
   for (GradientOp gradient : gradients)
     arguments[gradient.getParameterAttr()];
   for (BlockArgument argument : func.getArguments())
-    if (auto name = func.getArgAttrOfType<StringAttr>(argument.getArgNumber(),
-                                                      NnDialect::kParameterAttr)) {
-      auto requested = arguments.find(name);
+    if (std::optional<Weight> weight = getWeight(argument)) {
+      auto requested = arguments.find(weight->name);
       if (requested != arguments.end())
         requested->second.push_back(argument);
     }
@@ -44,7 +44,7 @@ void Differentiator::findActive() {
   for (auto &[name, own] : arguments)
     active.insert(own.begin(), own.end());
   for (BlockArgument argument : func.getArguments())
-    if (!func.getArgAttr(argument.getArgNumber(), NnDialect::kParameterAttr))
+    if (!getWeight(argument))
       dependsOnData.insert(argument);
   for (Operation &op : func.front().without_terminator()) {
     bool isData = op.hasTrait<dist::NamesMemory>() ||
@@ -220,8 +220,7 @@ void Differentiator::replace() {
       Value part = getCotangent(argument, gradient.getLoc());
       if (!part)
         continue;
-      auto offsets = func.getArgAttrOfType<DenseI64ArrayAttr>(argument.getArgNumber(),
-                                                              NnDialect::kParameterOffsetsAttr);
+      DenseI64ArrayAttr offsets = getWeight(argument)->offsets;
       if (offsets && Writer::typeOf(part) != type) {
         SmallVector<int64_t> high, none(type.getRank(), 0);
         for (auto [whole, own, low] :

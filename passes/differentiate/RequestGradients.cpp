@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/differentiate/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -52,22 +53,20 @@ private:
 
 void Requester::collect() {
   for (BlockArgument argument : func.getArguments()) {
-    DictionaryAttr attrs = func.getArgAttrDict(argument.getArgNumber());
-    auto name = attrs ? attrs.getAs<StringAttr>(NnDialect::kParameterAttr) : StringAttr();
-    if (!name)
+    std::optional<Weight> weight = getWeight(argument);
+    if (!weight)
       continue;
     auto type = cast<RankedTensorType>(argument.getType());
     SmallVector<int64_t> end(type.getShape());
-    if (auto offsets = attrs.getAs<DenseI64ArrayAttr>(NnDialect::kParameterOffsetsAttr))
-      for (auto [size, offset] : llvm::zip_equal(end, offsets.asArrayRef()))
+    if (weight->offsets)
+      for (auto [size, offset] : llvm::zip_equal(end, weight->offsets.asArrayRef()))
         size += offset;
     auto [known, isNew] = parameters.insert(
-        {name, Parameter{{name.getValue()}, type.getElementType(), end, argument.getLoc()}});
+        {weight->name, Parameter{{}, type.getElementType(), end, argument.getLoc()}});
     Parameter &parameter = known->second;
     if (isNew) {
-      if (auto aliases = attrs.getAs<ArrayAttr>(NnDialect::kAliasesAttr))
-        for (auto alias : aliases.getAsRange<StringAttr>())
-          parameter.names.push_back(alias.getValue());
+      for (StringAttr own : weight->getNames())
+        parameter.names.push_back(own.getValue());
       continue;
     }
     for (auto [size, other] : llvm::zip(parameter.shape, end))

@@ -17,6 +17,7 @@
 
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/optimise/GatherPlan.h"
 #include "meshwright/passes/optimise/Passes.h"
 
@@ -273,8 +274,7 @@ llvm::MapVector<Value, TokenDim> SinkAllGatherPass::collectSeeds(func::FuncOp fu
     if (op->getNumResults() != 1 || axes.empty())
       continue;
     // A weight that is gathered before its use stays sharded until then.
-    if (auto arg = dyn_cast<BlockArgument>(op.getInputs()[0]);
-        arg && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr))
+    if (getWeight(op.getInputs()[0]))
       continue;
     TokenDim token;
     token.dim = op.getDims()[0];

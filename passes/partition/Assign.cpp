@@ -12,6 +12,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;
@@ -187,18 +188,6 @@ private:
   AxisList used;
   int numPriced = 0;
 };
-
-/// Returns true for an argument that is a parameter, and for a view of one.
-static bool isParameter(Value value) {
-  while (Operation *op = value.getDefiningOp()) {
-    if (!op->hasTrait<Reindexes>())
-      return false;
-    value = op->getOperand(0);
-  }
-  auto arg = cast<BlockArgument>(value);
-  auto func = cast<func::FuncOp>(arg.getOwner()->getParentOp());
-  return bool(func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kParameterAttr));
-}
 
 /// The cost of the move of an operand to the layout in which the op reads it. None if there is
 /// no such move.
@@ -431,7 +420,7 @@ Partitioner::Assignment Partitioner::AssignmentSearch::run(Assignment given) {
   if (!moves)
     return first;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    if (!isParameter(operand))
+    if (!getWeight(operand))
       continue;
     parameters.push_back({unsigned(i), std::nullopt});
     if (!isCut(i, first))

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 #include "mlir/IR/IRMapping.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -134,13 +135,12 @@ std::optional<Repetition> meshwright::planRepetition(const ForwardPass &pass, Se
 /// The operand of an op through which it waits: no weight if there is another, since weights are
 /// packed, and none that its readers compute.
 static OpOperand *chooseOperand(const ForwardPass &pass, Operation *op) {
-  auto func = cast<func::FuncOp>(op->getParentOp());
   OpOperand *parameter = nullptr;
   for (OpOperand &operand : op->getOpOperands()) {
     auto argument = dyn_cast<BlockArgument>(skipViews(operand.get()));
     if (!argument && !pass.takesMemory(operand.get()))
       continue;
-    if (!argument || !func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
+    if (!argument || !getWeight(argument))
       return &operand;
     if (!parameter)
       parameter = &operand;

@@ -21,6 +21,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
@@ -200,9 +201,8 @@ int64_t Fuser::countBytes(const KernelGroup &group) const {
 
 /// Returns true if the weight is a parameter, so that the product is by a weight of the model.
 bool Fuser::isProduct(nn::LinearOp linear) const {
-  auto parameter = dyn_cast<BlockArgument>(linear.getWeight());
-  auto func = cast<func::FuncOp>(body.getParentOp());
-  return parameter && func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr);
+  std::optional<Weight> weight = getWeight(linear.getWeight());
+  return weight && weight->isStored();
 }
 
 /// Moves a kernel into the products that read its result. Returns true if groups changed.

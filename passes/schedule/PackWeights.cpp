@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -67,7 +68,7 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
       OpOperand &operand = launch->getOpOperand(weight->operand);
       int64_t offset;
       auto parameter = dyn_cast<BlockArgument>(rt::getBuffer(operand.get(), &offset));
-      if (!parameter || !func.getArgAttr(parameter.getArgNumber(), nn::NnDialect::kParameterAttr))
+      if (!parameter || !getWeight(parameter))
         continue;
       const mw_rt_packing &form = weight->packing;
       auto packing = rt::PackingAttr::get(&getContext(), form.k, form.n, form.transposed != 0,

@@ -13,6 +13,7 @@
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/Support/IsolatedModule.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Pipeline.h"
 
@@ -56,7 +57,7 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   memory.state += recovery.getBytes();
   int64_t inputs = 0;
   for (BlockArgument argument : planned.getArguments())
-    if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr) &&
+    if (!getWeight(argument) &&
         !planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr))
       inputs += rt::getBufferBytes(argument.getType());
   auto arena = planned->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr);

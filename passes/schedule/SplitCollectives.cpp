@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/ListScheduler.h"
 #include "meshwright/passes/schedule/Passes.h"
@@ -512,7 +513,7 @@ void SplitCollectivesPass::runOnOperation() {
   // Values that depend on parameters only are no activations, so they have no rows.
   DenseSet<Value> flowing;
   for (BlockArgument argument : func.getArguments())
-    if (!func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
+    if (!getWeight(argument))
       flowing.insert(argument);
   SmallVector<Operation *, 0> order;
   DenseMap<Operation *, unsigned> positions;

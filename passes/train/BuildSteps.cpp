@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/train/Optimizer.h"
 
 #include "meshwright/dialects/Nn/Batch.h"
@@ -99,10 +100,10 @@ llvm::DenseSet<Value> StepBuilder::findReached(Value loss) {
 /// Finds the argument of a gradient's parameter.
 LogicalResult StepBuilder::findTrained(nn::GradientOp gradient) {
   for (BlockArgument argument : func.getArguments()) {
-    unsigned index = argument.getArgNumber();
-    if (func.getArgAttr(index, NnDialect::kParameterAttr) != gradient.getParameterAttr())
+    std::optional<Weight> weight = getWeight(argument);
+    if (!weight || weight->name != gradient.getParameterAttr())
       continue;
-    if (func.getArgAttr(index, NnDialect::kParameterOffsetsAttr))
+    if (weight->offsets)
       return emitError(argument.getLoc())
              << "parameter '" << gradient.getParameter()
              << "' is a part of a stored tensor, which cannot be trained: expected the whole one";

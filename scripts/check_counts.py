@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checks counts that may fall and not grow.
+
+Each one stands for a question that one place should answer. The check fails if a count has grown. If
+it has fallen, it fails, too, until the number here is the new one.
+"""
+
+import dataclasses
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+@dataclasses.dataclass
+class Count:
+    what: str
+    pattern: str
+    folders: tuple
+    #: What is counted: "files" and "lines" that match, or "texts": different matches.
+    of: str
+    number: int
+
+    def find(self):
+        files, lines, texts = [], [], set()
+        for folder in self.folders:
+            for path in sorted((ROOT / folder).rglob("*")):
+                if path.suffix not in (".cpp", ".h"):
+                    continue
+                name, text = str(path.relative_to(ROOT)), path.read_text()
+                found = [f"{name}:{i}" for i, line in enumerate(text.splitlines(), 1) if re.search(self.pattern, line)]
+                files += [name] * bool(found)
+                lines += found
+                texts |= {match.group() for match in re.finditer(self.pattern, text)}
+        return {"files": files, "lines": lines, "texts": sorted(texts)}[self.of]
+
+
+COUNTS = [
+    Count("files that read the attribute of parameters, where others ask getWeight (lib/Weights)",
+          r"kParameterAttr", ("lib", "passes"), "files", 7),
+    Count("ops of nn that the partitioner and the proof name", r"\bnn::[A-Za-z]+Op\b(?!::create)",
+          ("passes/partition", "lib/Placement"), "texts", 17),
+    Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 13),
+]  # fmt: skip
+
+
+def main():
+    errors = 0
+    for count in COUNTS:
+        found = count.find()
+        if len(found) == count.number:
+            continue
+        errors += 1
+        way = "has grown to" if len(found) > count.number else "has fallen: set it to"
+        print(f"check_counts.py: the number of {count.what} {way} {len(found)}, expected {count.number}")
+        if len(found) > count.number:
+            print("  " + "\n  ".join(found))
+    print(f"{len(COUNTS)} counts, {errors} not as expected")
+    return bool(errors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
