@@ -74,7 +74,7 @@ run() {
 lit=("$PYTHON" -c 'from lit.main import main; main()' -sv --allow-empty-runs "$BUILD/test")
 # Tests that run whole programs or build another project are slow; they run last.
 slow='(exec|package|pipelines)/'
-pytest=("$PYTHON" -m pytest -q -p no:cacheprovider test)
+pytest=("$PYTHON" -m pytest -q -p no:cacheprovider --durations=10 --durations-min=1 test)
 # One process per processor, if pytest-xdist is installed.
 "$PYTHON" -c 'import xdist' 2>/dev/null &&
   pytest+=(-n "${MESHWRIGHT_JOBS:-$(nproc)}" --dist worksteal)
