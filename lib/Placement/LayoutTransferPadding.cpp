@@ -285,6 +285,15 @@ LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
   return checkProduct(rule.operands[1][3].front(), 0, 1);
 }
 
+/// Whether an operand has equal elements along a factor.
+bool RuleTransfer::isUniformAlong(unsigned i, int f) const {
+  for (auto [d, factors] : llvm::enumerate(rule.operands[i]))
+    if (usesFactor(factors, f) &&
+        llvm::any_of(operands[i]->dims[d].factors, [](const LayoutFactor &own) { return own.uniform; }))
+      return true;
+  return false;
+}
+
 /// Whether the padding of a factor that the op sums over has the bounds that the op states
 /// (PaddingOpInterface::getSummedNeed). With `reports`, other padding is an error.
 LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
@@ -295,6 +304,9 @@ LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
       continue;
     for (const LayoutFactor &piece : pieces[f]) {
       std::optional<State> own = piece.isPadded() ? getTail(i, Tail{f, &piece}) : std::nullopt;
+      // Equal elements are the same in padding. They are numbers there if the true ones are.
+      if (!own && piece.isPadded() && isUniformAlong(i, f) && isZero(*need))
+        own = operands[i]->data;
       if (!own || padding::isWithin(*own, *need))
         continue;
       if (!reports)

@@ -102,6 +102,7 @@ private:
   void addTails(int factor, llvm::SmallVectorImpl<Tail> &tails) const;
   bool hasFactor(unsigned i, int factor) const;
   /// The state of operand `i` in a tail; none if the tail is no padding of it.
+  bool isUniformAlong(unsigned i, int f) const;
   std::optional<State> getTail(unsigned i, const Tail &tail) const;
   /// The state of operand `i` in a tail, which may be conditional.
   State getState(unsigned i, const Tail &tail) const;

@@ -161,6 +161,7 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
 }
 
 LogicalResult Partitioner::maskSums(Operation *op, ArrayRef<int> summed,
+                                    function_ref<ValueSharding(unsigned)> getSharding,
                                     MutableArrayRef<Value> operands) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   auto interface = cast<PaddingOpInterface>(op);
@@ -177,14 +178,21 @@ LogicalResult Partitioner::maskSums(Operation *op, ArrayRef<int> summed,
         std::optional<Padding> need = interface.getSummedNeed(i, factor);
         if (!need)
           continue;
-        const Layout *layout = derive(operands[i]);
-        if (!layout)
+        const Layout *derived = derive(operands[i]);
+        if (!derived)
           return failure();
-        bool isMissed = llvm::any_of(layout->dims[d].factors, [&](const LayoutFactor &piece) {
+        Layout layout = *derived;
+        // Which of equal elements are padding is known from the layout that the op asks for.
+        if (llvm::any_of(layout.dims[d].factors, [](const LayoutFactor &f) { return f.uniform; })) {
+          layout = getLayout(op->getOperand(i), getSharding(i));
+          for (LayoutFactor &piece : layout.dims[d].factors)
+            piece.padding = derived->data;
+        }
+        bool isMissed = llvm::any_of(layout.dims[d].factors, [&](const LayoutFactor &piece) {
           return piece.isPadded() && !padding::isWithin(piece.padding, *need);
         });
         if (isMissed)
-          operands[i] = mask(operands[i], *layout, d, op->getLoc());
+          operands[i] = mask(operands[i], layout, d, op->getLoc());
       }
   return success();
 }
@@ -206,7 +214,12 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   if (!isPadded)
     return success();
   if (cast<PaddingOpInterface>(op).statesSummedNeeds())
-    return maskSums(op, summed, operands);
+    return maskSums(
+        op, summed,
+        [&](unsigned i) {
+          return project(op->getOperand(i), opFactors.rule.operands[i], opFactors, assignment);
+        },
+        operands);
   if (getReduction(opFactors.rule, 0) == ReductionKind::Max)
     return maskMaximum(op, operands);
 

@@ -178,8 +178,9 @@ private:
   const dist::Layout *derive(mlir::Value local);
   mlir::LogicalResult deriveOp(mlir::Operation *op);
   /// Zeroes padding that an op sums over `summed`, factors of its rule, and that has not the bounds
-  /// which the op states.
+  /// which the op states. `getSharding` says how it reads an operand.
   mlir::LogicalResult maskSums(mlir::Operation *op, mlir::ArrayRef<int> summed,
+                               llvm::function_ref<ValueSharding(unsigned)> getSharding,
                                mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes padding that a contraction over a padded factor would add.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,

@@ -271,11 +271,14 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
     return op.emitOpError() << "compares positions in a sequence that is a product of dimensions: "
                                "a ring is supported for masks without positions there";
 
-  SmallVector<Value, 16> operands;
-  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+  auto getSharding = [&](unsigned i) {
     // Masks have all keys.
     const Assignment &how = i < 3 ? assignment : whole;
-    auto local = use(operand, project(operand, rule.operands[i], opFactors, how), loc);
+    return project(op->getOperand(i), rule.operands[i], opFactors, how);
+  };
+  SmallVector<Value, 16> operands;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    auto local = use(operand, getSharding(i), loc);
     if (failed(local))
       return failure();
     operands.push_back(*local);
@@ -292,7 +295,7 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
     for (auto [i, factor] : llvm::enumerate(rule.factors))
       if (factor.kind == FactorKind::Contracted && !llvm::is_contained(summed, int(i)))
         summed.push_back(i);
-    if (failed(maskSums(op, summed, operands)))
+    if (failed(maskSums(op, summed, getSharding, operands)))
       return failure();
   }
 

@@ -122,3 +122,36 @@ def test_one_token_a_rank(mesh):
     for name, parameter in net.named_parameters():
         if f"grad.{name}" in got and parameter.grad is not None:
             assert (got[f"grad.{name}"] - parameter.grad).abs().max() <= 2e-6 * largest, name
+
+
+class Pooled(nn.Module):
+    """Attention without a mask, and a loss of the mean over the tokens: all of them have one cotangent."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv, self.bias = nn.Linear(12, 36), nn.Parameter(torch.randn(1, 2, 1, 13))
+
+    def forward(self, x):
+        q, k, v = (y.unflatten(-1, (2, 6)).transpose(1, 2) for y in self.qkv(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=self.bias)
+        return y.mean(2).square().sum()
+
+
+@pytest.mark.parametrize("options", [
+    *({"mesh": {"ring": n}, "context_parallel": {"ring": "ring", "order": order}}
+      for n, order in ((2, "contiguous"), (2, "zigzag"), (3, "striped"))),
+    {"mesh": {"ulysses": 2}, "context_parallel": {"ulysses": "ulysses"}},
+    {"mesh": {"tp": 2}, "sequence_parallel": "on"},
+], ids=str)  # fmt: skip
+def test_equal_cotangents_of_padded_tokens(options):
+    """Padding has the cotangent of the tokens, too, which no sum may add."""
+    x = torch.randn(2, 13, 12, generator=torch.Generator().manual_seed(1))
+    model = mw.from_torch(Pooled().train(), (x,), training=True).differentiate()
+    got = model.parallelize(**options).run(x)
+    net = Pooled().double()
+    net(x.double()).backward()
+    top = max(p.grad.abs().max() for p in net.parameters())
+    for name, value in zip(model.outputs[1:], got[1:], strict=True):
+        want = net.get_parameter(name.removeprefix("grad.")).grad
+        assert (torch.as_tensor(value).double() - want).abs().max() <= 1e-6 * top

@@ -117,3 +117,22 @@ func.func @padded_heads_of_shared_bias(
   %s = dist.all_reduce sum %r#3 axes ["a"] : (tensor<1x1x4x4xf32>) -> tensor<1x1x4x4xf32>
   return %s : tensor<1x1x4x4xf32>
 }
+
+// -----
+
+// All cotangents are one, as behind a mean over the tokens, those in padding too.
+dist.mesh @mesh = <["a"=2]>
+func.func @equal_cotangents(
+    %q: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}, {}]>, dist.global = tensor<1x2x7x8xf32>},
+    %k: tensor<1x2x9x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x9x8xf32>},
+    %l: tensor<1x2x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"a"}]>, dist.global = tensor<1x2x7xf32>},
+    %g: tensor<1x2x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x1x8xf32>})
+    -> (tensor<1x2x9x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x9x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 5 is from here}}
+  %c = nn.broadcast %g : (tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
+  // expected-error@below {{sums over the padding behind the 7 true of 8 rows of operand 5, which is arbitrary, expected zero}}
+  %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %c scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>)
+  %s = dist.all_reduce sum %r#1 axes ["a"] : (tensor<1x2x9x8xf32>) -> tensor<1x2x9x8xf32>
+  return %s : tensor<1x2x9x8xf32>
+}
