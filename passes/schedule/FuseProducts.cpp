@@ -136,12 +136,21 @@ Fuser::OpSet Fuser::chooseOps(size_t reader, Value product) const {
 /// Returns true if an operand of the ops depends on the product by a path outside of the
 /// ops.
 bool Fuser::dependsOn(const OpSet &ops, Value product) const {
+  // Ops behind the last of these lead to them only through groups that begin before it.
   Operation *last = ops.back();
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (const KernelGroup &group : groups)
+      if (!group.ops.empty() && group.ops.front()->isBeforeInBlock(last) &&
+          last->isBeforeInBlock(group.ops.back())) {
+        last = group.ops.back();
+        grows = true;
+      }
+  }
   llvm::SmallDenseSet<Operation *> seen(ops.begin(), ops.end());
   SmallVector<Operation *> open;
   bool found = false;
   auto follow = [&](Operation *user) {
-    // Ops behind the last of the ops cannot lead to them.
     auto owners = groupsOf.find(user);
     if (owners == groupsOf.end()) {
       if (live.contains(user) && user->isBeforeInBlock(last) && seen.insert(user).second)

@@ -118,22 +118,30 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
 /// Returns true if the group, with the op as one of its results, would depend on a group
 /// that depends on this result.
 bool Grouper::wouldCycle(size_t index, Operation *op) const {
-  const Group &group = groups[index];
+  // Ops behind this group lead to it only through groups that begin before its end.
+  Operation *end = groups[index].last;
+  for (bool grows = true; grows;) {
+    grows = false;
+    for (const Group &other : groups)
+      if (other.first && other.first->isBeforeInBlock(end) && end->isBeforeInBlock(other.last)) {
+        end = other.last;
+        grows = true;
+      }
+  }
   llvm::SmallDenseSet<size_t> seenGroups;
   llvm::SmallDenseSet<Operation *> seen;
   SmallVector<Operation *> open;
-  // Follows the results of the groups of an op to their readers. Groups that begin behind
-  // this one cannot lead to it.
+  // Follows the results of the groups of an op to their readers.
   auto follow = [&](Operation *user) {
     auto owners = groupsOf.find(user);
     if (owners == groupsOf.end()) {
-      if (seen.insert(user).second && user->isBeforeInBlock(group.last))
+      if (seen.insert(user).second && user->isBeforeInBlock(end))
         open.append(user->user_begin(), user->user_end());
       return;
     }
     for (size_t owner : owners->second) {
       const Group &other = groups[owner];
-      if (owner != index && other.first->isBeforeInBlock(group.last) &&
+      if (owner != index && other.first->isBeforeInBlock(end) &&
           seenGroups.insert(owner).second)
         for (Value result : other.results)
           open.append(result.user_begin(), result.user_end());
