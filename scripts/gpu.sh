@@ -7,13 +7,13 @@
 #   scripts/gpu.sh --pack [DIR] [--small]           here: builds DIR/archive.tar.gz and DIR/gpu.sh
 #   DIR/gpu.sh --run PART... [--archive DIR] [--out DIR]   there: runs parts, writes PART.json and results.txt
 #
-# Parts: corpus tests gemm rows attention layers decode. Each takes less than ten minutes. That machine
+# Parts: corpus tests gemm rows attention layers decode kernels. Each takes less than ten minutes. That machine
 # needs the driver, cuBLASLt, and Python with numpy (for corpus, ml_dtypes too). With PyTorch the benches measure it
 # beside ours. --small packs tiny programs, for a trial on the stand-in for the driver.
 
 set -euo pipefail
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-PARTS="corpus tests gemm rows attention layers decode"
+PARTS="corpus tests gemm rows attention layers decode kernels"
 usage() { sed -n '/^# Tests/,/^$/s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; }
 refuse() { printf 'gpu.sh: error: %s\n' "$*" >&2; exit 2; }
 

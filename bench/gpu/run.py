@@ -346,8 +346,31 @@ def run_decode(run):
                     copy_gbps=copy * 1e-9, of_copy=share, **(run.rate(share, 0.8) if graphs == "on" else {}))  # fmt: skip
 
 
+def run_kernels(run):
+    """The kernels of a decoded token by kind and bytes, from a trace of a call without graphs."""
+    case, = run.description["benches"]["decode"]
+    copy, groups = run.gpu.measure_copy(run.sizes["copy"]), {}
+    with tempfile.TemporaryDirectory() as folder, run.case("kernels"):
+        trace = pathlib.Path(folder, "trace.json")
+        with run.open(run.bundle(case["bundle"]), graphs="off", trace=trace) as session:
+            _, inputs, outputs = run.place(session)
+            run.gpu.free(inputs[1])
+            inputs[1] = run.gpu.put(np.array([case["shape"]["tokens"] - 1]))
+            call = session.prepare(inputs, outputs)
+            for _ in range(1 if run.small else 4):
+                call()
+            run.free(inputs, outputs)
+        for event in json.loads(trace.read_text())["traceEvents"]:
+            size = event.get("args", {}).get("bytes")
+            if size and event.get("dur"):
+                groups.setdefault((event["cat"], size), []).append(event["dur"])
+        for (kind, size), times in sorted(groups.items(), key=lambda item: -sum(item[1])):
+            took = statistics.median(times)
+            run.add(f"{kind} of {size / 1e6:.3g} MB", count=len(times), microseconds=took, of_copy=size / took * 1e6 / copy)
+
+
 PARTS = {"corpus": run_corpus, "tests": run_tests, "gemm": run_gemm, "rows": run_rows, "attention": run_attention,
-         "layers": run_layers, "decode": run_decode}  # fmt: skip
+         "layers": run_layers, "decode": run_decode, "kernels": run_kernels}  # fmt: skip
 
 
 def spell(value):

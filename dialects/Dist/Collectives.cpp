@@ -81,8 +81,8 @@ static Attribute concatenate(ArrayRef<CollectiveOpInterface> parts, StringRef na
   return ArrayAttr::get(context, all);
 }
 
-/// The entries of a statement of all parts, in order: of those that state nothing, unit attributes.
-/// Null if none states anything.
+/// The entries of a statement of all parts, in order. A part without a statement has unit attributes.
+/// Null if no part has one.
 static Attribute concatenateStatements(ArrayRef<CollectiveOpInterface> parts, StringRef name) {
   MLIRContext *context = parts.front()->getContext();
   SmallVector<Attribute> all;

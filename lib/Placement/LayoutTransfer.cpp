@@ -534,7 +534,7 @@ static LogicalResult reportStated(const TransferContext &context, const StatedDi
                 operand);
 }
 
-/// Of the layouts that a result may have, `layouts` and then `others`, keeps those that the op states.
+/// A result may have one of `layouts`, or else of `others`. Keeps the layouts that the op states.
 static MaybeLayouts keepStated(const TransferContext &context, MaybeLayouts layouts,
                                SmallVectorImpl<Layout> &others) {
   if (failed(layouts))

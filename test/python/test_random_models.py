@@ -200,7 +200,7 @@ class Checker:
                     raise Differs(f"parameter {name} is not trained, and changed")
                 continue
             error = distance(parameters[name], value, moved)
-            if error > max(20 * bound, 4 * distance(own[name], value, moved)):
+            if error > max(2e-4, 4 * distance(own[name], value, moved)):
                 raise Differs(f"parameter {name} {error:.1e} of the way of {moved:.1e}")
         for step, (a, b, c) in enumerate(zip(losses, want_losses, own_losses, strict=True)):
             if abs(a - b) > max(bound * max(1, abs(b)), 4 * abs(c - b)):
@@ -311,9 +311,11 @@ def spell(counts):
 
 def warm_up():
     """Loads in this process what PyTorch loads for its first exports, so that its children have it."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     for seed in range(3):
         Checker(generate(seed)).model(True).differentiate()
+    torch.set_num_threads(threads)
 
 
 def campaign(seeds, budget=float("inf"), say=print):

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ.get("MESHWRIGHT_BUILD_DIR", ROOT / "build"))
 FAKEGPU = BUILD / "fakegpu"
-PARTS = ["corpus", "tests", "gemm", "rows", "attention", "layers", "decode"]
+PARTS = ["corpus", "tests", "gemm", "rows", "attention", "layers", "decode", "kernels"]
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(
     not (FAKEGPU / "libcublasLt.so.13").exists(),

@@ -92,8 +92,8 @@ protected:
     return registry;
   }
 
-  /// The first operand of the terminator of a function of a weight w, an input x and a part of a stored
-  /// tensor p. The types of results matter to nobody here.
+  /// The first result of the last op of a body, else the weight w. The body also has an input x and p, a
+  /// part of a stored tensor. The text is not verified.
   Value parse(const std::string &body) {
     std::string text = "dist.mesh @mesh = <[\"x\"=2]>\n"
                        "func.func @main(%w: tensor<16x4xf32> {nn.parameter = \"w\", nn.aliases = [\"v\"]}, "
