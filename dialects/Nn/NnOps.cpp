@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Checks.h"
 
 #include "mlir/IR/Builders.h"
@@ -78,8 +79,11 @@ LogicalResult CastOp::verify() {
 // Constants and shapes
 //===----------------------------------------------------------------------===//
 
-/// Returns true if a sharding is stated on the op. Such an op must not fold away.
-static bool isAnnotated(Operation *op) { return op->hasAttr(dist::DistDialect::kShardingAttr); }
+/// Returns true if the op states a sharding or, in an SPMD function, the layout of its result. Such an
+/// op must not fold away.
+static bool isAnnotated(Operation *op) {
+  return op->hasAttr(dist::DistDialect::kShardingAttr) || op->hasAttr(dist::kResultsAttr);
+}
 
 /// The splat that a constant operand holds, in another shape; null for other operands.
 static Attribute reshapeSplat(Attribute operand, Type type) {

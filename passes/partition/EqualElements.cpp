@@ -13,7 +13,8 @@
 // Other operands mostly show the number, and then nothing is stated.
 //
 // A local reshape does not show to which dimension of its result the coordinate of a chunk belongs, if
-// dimensions of one element may have it. It states their layouts.
+// dimensions of one element may have it. It states their layouts. A local broadcast of a chunk of one
+// element to one is no more than its input, and states that there are others.
 //
 //===----------------------------------------------------------------------===//
 
@@ -108,6 +109,10 @@ void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &
 }
 
 void Partitioner::stateSplit(Value global, Operation *local, const ValueSharding &sharding) {
+  bool isWhole = isa<nn::BroadcastOp>(local) &&
+                 local->getOperand(0).getType() == local->getResult(0).getType();
+  if (!isa<nn::ReshapeOp>(local) && !isWhole)
+    return;
   Layout layout = getLayout(global, sharding);
   llvm::SmallBitVector dims(layout.getRank());
   for (auto [d, dim] : llvm::enumerate(layout.dims))

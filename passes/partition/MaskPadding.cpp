@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/lib/Placement/CandidateCombinations.h"
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/passes/partition/Partitioner.h"
@@ -135,8 +136,17 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
   llvm::append_range(shape, type.getShape().drop_front(dim + 1));
   Value value = local;
   auto split = RankedTensorType::get(shape, type.getElementType());
-  if (split != type)
+  if (split != type) {
     value = nn::ReshapeOp::create(builder, loc, split, value);
+    // A reshape that splits what the one before merged would fold, and the mask with it.
+    Layout apart = layout;
+    apart.dims.erase(apart.dims.begin() + dim);
+    for (const LayoutFactor &factor : llvm::reverse(factors.factors))
+      apart.dims.insert(apart.dims.begin() + dim, DimLayout(factor));
+    llvm::SmallBitVector stated(shape.size());
+    stated.set(dim, dim + factors.factors.size());
+    stateResult(value.getDefiningOp(), 0, apart, stated, symbol, mesh);
+  }
   for (auto [i, factor] : llvm::enumerate(factors.factors)) {
     if (!factor.isPadded())
       continue;

@@ -318,8 +318,7 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   Value result = op->getResult(0);
   ValueSharding sharding = project(result, opFactors.rule.results[0], opFactors, assignment);
   Operation *local = emit(op, operands, getLocalType(result, sharding));
-  if (isa<nn::ReshapeOp>(op))
-    stateSplit(result, local, sharding);
+  stateSplit(result, local, sharding);
   if (failed(define(result, {local->getResult(0), sharding, from.unreduced})))
     return failure();
   return true;

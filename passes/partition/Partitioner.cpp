@@ -506,8 +506,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   Operation *local = emit(op, operands, types);
   keepWholeKeys(op, local, assignment);
   stateEqual(op, local, assignment);
-  if (isa<nn::ReshapeOp>(op))
-    stateSplit(op->getResult(0), local, shardings.front());
+  stateSplit(op->getResult(0), local, shardings.front());
   if (isPartOfTable)
     if (std::optional<int64_t> rows = nn::getTableRows(cast<LookupOpInterface>(op)))
       local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));

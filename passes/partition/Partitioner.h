@@ -209,7 +209,8 @@ private:
   /// one. A mask broadcasts along their dimension.
   void stateMasked(mlir::Value global, const ValueSharding &sharding, mlir::Value from,
                    mlir::Value to);
-  /// Lets a local reshape state the dimensions of its result that have one element on a rank.
+  /// Lets a local reshape, and a broadcast to the type of its input, state the dimensions of its result
+  /// that have one element on a rank.
   void stateSplit(mlir::Value global, mlir::Operation *local, const ValueSharding &sharding);
   /// Lets the ops behind `before`, which gather equal elements, state the layout that these have.
   void stateGathered(mlir::Value global, const Local &from, const ValueSharding &to,

@@ -1,4 +1,5 @@
 // RUN: sharding-opt %s --propagate-shardings --partition --verify-placement --split-input-file | FileCheck %s
+// RUN: sharding-opt %s --propagate-shardings --partition --canonicalize --cse --verify-placement --split-input-file -o /dev/null
 
 // The logarithm of the padding is minus infinity, and zero times it is NaN. One value tells where
 // padding is.
@@ -188,7 +189,8 @@ func.func @weighted_losses(%h: tensor<3x8xf32> {nn.parameter = "h", dist.shardin
 // dimension of its own or a part of the last one.
 // CHECK-LABEL: func.func @halves
 // CHECK: %[[F:.*]] = nn.reshape %{{.*}} : (tensor<6x1x2xf32>) -> tensor<6x2xf32>
-// CHECK: %[[S:.*]] = nn.reshape %[[F]] : (tensor<6x2xf32>) -> tensor<6x1x2xf32>
+// The reshape states the factors, so that it does not fold into the one before.
+// CHECK: %[[S:.*]] = nn.reshape %[[F]] {dist.results = [#dist.sharding<@mesh, [{?}, (2{"tp"}), (5 pad 8{"dp"})]>]} : (tensor<6x2xf32>) -> tensor<6x1x2xf32>
 // CHECK: %[[M:.*]] = nn.select %{{.*}}, %[[S]], %{{.*}} -> tensor<6x1x2xf32>
 // CHECK: %[[R:.*]] = nn.reshape %[[M]] : (tensor<6x1x2xf32>) -> tensor<6x2xf32>
 // CHECK: nn.linear %[[R]]
