@@ -62,6 +62,14 @@ def test_a_norm_by_the_variance(dtype):
     assert count(same(LayerNorm(), (x,))) == {"input": 1, "layer_norm": 1}
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *NARROW], ids=str)
+def test_the_eps_that_a_norm_lacks(dtype):
+    """It is that of the type in which PyTorch computes, not of its operands."""
+    x = torch.tensor([[0.01, 0.02], [1e-3, -2e-3], [0, 0]], dtype=dtype)
+    for got, want in run([lambda x: F.rms_norm(x, (2,)), torch.nn.RMSNorm(2).to(dtype)], x):
+        torch.testing.assert_close(got, want, rtol=2 * ULP[dtype], atol=0)
+
+
 COMPOSED = [torch.exp2, torch.expm1, torch.log2, torch.log1p, F.softplus, F.mish, F.logsigmoid,
             F.elu, F.selu, lambda x: F.celu(x, 0.7), lambda x: F.softplus(x, beta=3, threshold=1)]
 

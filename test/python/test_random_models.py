@@ -203,21 +203,37 @@ class Checker:
         losses, parameters = got
         start = {n: array(p) for n, p in self.net.named_parameters()}
         want_losses, want = self.steps(in_f64(self.net), count)
-        own_losses, own = self.steps(self.case.build(), count)
         trained = self.trained(self.net)
         moved = max(np.abs(array(want[n]) - start[n]).max() for n in trained)
         bound = max(BOUNDS[kind][0] for kind in ("f32", self.case.dtype))
         for name, value in want.items():
-            if name not in trained:
-                if not np.array_equal(array(parameters[name]), start[name]):
-                    raise Differs(f"parameter {name} is not trained, and changed")
-                continue
-            error = distance(parameters[name], value, moved)
-            if error > max(2e-4, 4 * distance(own[name], value, moved)):
-                raise Differs(f"parameter {name} {error:.1e} of the way of {moved:.1e}")
-        for step, (a, b, c) in enumerate(zip(losses, want_losses, own_losses, strict=True)):
-            if abs(a - b) > max(bound * max(1, abs(b)), 4 * abs(c - b)):
-                raise Differs(f"loss {a} of step {step}, expected {b}")
+            if name not in trained and not np.array_equal(array(parameters[name]), start[name]):
+                raise Differs(f"parameter {name} is not trained, and changed")
+
+        def find(net):
+            """PyTorch's own errors of parameters and losses."""
+            own_losses, own = self.steps(net, count)
+            return ({n: distance(own[n], want[n], moved) for n in trained},
+                    [abs(a - b) for a, b in zip(own_losses, want_losses, strict=True)])
+
+        def compare(theirs):
+            own = {n: max(errors[n] for errors, _ in theirs) for n in trained}
+            for name in trained:
+                error = distance(parameters[name], want[name], moved)
+                if error > max(2e-4, 4 * own[name]):
+                    return (f"parameter {name} {error:.1e} of the way of {moved:.1e}, "
+                            f"PyTorch's own {own[name]:.1e}")
+            for step, (a, b, *errors) in enumerate(
+                    zip(losses, want_losses, *(errors for _, errors in theirs), strict=True)):
+                if abs(a - b) > max(bound * max(1, abs(b)), 4 * max(errors)):
+                    return f"loss {a} of step {step}, expected {b}"
+            return ""
+
+        theirs = [find(self.case.build())]
+        if compare(theirs):
+            theirs += [find(self.shaken(draw)) for draw in range(INPUTS)]
+        if difference := compare(theirs):
+            raise Differs(difference)
 
     def trained_steps(self):
         with self.session() as session:

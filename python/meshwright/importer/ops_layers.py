@@ -263,7 +263,8 @@ def _inverse_root(c, x, eps):
 @aten("rms_norm", "_fused_rms_norm")
 def rms_norm(c, x, shape, weight=None, eps=None):
     if eps is None:
-        eps = torch.finfo(TORCH_DTYPES[x.dtype]).eps
+        # That of the type in which PyTorch computes: f32 for narrower ones.
+        eps = torch.finfo(torch.float64 if x.dtype == "f64" else torch.float32).eps
     flat = _last_dims(c, x, shape)
     result = c.build.reshape(rms_norm_node(c, flat, _flat(c, weight), eps), x.shape)
     if c.fx.target.__name__.startswith("_fused"):
