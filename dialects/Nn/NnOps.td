@@ -167,6 +167,8 @@ def Nn_StateOp
   let assemblyFormat = "$sym_name attr-dict `:` $type";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
+    /// Returns true if it holds a trained parameter.
+    bool isTrained() { return getRole() == "parameter"; }
     /// The key in the weights file that the state starts as; empty if it has a fill.
     ::llvm::StringRef getInitialParameter();
   }];

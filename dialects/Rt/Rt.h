@@ -22,6 +22,7 @@
 #include "mlir/Interfaces/SideEffectInterfaces.h"
 
 #include "meshwright/dialects/Rt/RtDialect.h.inc"
+#include "meshwright/dialects/Rt/RtEnums.h.inc"
 
 #define GET_TYPEDEF_CLASSES
 #include "meshwright/dialects/Rt/RtTypes.h.inc"

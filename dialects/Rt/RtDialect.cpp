@@ -16,6 +16,7 @@ using namespace mlir;
 using namespace meshwright::rt;
 
 #include "meshwright/dialects/Rt/RtDialect.cpp.inc"
+#include "meshwright/dialects/Rt/RtEnums.cpp.inc"
 
 #define GET_TYPEDEF_CLASSES
 #include "meshwright/dialects/Rt/RtTypes.cpp.inc"

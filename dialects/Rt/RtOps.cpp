@@ -219,7 +219,7 @@ LogicalResult WaitOp::verify() {
   return success();
 }
 
-/// The first reader of a packed parameter that is no kernel, seen through what kernels wait for.
+/// The first reader of a packed weight that is no kernel, seen through what kernels wait for.
 static Operation *findOtherReader(Value packed) {
   for (Operation *user : packed.getUsers()) {
     Operation *other = isa<dist::AfterOp>(user) && user->getOperand(0) == packed
@@ -232,23 +232,31 @@ static Operation *findOtherReader(Value packed) {
   return nullptr;
 }
 
-/// - a parameter of the function or a part of one, packed once at load;
+/// - an argument of the function or a part of one: a parameter at load, a state at an update;
 /// - the shape is that of the packing;
 /// - read by kernels only, which may wait by `dist.after`.
 LogicalResult PrepareOp::verify() {
-  auto argument = dyn_cast<BlockArgument>(getBuffer(getParameter()));
+  auto argument = dyn_cast<BlockArgument>(getBuffer(getWeight()));
   auto function = argument
                       ? dyn_cast_or_null<FunctionOpInterface>(argument.getOwner()->getParentOp())
                       : nullptr;
-  if (!function || !function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kParameterAttr))
-    return emitOpError() << "prepares a value that is not a parameter of the function";
-  auto type = cast<RankedTensorType>(getParameter().getType());
+  auto has = [&](StringRef name) {
+    return function && bool(function.getArgAttr(argument.getArgNumber(), name));
+  };
+  bool isState = has(nn::NnDialect::kStateAttr);
+  if (!isState && !has(nn::NnDialect::kParameterAttr))
+    return emitOpError() << "prepares a value that is neither a parameter nor a state of the function";
+  if (isState != (getTime() == PrepareTime::Update))
+    return emitOpError() << "prepares a " << (isState ? "state" : "parameter") << " at "
+                         << stringifyPrepareTime(getTime()) << ", expected at "
+                         << stringifyPrepareTime(isState ? PrepareTime::Update : PrepareTime::Load);
+  auto type = cast<RankedTensorType>(getWeight().getType());
   PackingAttr packing = getPacking();
   int64_t rows = packing.getTransposed() ? packing.getN() : packing.getK();
   int64_t columns = packing.getTransposed() ? packing.getK() : packing.getN();
   if (type.getRank() != 2 || type.getDimSize(0) != rows || type.getDimSize(1) != columns)
     return emitOpError() << "has a packing of " << rows << "x" << columns
-                         << ", expected the parameter's shape, " << type;
+                         << ", expected the weight's shape, " << type;
   if (Operation *user = findOtherReader(getResult())) {
     InFlightDiagnostic diagnostic = emitOpError() << "is read by '" << user->getName()
                                                   << "', expected only rt.kernel";

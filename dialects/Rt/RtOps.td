@@ -10,6 +10,7 @@
 
 include "meshwright/dialects/Dist/OpTraits.td"
 include "meshwright/dialects/Rt/RtDialect.td"
+include "mlir/IR/EnumAttr.td"
 include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
@@ -53,20 +54,29 @@ def Rt_PackingAttr : AttrDef<Rt_Dialect, "Packing"> {
   let genVerifyDecl = 1;
 }
 
-def Rt_PrepareOp : Rt_Op<"prepare", [Pure, AllTypesMatch<["parameter", "result"]>]> {
-  let summary = "packs a parameter once, at load, into the form that its kernels read";
+def Rt_PrepareTime : I32EnumAttr<"PrepareTime", "when a weight is brought to the form of its readers", [
+    I32EnumAttrCase<"Load", 0, "load">, I32EnumAttrCase<"Update", 1, "update">]> {
+  let cppNamespace = "::meshwright::rt";
+}
+
+def Rt_PrepareOp : Rt_Op<"prepare", [Pure, AllTypesMatch<["weight", "result"]>]> {
+  let summary = "packs a weight into the form that its kernels read";
   let description = [{
     The same value in another order in memory. Only kernels that know the form
-    may read it. The operand is a parameter or a view of one; of a view only its
+    may read it. The operand is an argument or a view of one; of a view only its
     own elements are packed.
 
+    `at` says when: `load`, once for a parameter, or `update`, whenever a trained state has
+    another value, before a kernel reads it. It is not part of the entry's work: no launch
+    performs it.
+
     ```mlir
-    %1 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32> : tensor<96x64xf32>
+    %1 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32> at load : tensor<96x64xf32>
     ```
   }];
-  let arguments = (ins Rt_Tensor:$parameter, Rt_PackingAttr:$packing);
+  let arguments = (ins Rt_Tensor:$weight, Rt_PackingAttr:$packing, Rt_PrepareTime:$time);
   let results = (outs Rt_Tensor:$result);
-  let assemblyFormat = "$parameter $packing attr-dict `:` type($parameter)";
+  let assemblyFormat = "$weight $packing `at` $time attr-dict `:` type($weight)";
   let hasVerifier = 1;
 }
 

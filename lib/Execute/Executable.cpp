@@ -38,11 +38,11 @@ static rt::Bytes own(std::vector<char> data) {
 static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
                     rt::ProgramDescription &program) {
   entry.arenaBytes = lowered.arenaBytes;
-  for (const PreparedParameter &prepared : lowered.prepared) {
-    rt::PreparedParameter wanted{entry.arguments[prepared.argument].index, prepared.offset,
-                                 prepared.packing};
-    auto known = llvm::find_if(program.prepared, [&](const rt::PreparedParameter &other) {
-      return other.parameter == wanted.parameter && other.offset == wanted.offset &&
+  for (const PreparedWeight &prepared : lowered.prepared) {
+    const rt::ProgramArgument &from = entry.arguments[prepared.argument];
+    rt::PreparedWeight wanted{from.kind, from.index, prepared.offset, prepared.packing};
+    auto known = llvm::find_if(program.prepared, [&](const rt::PreparedWeight &other) {
+      return other.isOf(wanted.kind, wanted.index) && other.offset == wanted.offset &&
              std::memcmp(&other.packing, &wanted.packing, sizeof(wanted.packing)) == 0;
     });
     entry.prepared.push_back(known - program.prepared.begin());

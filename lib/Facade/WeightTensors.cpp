@@ -36,7 +36,7 @@ std::vector<rt::WeightTensor> meshwright::getWeightTensors(const Program::State 
     auto function = getEntry(*program.module, entry.name);
     for (mlir::BlockArgument argument : function.getArguments()) {
       std::optional<Weight> weight = getWeight(argument);
-      int64_t bound = weight ? getIndexBound(argument) : 0;
+      int64_t bound = weight && !weight->isState ? getIndexBound(argument) : 0;
       auto known = bound > 0 ? find(weight->name) : tensors.end();
       // Indices must be valid in all entries.
       if (known != tensors.end())

@@ -255,8 +255,9 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
     for (BlockArgument arg : block.getArguments()) {
       if (result.sharedValues.contains(arg))
         continue;
-      if (failed(result.addValue(arg, getShardingAttr(arg), getWeight(arg) ? Parameters : Inputs,
-                                 factors, mesh)))
+      std::optional<Weight> weight = getWeight(arg);
+      Round round = weight && !weight->isState ? Parameters : Inputs;
+      if (failed(result.addValue(arg, getShardingAttr(arg), round, factors, mesh)))
         return failure();
     }
     for (Operation &op : block.without_terminator())

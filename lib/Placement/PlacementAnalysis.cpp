@@ -230,7 +230,7 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
   if (auto wait = dyn_cast<rt::WaitOp>(op))
     return passOn(op, wait.getStart().getYielded(), wait.getResults());
   if (auto prepare = dyn_cast<rt::PrepareOp>(op))
-    return passOn(op, prepare.getParameter(), prepare.getResult());
+    return passOn(op, prepare.getWeight(), prepare.getResult());
   if (isa<rt::GraphBeginOp, rt::GraphEndOp>(op))
     return success();
   bool handled;

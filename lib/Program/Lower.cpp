@@ -7,7 +7,7 @@
 //
 // Lowers a planned rt program to a list of steps. A step is a call of the runtime that launches a
 // kernel, starts a collective, waits for one, or performs an op. The place of each value is known:
-// an offset in the arena, which its launch states, or an argument, a packed parameter or a
+// an offset in the arena, which its launch states, or an argument, a packed weight or a
 // constant.
 //
 // Outline: `ProgramLowering::run` visits the ops of the function in order. `addKernel`, `addStart`
@@ -123,7 +123,7 @@ static int64_t countFlops(rt::KernelOp launch) {
 }
 
 //===----------------------------------------------------------------------===//
-// Arguments, constants and packed parameters
+// Arguments, constants and packed weights
 //===----------------------------------------------------------------------===//
 
 LogicalResult ProgramLowering::addArguments() {
@@ -189,7 +189,7 @@ LogicalResult ProgramLowering::addPositions(dist::PositionsOp op) {
 
 LogicalResult ProgramLowering::addPrepared(rt::PrepareOp op) {
   int64_t offset;
-  auto argument = cast<BlockArgument>(rt::getBuffer(op.getParameter(), &offset));
+  auto argument = cast<BlockArgument>(rt::getBuffer(op.getWeight(), &offset));
   rt::PackingAttr packing = op.getPacking();
   places[op.getResult()] = {Place::Prepared, int64_t(program.prepared.size())};
   program.prepared.push_back(
@@ -332,7 +332,7 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
       return failure();
     for (Value input : step->inputs)
       if (input && isa_and_nonnull<rt::PrepareOp>(resolve(input).getDefiningOp()))
-        return op->emitOpError("reads a packed parameter, and no kernel for that is known");
+        return op->emitOpError("reads a packed weight, and no kernel for that is known");
     steps.push_back(std::move(*step));
   }
   if (failed(checkPlaced(steps.back())))

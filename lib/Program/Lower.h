@@ -36,8 +36,8 @@ struct ProbedOp {
   std::vector<int64_t> shape;
 };
 
-/// A parameter that kernels read in another form.
-struct PreparedParameter {
+/// A weight that kernels read in another form.
+struct PreparedWeight {
   /// The argument of the entry that is packed, and the bytes before the packed part of it.
   int64_t argument, offset;
   mw_rt_packing packing;
@@ -70,8 +70,8 @@ struct LoweredProgram {
   int64_t workspaceBytes = 0;
   /// For each argument, true if the program reads it unpacked.
   std::vector<bool> isRead;
-  /// The packed parameters, the `prepared` buffers of the entry.
-  std::vector<PreparedParameter> prepared;
+  /// The packed weights, the `prepared` buffers of the entry.
+  std::vector<PreparedWeight> prepared;
   std::vector<LoweredConstant> constants;
   /// Names of the ops that call the runtime.
   std::vector<std::string> ops;

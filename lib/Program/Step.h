@@ -63,7 +63,7 @@ std::string describeOp(mlir::Operation *op);
 /// The place of a value.
 struct Place {
   enum Kind { Arena, Argument, Prepared, Constant, Result } kind;
-  /// The offset in the arena, or the index of the argument, packed parameter, constant or result,
+  /// The offset in the arena, or the index of the argument, packed weight, constant or result,
   /// for which the caller passes memory.
   int64_t index;
   /// Bytes from there to the value, which may be a part of it.

@@ -324,7 +324,7 @@ Resident meshwright::countResident(FunctionOpInterface function) {
   llvm::DenseSet<Attribute> states;
   auto visit = [&](FunctionOpInterface from, bool isOwn) {
     for (unsigned i = 0; i < from.getNumArguments(); ++i) {
-      if (std::optional<Weight> weight = getWeight(from.getArgument(i)))
+      if (std::optional<Weight> weight = getWeight(from.getArgument(i)); weight && !weight->isState)
         if (parameters.insert({weight->name, weight->offsets}).second && !isOwn)
           bytes.weights += getTensorBytes(weight->stored.getType());
       if (Attribute name = from.getArgAttr(i, nn::NnDialect::kStateAttr); name && isOwn)
@@ -455,7 +455,7 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
   };
   for (unsigned i = 0; i < function.getNumArguments(); ++i) {
     std::optional<Weight> weight = getWeight(function.getArgument(i));
-    if (!weight)
+    if (!weight || weight->isState)
       continue;
     int64_t bytes = getTensorBytes(weight->stored.getType());
     memory.weights += bytes;

@@ -22,6 +22,13 @@ static FunctionOpInterface getFunction(BlockArgument argument) {
   return func && block->isEntryBlock() ? func : nullptr;
 }
 
+/// Returns true if the state holds a trained parameter.
+static bool isTrained(FunctionOpInterface func, StringAttr name) {
+  auto module = func->getParentOfType<ModuleOp>();
+  auto state = module ? module.lookupSymbol<nn::StateOp>(name) : nn::StateOp();
+  return state && state.isTrained();
+}
+
 SmallVector<StringAttr, 1> Weight::getNames() const {
   SmallVector<StringAttr, 1> names{name};
   if (auto aliases = getFunction(stored).getArgAttrOfType<ArrayAttr>(stored.getArgNumber(),
@@ -47,6 +54,10 @@ std::optional<Weight> meshwright::getWeight(Value value) {
     return std::nullopt;
   unsigned index = weight.stored.getArgNumber();
   weight.name = func.getArgAttrOfType<StringAttr>(index, NnDialect::kParameterAttr);
+  auto state = func.getArgAttrOfType<StringAttr>(index, NnDialect::kStateAttr);
+  weight.isState = bool(state);
+  if (!weight.name && state && isTrained(func, state))
+    weight.name = state;
   if (!weight.name)
     return std::nullopt;
   weight.offsets =

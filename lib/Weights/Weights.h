@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A weight is a parameter of the program, in its stored form or in one that readers use: seen
-// otherwise, cast, cut, or gathered from other ranks. A chain of ops leads from the stored form to
-// the used one. This is the one place that answers whether a value is a weight, and of what.
+// A weight is a parameter of the program or the state that holds a trained one, in its stored form
+// or in one that readers use: seen otherwise, cast, cut, or gathered from other ranks. A chain of ops
+// leads from the stored form to the used one. This is the one place that answers whether a value is
+// a weight, and of what.
 //
 //===----------------------------------------------------------------------===//
 
@@ -26,7 +27,7 @@ namespace meshwright {
 struct Weight {
   /// The stored form: an argument of the function.
   mlir::BlockArgument stored;
-  /// The parameter's name.
+  /// The name of the parameter or of the state.
   mlir::StringAttr name;
   /// Where the argument begins in the stored tensor of this name, if it is a part of one.
   mlir::DenseI64ArrayAttr offsets;
@@ -35,6 +36,8 @@ struct Weight {
   llvm::SmallVector<mlir::Operation *, 2> links;
   /// The value has all elements of the stored tensor, though perhaps not on this rank.
   bool isWhole = true;
+  /// The stored form is a state, to which entries may give other values.
+  bool isState = false;
 
   /// The name, and other names of the parameter in the module that it comes from.
   llvm::SmallVector<mlir::StringAttr, 1> getNames() const;
@@ -43,7 +46,7 @@ struct Weight {
 };
 
 /// The weight that a value is. Nothing for a value that is computed otherwise, for an input, and for
-/// a state.
+/// a state that is no trained parameter.
 std::optional<Weight> getWeight(mlir::Value value);
 
 } // namespace meshwright

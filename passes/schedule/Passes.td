@@ -284,12 +284,17 @@ def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp">
 }
 
 def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
-  let summary = "has the weights of matrix products packed at load";
+  let summary = "has the weights of matrix products packed before a call";
   let description = [{
     Requires a function of launches. If a launch is a product with a generated kernel
-    (`nn.linear` in f32 or bf16) and its weight is a parameter, or a contiguous part of one
-    (a view, see docs/dialects/rt.md), the launch reads the weight from an `rt.prepare`.
-    Other launches read parameters as stored, so a parameter may be there in both forms.
+    (`nn.linear` in f32 or bf16) and its weight is a parameter or a trained state, or a
+    contiguous part of one (a view, see docs/dialects/rt.md), the launch reads the weight from an
+    `rt.prepare`. Other launches read it as stored, so it may be there in both forms.
+
+    A parameter is packed at load. A trained state is packed whenever it has another value. If the
+    function itself gives it one, that is once in each call. To pack a weight once costs as much as
+    a library needs besides a product to pack it. So the pass does it if more than one product reads
+    that form, or one whose kernel takes in other ops.
 
     ```mlir
     %1 = rt.kernel %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32> {
@@ -300,7 +305,7 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
     ```
     becomes
     ```mlir
-    %0 = rt.prepare %w <k = 8, n = 16, transposed = true, panel = 32> : tensor<16x8xf32>
+    %0 = rt.prepare %w <k = 8, n = 16, transposed = true, panel = 32> at load : tensor<16x8xf32>
     %1 = rt.kernel %x, %0 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32> {
     ^bb0(%a: tensor<4x8xf32>, %b: tensor<16x8xf32>):
       %2 = nn.linear %a, %b : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>

@@ -38,13 +38,14 @@ int64_t meshwright::getPackingBytes(func::FuncOp func) {
   if (!target)
     return 0;
   for (auto prepare : func.getOps<rt::PrepareOp>())
-    packed[rt::getBuffer(prepare.getParameter())] += target->getPackedBytes(
+    packed[rt::getBuffer(prepare.getWeight())] += target->getPackedBytes(
         prepare.getPacking(), getElementTypeOrSelf(prepare.getResult().getType()));
   int64_t bytes = 0;
-  for (auto [parameter, held] : packed)
-    bytes += rt::isReadUnpacked(parameter)
+  // A state stays as it is stored, too, and so does a parameter that is read so.
+  for (auto [weight, held] : packed)
+    bytes += rt::getState(weight) || rt::isReadUnpacked(weight)
                  ? held
-                 : std::max<int64_t>(0, held - rt::getBufferBytes(parameter.getType()));
+                 : std::max<int64_t>(0, held - rt::getBufferBytes(weight.getType()));
   return bytes;
 }
 

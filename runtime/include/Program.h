@@ -133,11 +133,17 @@ struct ProgramArgument {
   bool isRead = true;
 };
 
-/// A parameter, or a contiguous part of one, packed.
-struct PreparedParameter {
-  /// The parameter, and the offset of the part in bytes.
-  int64_t parameter = 0, offset = 0;
+/// A weight, or a contiguous part of one, packed. A parameter is packed at load, and a state after
+/// each update, before an entry reads it next.
+struct PreparedWeight {
+  ProgramArgument::Kind kind = ProgramArgument::Parameter;
+  /// The index of the parameter or state, and the offset of the part in bytes.
+  int64_t index = 0, offset = 0;
   mw_rt_packing packing = {};
+
+  bool isOf(ProgramArgument::Kind otherKind, int64_t other) const {
+    return kind == otherKind && index == other;
+  }
 };
 
 /// An array that the code of an entry reads. If it differs between ranks, it has a part of equal
@@ -217,7 +223,7 @@ struct ProgramDescription {
   int64_t numRanks = 1;
   std::vector<ProgramValue> parameters;
   std::vector<ProgramState> states;
-  std::vector<PreparedParameter> prepared;
+  std::vector<PreparedWeight> prepared;
   /// The first is the default. Entries that only others run come last.
   std::vector<EntryDescription> entries;
   /// The processor that the code was compiled for, and the extensions that it uses, as LLVM
@@ -238,6 +244,10 @@ struct ProgramDescription {
     return argument.kind == ProgramArgument::Input       ? entry.inputs[argument.index]
            : argument.kind == ProgramArgument::Parameter ? parameters[argument.index]
                                                          : states[argument.index].value;
+  }
+  const ProgramValue &getValue(const PreparedWeight &weight) const {
+    return weight.kind == ProgramArgument::State ? states[weight.index].value
+                                                 : parameters[weight.index];
   }
   /// The target as `--target` spells it: `cpu` or `gpu:sm_90a`.
   std::string getTarget() const { return targetChip.empty() ? "cpu" : "gpu:" + targetChip; }

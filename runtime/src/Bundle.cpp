@@ -233,8 +233,9 @@ std::unique_ptr<Session> openBundle(const std::string &path, const std::string &
            !session->setPlaced(i, rank, bytes, error)))
         return nullptr;
     for (size_t i = 0; i < manifest.prepared.size(); ++i)
-      if (!getBytes(manifest.prepared[i], rank, bytes) ||
-          !session->setPrepared(i, rank, bytes, error))
+      if (manifest.prepared[i].group >= 0 &&
+          (!getBytes(manifest.prepared[i], rank, bytes) ||
+           !session->setPrepared(i, rank, bytes, error)))
         return nullptr;
     for (size_t i = 0; i < manifest.states.size(); ++i)
       if (manifest.states[i].group >= 0) {
@@ -491,11 +492,14 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     if (isRead[i])
       manifest.parameters[i] = addPlaced(description.parameters[i], i);
   for (size_t i = 0; weights && i < description.prepared.size(); ++i) {
-    const PreparedParameter &prepared = description.prepared[i];
-    const ProgramValue &value = description.parameters[prepared.parameter];
+    const PreparedWeight &prepared = description.prepared[i];
+    // States are packed when a session has their values.
+    if (prepared.kind == ProgramArgument::State)
+      continue;
+    const ProgramValue &value = description.parameters[prepared.index];
     manifest.prepared[i] =
         values.add(axesOf(value), sizeOfPacked(prepared.packing), [&](int64_t rank, char *to) {
-          return packPart(prepared, value, rank, weights(prepared.parameter), to);
+          return packPart(prepared, value, rank, weights(prepared.index), to);
         });
   }
   for (size_t i = 0; weights && i < description.states.size(); ++i)

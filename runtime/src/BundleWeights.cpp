@@ -26,7 +26,7 @@ std::string checkWeights(const Manifest &manifest, const BundleWeights &weights)
   return "";
 }
 
-bool packPart(const PreparedParameter &prepared, const ProgramValue &value, int64_t rank,
+bool packPart(const PreparedWeight &prepared, const ProgramValue &value, int64_t rank,
               const HostTensor &tensor, char *to) {
   Memory local = allocate(value.getLocalBytes());
   if (!local)
@@ -102,8 +102,8 @@ bool Giver::giveParameter(int64_t index, bool isRead) {
       }))
     return false;
   for (size_t i = 0; i < program.prepared.size(); ++i) {
-    const PreparedParameter &prepared = program.prepared[i];
-    if (prepared.parameter == index &&
+    const PreparedWeight &prepared = program.prepared[i];
+    if (prepared.isOf(ProgramArgument::Parameter, index) &&
         !forRanks(
             value, sizeOfPacked(prepared.packing),
             [&](int64_t rank, char *to) { return packPart(prepared, value, rank, tensor, to); },

@@ -25,7 +25,7 @@ bool giveWeights(Session &session, const BundleWeights &weights, std::string &er
 
 /// Writes a rank's part of a packed parameter, from the stored tensor. Returns false if there is no
 /// memory.
-bool packPart(const PreparedParameter &prepared, const ProgramValue &value, int64_t rank,
+bool packPart(const PreparedWeight &prepared, const ProgramValue &value, int64_t rank,
               const HostTensor &tensor, char *to);
 
 } // namespace meshwright::rt

@@ -136,9 +136,10 @@ static Json write(const EntryDescription &entry, const std::vector<Stored> &cons
   return json;
 }
 
-static Json write(const PreparedParameter &prepared) {
+static Json write(const PreparedWeight &prepared) {
   const mw_rt_packing &packing = prepared.packing;
-  Json json = {{"parameter", prepared.parameter},
+  bool isState = prepared.kind == ProgramArgument::State;
+  Json json = {{isState ? "state" : "parameter", prepared.index},
                {"packing",
                 {{"dtype", nameOf(DType(packing.dtype))},
                  {"k", packing.k},

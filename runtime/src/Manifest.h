@@ -60,7 +60,7 @@ struct Manifest {
   std::vector<WeightGroup> groups;
   /// Whether the bundle has weights. If not, a session is given the description's tensors.
   bool hasWeights = true;
-  /// Where values are stored: by parameter, by packed parameter and by state. The group is -1 for
+  /// Where values are stored: by parameter, by packed weight and by state. The group is -1 for
   /// parameters that are read packed only, for states that begin with one element's value, and for
   /// weights that the bundle does not have.
   std::vector<Stored> parameters, prepared, states;

@@ -226,9 +226,14 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
   return entry;
 }
 
-static PreparedParameter readPrepared(const Json &json, const ProgramDescription &program) {
-  PreparedParameter prepared;
-  prepared.parameter = readIndex(json, "parameter", program.parameters.size());
+static PreparedWeight readPrepared(const Json &json, const ProgramDescription &program) {
+  PreparedWeight prepared;
+  if (json.contains("state")) {
+    prepared.kind = ProgramArgument::State;
+    prepared.index = readIndex(json, "state", program.states.size());
+  } else {
+    prepared.index = readIndex(json, "parameter", program.parameters.size());
+  }
   if (json.contains("offset"))
     prepared.offset = readCount(json, "offset");
   const Json &packing = json.at("packing");
@@ -239,11 +244,11 @@ static PreparedParameter readPrepared(const Json &json, const ProgramDescription
   require(panel > 0 && panel <= kMaxPanel && group > 0 && group <= kMaxPanel,
           "a panel of " + std::to_string(panel) + " columns in groups of " +
               std::to_string(group) + ", expected 1 to " + std::to_string(kMaxPanel));
-  int64_t bytes = program.parameters[prepared.parameter].getLocalBytes(), part = 0;
+  int64_t bytes = program.getValue(prepared).getLocalBytes(), part = 0;
   require(!__builtin_mul_overflow(prepared.packing.k, prepared.packing.n, &part) &&
               !__builtin_mul_overflow(part, sizeOf(DType(prepared.packing.dtype)), &part) &&
               !__builtin_add_overflow(part, prepared.offset, &part) && part <= bytes,
-          "a packed part ends behind its parameter's " + std::to_string(bytes) + " bytes");
+          "a packed part ends behind its weight's " + std::to_string(bytes) + " bytes");
   return prepared;
 }
 
@@ -359,13 +364,6 @@ static void read(const Json &json, Manifest &manifest) {
   manifest.hasWeights = !json.contains("tensors");
   if (!manifest.hasWeights)
     readTensors(json["tensors"], description);
-  for (const Json &entry : json.at("prepared")) {
-    description.prepared.push_back(readPrepared(entry, description));
-    manifest.prepared.push_back(
-        manifest.hasWeights ? readStored(entry.at("data"), manifest.groups,
-                                         sizeOfPacked(description.prepared.back().packing))
-                            : Stored());
-  }
   for (const Json &entry : json.at("states")) {
     ProgramState state;
     state.value = readValue(entry, description.numRanks);
@@ -383,6 +381,15 @@ static void read(const Json &json, Manifest &manifest) {
       state.fill = isStored ? std::string(sizeOf(state.value.type), '\0')
                             : readElement(entry, "fill", state.value.type);
     description.states.push_back(std::move(state));
+  }
+  for (const Json &entry : json.at("prepared")) {
+    description.prepared.push_back(readPrepared(entry, description));
+    bool isStored = manifest.hasWeights &&
+                    description.prepared.back().kind == ProgramArgument::Parameter;
+    manifest.prepared.push_back(
+        isStored ? readStored(entry.at("data"), manifest.groups,
+                              sizeOfPacked(description.prepared.back().packing))
+                 : Stored());
   }
   for (const Json &entry : json.at("entries")) {
     description.entries.push_back(readEntry(entry, description));

@@ -24,7 +24,7 @@ static constexpr int64_t kGuardBytes = 4096;
 /// Fills arenas in measured runs. No program is likely to write this value.
 static constexpr uint64_t kUntouched = 0x7ff5c0ffee15dead;
 
-/// A commit of fewer bytes is faster on one thread.
+/// The bytes of a commit that a thread copies at a time. Fewer are faster on one thread.
 static constexpr int64_t kBytesForThreads = 8 << 20;
 
 RankMemory::RankMemory(const ProgramDescription &description, World &world)
@@ -32,6 +32,7 @@ RankMemory::RankMemory(const ProgramDescription &description, World &world)
       inHostMemory(world.getDevice(ranks.front()).sharesHostMemory()),
       isRead(description.findReadParameters()), constants(description.entries.size()),
       placed(description.parameters.size()), prepared(description.prepared.size()),
+      isStale(description.prepared.size()),
       seconds(description.states.size()), logs(description.states.size()),
       logBytes(description.states.size()) {
   for (const EntryDescription &entry : description.entries) {
@@ -47,7 +48,7 @@ RankMemory::RankMemory(const ProgramDescription &description, World &world)
 void RankMemory::forget(int64_t parameter) {
   placed[parameter].clear();
   for (size_t p = 0; p < description.prepared.size(); ++p)
-    if (description.prepared[p].parameter == parameter)
+    if (description.prepared[p].isOf(ProgramArgument::Parameter, parameter))
       prepared[p].clear();
 }
 
@@ -133,7 +134,7 @@ int64_t RankMemory::countMissing(int64_t entry, const std::vector<HostTensor> &i
   for (int64_t i : needed.prepared)
     if (prepared[i].empty())
       add(sizeOfPacked(description.prepared[i].packing),
-          countCopies(description.parameters[description.prepared[i].parameter]));
+          countCopies(description.getValue(description.prepared[i])));
   for (const ProgramState &state : description.states)
     if (states.empty())
       add(state.value.getLocalBytes(), ranks.size());
@@ -208,7 +209,7 @@ const void *RankMemory::read(size_t position, const void *data, int64_t bytes, M
 }
 
 //===----------------------------------------------------------------------===//
-// Arguments, packed parameters and constants
+// Arguments and constants
 //===----------------------------------------------------------------------===//
 
 bool RankMemory::setPart(Parts &parts, int64_t rank, Bytes part, std::string &error) {
@@ -296,44 +297,6 @@ bool RankMemory::placeArguments(int64_t entry, const std::vector<HostTensor> &in
   return true;
 }
 
-bool RankMemory::prepareParameter(int64_t index, const std::vector<HostTensor> &parameters,
-                                  std::string &error) {
-  if (!prepared[index].empty())
-    return true;
-  const auto &[parameter, offset, packing] = description.prepared[index];
-  const ProgramValue &value = description.parameters[parameter];
-  const HostTensor &tensor = parameters[parameter];
-  if (!allocateParts(value, sizeOfPacked(packing), prepared[index]))
-    return false;
-  // The unpacked part is kept only where an entry reads it, too.
-  bool isPlaced = inHostMemory && isRead[parameter] && !placed[parameter].empty();
-  Memory scratch;
-  for (size_t r = 0; r < ranks.size(); ++r) {
-    if (!prepared[index][r].writable)
-      continue;
-    const void *local = isPlaced ? placed[parameter][r].data.get() : tensor.data;
-    if (!isPlaced && !readsInPlace(value, tensor)) {
-      if (!scratch)
-        scratch = allocate(value.getLocalBytes());
-      if (!scratch) {
-        prepared[index].clear();
-        return false;
-      }
-      place(value, ranks[r], tensor, scratch.get());
-      local = scratch.get();
-    }
-    auto write = [&, &packing = packing, offset = offset](char *to) {
-      pack(packing, static_cast<const char *>(local) + offset, to,
-           int(std::thread::hardware_concurrency()));
-    };
-    if (!fillPart(r, prepared[index][r].writable, sizeOfPacked(packing), write, error)) {
-      prepared[index].clear();
-      return false;
-    }
-  }
-  return true;
-}
-
 bool RankMemory::placeConstants(int64_t entry, std::string &error) {
   auto &placedHere = constants[entry];
   while (placedHere.size() < ranks.size()) {
@@ -361,14 +324,10 @@ bool RankMemory::fill(int64_t entry, const std::vector<HostTensor> &inputs,
                       const std::vector<HostTensor> &parameters, std::string &error) {
   if (!placeArguments(entry, inputs, parameters, error))
     return false;
-  for (int64_t index : description.entries[entry].prepared) {
-    if (prepared[index].empty() && isInterrupted()) {
-      error = kInterrupted;
-      return false;
-    }
-    if (!prepareParameter(index, parameters, error))
-      return false;
-  }
+  if (!prepareWeights(description.entries[entry], parameters, error))
+    return false;
+  for (int64_t state : description.entries[entry].stateResults)
+    setStale(state);
   return placeConstants(entry, error);
 }
 
@@ -495,23 +454,32 @@ bool RankMemory::prepareCommit(const EntryDescription &entry,
 }
 
 bool RankMemory::perform(const Commit &commit, std::string &error) {
+  // Threads share the copies of the host, by pieces. A device performs its own one by one.
+  std::vector<std::pair<size_t, std::vector<Commit::Copy>>> pieces;
   int64_t bytes = 0;
-  for (const auto &copies : commit.copies)
-    for (const Commit::Copy &copy : copies)
+  for (size_t r = 0; r < ranks.size(); ++r) {
+    if (!inHostMemory)
+      pieces.push_back({r, commit.copies[r]});
+    for (const Commit::Copy &copy : commit.copies[r]) {
       bytes += copy.bytes;
-  std::vector<std::string> errors(ranks.size());
+      for (int64_t at = 0; inHostMemory && at < copy.bytes; at += kBytesForThreads)
+        pieces.push_back({r, {{copy.to + at, copy.from + at,
+                               std::min(kBytesForThreads, copy.bytes - at)}}});
+    }
+  }
+  std::vector<std::string> errors(pieces.size());
   std::atomic<size_t> next{0};
   std::atomic<bool> isFine{true};
   auto work = [&] {
-    for (size_t r = next++; r < ranks.size(); r = next++)
-      for (const Commit::Copy &copy : commit.copies[r])
-        if (!getDevice(r).copy(copy.to, copy.from, copy.bytes, errors[r]))
+    for (size_t i = next++; i < pieces.size(); i = next++)
+      for (const Commit::Copy &copy : pieces[i].second)
+        if (!getDevice(pieces[i].first).copy(copy.to, copy.from, copy.bytes, errors[i]))
           isFine = false;
   };
   std::vector<std::thread> helpers;
   size_t most = bytes < kBytesForThreads
                     ? 1
-                    : std::min<size_t>(ranks.size(), std::thread::hardware_concurrency());
+                    : std::min<size_t>(pieces.size(), std::thread::hardware_concurrency());
   try {
     while (helpers.size() + 1 < most)
       helpers.emplace_back(work);
@@ -523,9 +491,9 @@ bool RankMemory::perform(const Commit &commit, std::string &error) {
     helper.join();
   for (int64_t state : commit.exchanged)
     states[state].swap(seconds[state]);
-  for (size_t r = 0; r < ranks.size() && error.empty(); ++r)
-    if (!errors[r].empty())
-      error = "rank " + std::to_string(ranks[r]) + ": " + errors[r];
+  for (size_t i = 0; i < pieces.size() && error.empty(); ++i)
+    if (!errors[i].empty())
+      error = "rank " + std::to_string(ranks[pieces[i].first]) + ": " + errors[i];
   return isFine;
 }
 

@@ -20,7 +20,7 @@
 
 namespace meshwright::rt {
 
-/// The memory of a program on the ranks of this process: arenas, parameters, packed parameters,
+/// The memory of a program on the ranks of this process: arenas, parameters, packed weights,
 /// states, and the inputs and constants of each entry.
 ///
 /// - All of it is memory of the ranks' devices.
@@ -57,8 +57,9 @@ public:
   /// Allocates the memory that leaves states as they are if a call of the entry fails: second
   /// buffers and logs. Does nothing if it is there.
   bool allocateRecovery(int64_t entry, std::string &error);
-  /// Fills all that an entry reads, except states. Returns false with an empty error if there is
-  /// no memory.
+  /// Fills all that an entry reads, except states, and packs the states again that were written
+  /// since. The entry may write its states then. Returns false with an empty error if there is no
+  /// memory.
   bool fill(int64_t entry, const std::vector<HostTensor> &inputs,
             const std::vector<HostTensor> &parameters, std::string &error);
   /// The addresses of all that, for a run. If it does not `recover`, it writes over the states
@@ -73,7 +74,8 @@ public:
   /// Calls `write` with memory of the host, which becomes the state of the rank at `position`.
   /// Returns false if that fails, with an empty error if there is no memory.
   template <typename Write>
-  bool writeState(int64_t state, size_t position, Write write, std::string &error) const {
+  bool writeState(int64_t state, size_t position, Write write, std::string &error) {
+    setStale(state);
     return fillPart(position, states[state][position].get(),
                     description.states[state].value.getLocalBytes(), write, error);
   }
@@ -114,7 +116,7 @@ public:
   bool findTouched(int64_t &bytes, std::string &error) const;
 
 private:
-  /// A rank's part of an argument or a packed parameter.
+  /// A rank's part of an argument or a packed weight.
   struct Part {
     std::shared_ptr<const void> data;
     /// The same address if this part is ours to fill, or null.
@@ -142,8 +144,14 @@ private:
                 std::string &error) const;
   bool placeArguments(int64_t entry, const std::vector<HostTensor> &inputs,
                       const std::vector<HostTensor> &parameters, std::string &error);
-  bool prepareParameter(int64_t index, const std::vector<HostTensor> &parameters,
-                        std::string &error);
+  const void *getUnpacked(const PreparedWeight &weight, size_t position,
+                          const std::vector<HostTensor> &parameters, Memory &scratch,
+                          std::string &error) const;
+  bool prepareWeight(int64_t index, const std::vector<HostTensor> &parameters, PackingQueue &queue,
+                     std::string &error);
+  bool prepareWeights(const EntryDescription &entry, const std::vector<HostTensor> &parameters,
+                      std::string &error);
+  void setStale(int64_t state);
   bool placeConstants(int64_t entry, std::string &error);
   bool allocateForState(int64_t state, int64_t bytes, std::vector<DeviceMemory> &buffers,
                         std::string &error);
@@ -166,8 +174,10 @@ private:
   std::vector<std::vector<std::vector<std::shared_ptr<const void>>>> constants;
   /// By entry and input.
   std::vector<std::vector<Parts>> inputParts;
-  /// By parameter and by packed parameter.
+  /// By parameter and by packed weight.
   std::vector<Parts> placed, prepared;
+  /// By packed weight: whether the state may have another value than what was packed.
+  std::vector<bool> isStale;
   /// By state and rank; empty before `allocateStates`.
   std::vector<std::vector<DeviceMemory>> states;
   /// By state and rank; null before `allocateRecovery`. A log has the bytes that the largest entry

@@ -147,7 +147,7 @@ bool Session::setPlaced(int64_t parameter, int64_t rank, Bytes part, std::string
 }
 
 bool Session::setPrepared(int64_t index, int64_t rank, Bytes part, std::string &error) {
-  given[description.prepared[index].parameter] = true;
+  given[description.prepared[index].index] = true;
   return memory->setPrepared(index, rank, std::move(part), error);
 }
 
@@ -159,8 +159,9 @@ void Session::setInitial(int64_t state, int64_t rank, Bytes part) {
 std::vector<std::string> Session::getMissingParameters() const {
   // A parameter that nothing reads needs no value.
   std::vector<bool> isNeeded = description.findReadParameters();
-  for (const PreparedParameter &prepared : description.prepared)
-    isNeeded[prepared.parameter] = true;
+  for (const PreparedWeight &prepared : description.prepared)
+    if (prepared.kind == ProgramArgument::Parameter)
+      isNeeded[prepared.index] = true;
   for (size_t i = 0; !isStarted && i < description.states.size(); ++i)
     if (const std::string &name = description.states[i].parameter;
         !name.empty() && initial[i].empty())

@@ -162,8 +162,8 @@ func.func @waits_for_argument(%f: !rt.future<tensor<4xf32>>) {
 // -----
 
 func.func @prepares_input(%x: tensor<4x8xf32> {nn.input = "x"}) {
-  // expected-error@+1 {{prepares a value that is not a parameter of the function}}
-  %0 = rt.prepare %x <k = 4, n = 8, panel = 8> : tensor<4x8xf32>
+  // expected-error@+1 {{prepares a value that is neither a parameter nor a state of the function}}
+  %0 = rt.prepare %x <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
   return
 }
 
@@ -172,16 +172,33 @@ func.func @prepares_input(%x: tensor<4x8xf32> {nn.input = "x"}) {
 // Its columns are not in one piece.
 func.func @prepares_columns(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   %0 = nn.slice %w starts [0, 0] limits [4, 4] strides [1, 1] : (tensor<4x8xf32>) -> tensor<4x4xf32>
-  // expected-error@+1 {{prepares a value that is not a parameter of the function}}
-  %1 = rt.prepare %0 <k = 4, n = 4, panel = 8> : tensor<4x4xf32>
+  // expected-error@+1 {{prepares a value that is neither a parameter nor a state of the function}}
+  %1 = rt.prepare %0 <k = 4, n = 4, panel = 8> at load : tensor<4x4xf32>
+  return
+}
+
+// -----
+
+nn.state @w : tensor<4x8xf32>
+func.func @state_at_load(%w: tensor<4x8xf32> {nn.state = "w"}) {
+  // expected-error@+1 {{prepares a state at load, expected at update}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @parameter_at_update(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{prepares a parameter at update, expected at load}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at update : tensor<4x8xf32>
   return
 }
 
 // -----
 
 func.func @packing_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{has a packing of 8x4, expected the parameter's shape, 'tensor<4x8xf32>'}}
-  %0 = rt.prepare %w <k = 4, n = 8, transposed = true, panel = 8> : tensor<4x8xf32>
+  // expected-error@+1 {{has a packing of 8x4, expected the weight's shape, 'tensor<4x8xf32>'}}
+  %0 = rt.prepare %w <k = 4, n = 8, transposed = true, panel = 8> at load : tensor<4x8xf32>
   return
 }
 
@@ -189,7 +206,7 @@ func.func @packing_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 
 func.func @panel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   // expected-error@+1 {{expected panel of at least 1, got 0}}
-  %0 = rt.prepare %w <k = 4, n = 8, panel = 0> : tensor<4x8xf32>
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 0> at load : tensor<4x8xf32>
   return
 }
 
@@ -197,7 +214,7 @@ func.func @panel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 
 func.func @reads_packed(%w: tensor<4x8xf32> {nn.parameter = "w"}) -> tensor<4x8xf32> {
   // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
-  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> : tensor<4x8xf32>
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
   // expected-note@+1 {{the reader}}
   return %0 : tensor<4x8xf32>
 }
@@ -206,7 +223,7 @@ func.func @reads_packed(%w: tensor<4x8xf32> {nn.parameter = "w"}) -> tensor<4x8x
 
 func.func @reads_packed_later(%w: tensor<4x8xf32> {nn.parameter = "w"}, %x: tensor<4xf32>) -> tensor<4x8xf32> {
   // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
-  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> : tensor<4x8xf32>
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
   %1 = dist.after %0, %x : tensor<4x8xf32>, tensor<4xf32>
   // expected-note@+1 {{the reader}}
   return %1 : tensor<4x8xf32>

@@ -59,10 +59,10 @@ func.func @collectives(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh
 
 // CHECK-LABEL: func.func @prepared
 func.func @prepared(%w: tensor<96x64xbf16> {nn.parameter = "w"}, %v: tensor<64x96xf32> {nn.parameter = "v"}) {
-  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, transposed = true, panel = 32, group = 2> : tensor<96x64xbf16>
-  %0 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32, group = 2> : tensor<96x64xbf16>
-  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, panel = 16> : tensor<64x96xf32>
-  %1 = rt.prepare %v <k = 64, n = 96, panel = 16> : tensor<64x96xf32>
+  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, transposed = true, panel = 32, group = 2> at load : tensor<96x64xbf16>
+  %0 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32, group = 2> at load : tensor<96x64xbf16>
+  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, panel = 16> at load : tensor<64x96xf32>
+  %1 = rt.prepare %v <k = 64, n = 96, panel = 16> at load : tensor<64x96xf32>
   return
 }
 

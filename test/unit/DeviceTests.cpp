@@ -267,8 +267,8 @@ struct SeparateProgram {
                        {ProgramArgument::Parameter, 0},
                        {ProgramArgument::Parameter, 1, /*isRead=*/false}};
     // One panel of four columns.
-    PreparedParameter prepared;
-    prepared.parameter = 1;
+    PreparedWeight prepared;
+    prepared.index = 1;
     prepared.packing = {MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, /*group=*/1};
     description.prepared = {prepared};
     entry.prepared = {0};
@@ -409,6 +409,60 @@ TEST(Devices, States) {
   ASSERT_TRUE(session->getStates({a.data(), b.data()}, error)) << error;
   EXPECT_EQ(a, none);
   EXPECT_EQ(b, ones);
+}
+
+/// Gives the state the packed one plus one.
+int32_t addOne(mw_rt_context *context, char *arena, const void *const *,
+               const void *const *prepared, const void *const *, const void **results) {
+  mw_rt_launch launch = {};
+  launch.items = 4;
+  launch.grain = 1;
+  launch.num_inputs = 1;
+  launch.num_outputs = 1;
+  launch.outputs[0] = {MW_F32, 4};
+  mw_rt_kernel add = [](void *const *buffers, int64_t begin, int64_t end, void *) {
+    for (int64_t i = begin; i < end; ++i)
+      static_cast<float *>(buffers[1])[i] = static_cast<float *>(buffers[0])[i] + 1;
+  };
+  void *buffers[] = {const_cast<void *>(prepared[0]), arena};
+  results[0] = arena;
+  return mw_rt_run_kernel(context, 0, &launch, add, buffers);
+}
+
+/// A packed state has the value that a run or the user gave to the state.
+TEST(Devices, PackedStates) {
+  for (std::string backend : {"separate", "local"}) {
+    ProgramDescription description;
+    description.numRanks = kRanks;
+    ProgramState &state = description.states.emplace_back();
+    state.value = describeVector("a", 4, /*isSharded=*/false);
+    state.fill = std::string(4, '\0');
+    PreparedWeight &prepared = description.prepared.emplace_back();
+    prepared.kind = ProgramArgument::State;
+    prepared.packing = {MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, /*group=*/1};
+    EntryDescription &entry = description.entries.emplace_back();
+    entry.arenaBytes = 64;
+    entry.ops = {"add"};
+    entry.arguments = {{ProgramArgument::State, 0, /*isRead=*/false}};
+    entry.prepared = {0};
+    entry.stateResults = {0};
+    entry.updates = {{StateUpdate::Elsewhere}};
+    std::string error;
+    auto session = Session::create(description, {addOne}, nullptr, backend, error);
+    ASSERT_TRUE(session) << error;
+    std::vector<float> a(4);
+    auto expect = [&](std::vector<float> values) {
+      ASSERT_TRUE(session->run(0, {}, {}, {}, error)) << error;
+      ASSERT_TRUE(session->getStates({a.data()}, error)) << error;
+      EXPECT_EQ(a, values) << backend;
+    };
+    expect({1, 1, 1, 1});
+    expect({2, 2, 2, 2});
+    std::vector<float> given = {10, 20, 30, 40};
+    ASSERT_TRUE(session->setStates({{"a", {DType::F32, {4}, given.data()}}}, error)) << error;
+    expect({11, 21, 31, 41});
+    expect({12, 22, 32, 42});
+  }
 }
 
 TEST(Devices, CopyThatFailsBeforeACommit) {

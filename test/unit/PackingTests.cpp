@@ -65,6 +65,32 @@ TEST(PackingTest, PanelsHoldTheMatrixAndZeros) {
       }
 }
 
+/// Threads share matrices of different sizes, and each is packed as by itself.
+TEST(PackingTest, QueueOfSeveralMatrices) {
+  const std::vector<mw_rt_packing> forms = {{MW_F32, 700, 900, 1, 32, 1},
+                                            {MW_F32, 3, 5, 0, 16, 1},
+                                            {MW_BF16, 1500, 1111, 0, 32, 2},
+                                            {MW_BF16, 64, 2049, 1, 16, 2}};
+  for (int threads : {0, 1, 2, 5}) {
+    PackingQueue queue;
+    std::vector<std::vector<uint16_t>> matrices, packed, expected;
+    for (const mw_rt_packing &form : forms) {
+      std::vector<uint16_t> &matrix =
+          matrices.emplace_back(form.k * form.n * (form.dtype == MW_F32 ? 2 : 1));
+      for (size_t i = 0; i < matrix.size(); ++i)
+        matrix[i] = uint16_t(i * 7 + 1);
+      packed.emplace_back(sizeOfPacked(form) / 2, 9);
+      pack(form, matrix.data(), expected.emplace_back(sizeOfPacked(form) / 2, 3).data());
+    }
+    for (size_t i = 0; i < forms.size(); ++i)
+      queue.add(forms[i], matrices[i].data(), packed[i].data());
+    EXPECT_GT(queue.getBytes(), 4 << 20);
+    queue.run(threads);
+    EXPECT_EQ(queue.getBytes(), 0);
+    EXPECT_EQ(packed, expected) << threads;
+  }
+}
+
 TEST(PackingTest, SeveralThreadsPackLargeMatrices) {
   check<uint32_t>({MW_F32, 1025, 1030, 1, 32, 1});
   check<uint16_t>({MW_BF16, 2049, 1030, 0, 32, 2});

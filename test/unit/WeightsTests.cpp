@@ -92,13 +92,16 @@ protected:
     return registry;
   }
 
-  /// The first result of the last op of a body, else the weight w. The body also has an input x and p, a
-  /// part of a stored tensor. The text is not verified.
+  /// The first result of the last op of a body, else the weight w. The body also has an input x, p, a
+  /// part of a stored tensor, a trained state t and another state m. The text is not verified.
   Value parse(const std::string &body) {
     std::string text = "dist.mesh @mesh = <[\"x\"=2]>\n"
+                       "nn.state @t {role = \"parameter\"} : tensor<16x4xf32>\n"
+                       "nn.state @m {role = \"optimizer\", fill = 0.0 : f32} : tensor<16x4xf32>\n"
                        "func.func @main(%w: tensor<16x4xf32> {nn.parameter = \"w\", nn.aliases = [\"v\"]}, "
                        "%x: tensor<4x4xf32> {nn.input = \"x\"}, "
-                       "%p: tensor<8x4xf32> {nn.parameter = \"p\", nn.parameter_offsets = array<i64: 8, 0>}) {\n" +
+                       "%p: tensor<8x4xf32> {nn.parameter = \"p\", nn.parameter_offsets = array<i64: 8, 0>}, "
+                       "%t: tensor<16x4xf32> {nn.state = \"t\"}, %m: tensor<16x4xf32> {nn.state = \"m\"}) {\n" +
                        body + "\nfunc.return\n}\n";
     module = parseSourceString<ModuleOp>(text, ParserConfig(&context, /*verifyAfterParse=*/false));
     if (!module)
@@ -114,22 +117,24 @@ protected:
 
 TEST_F(Weights, OfEachLinkAndEachPair) {
   const Matrix stored{16, "f32"};
+  for (const std::string from : {"w", "t"})
   for (bool isSpmd : {false, true})
     for (const auto &[firstName, first] : getLinks(isSpmd))
       for (const auto &[secondName, second] : getLinks(isSpmd)) {
-        SCOPED_TRACE(firstName + ", " + secondName);
+        SCOPED_TRACE(from + ", " + firstName + ", " + secondName);
         Link a = first(stored), b = second(a.result);
-        std::string body = "%a = " + llvm::formatv(a.text.c_str(), "%w").str();
+        std::string body = "%a = " + llvm::formatv(a.text.c_str(), "%" + from).str();
         std::optional<Weight> weight = getWeight(parse(body));
         ASSERT_TRUE(weight);
-        EXPECT_EQ(weight->name.getValue(), "w");
+        EXPECT_EQ(weight->name.getValue(), from);
+        EXPECT_EQ(weight->isState, from == "t");
         EXPECT_EQ(weight->links.size(), 1u);
         EXPECT_EQ(weight->isWhole, !a.takesPart);
         body += "\n%b = " + llvm::formatv(b.text.c_str(), "%a").str();
         Value value = parse(body);
         weight = getWeight(value);
         ASSERT_TRUE(weight);
-        EXPECT_EQ(weight->name.getValue(), "w");
+        EXPECT_EQ(weight->name.getValue(), from);
         ASSERT_EQ(weight->links.size(), 2u);
         EXPECT_EQ(weight->links[1], value.getDefiningOp());
         EXPECT_EQ(weight->links[0], value.getDefiningOp()->getOperand(0).getDefiningOp());
@@ -152,6 +157,11 @@ TEST_F(Weights, OfArguments) {
   ASSERT_TRUE(part);
   EXPECT_FALSE(part->isWhole);
   EXPECT_EQ(part->offsets.asArrayRef()[0], 8);
+  std::optional<Weight> trained = getWeight(block->getArgument(3));
+  ASSERT_TRUE(trained);
+  EXPECT_TRUE(trained->isState && trained->isStored() && trained->isWhole);
+  EXPECT_EQ(trained->getNames().size(), 1u);
+  EXPECT_FALSE(getWeight(block->getArgument(4)));
 }
 
 TEST_F(Weights, OfOtherOps) {

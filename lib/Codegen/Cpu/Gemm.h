@@ -79,7 +79,7 @@ bool hasGemm(mlir::Type type, const Processor &processor);
 mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transposed,
                             const Processor &processor);
 
-/// Bytes of a packed parameter with elements of this type, padding included.
+/// Bytes of a packed weight with elements of this type, padding included.
 int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type);
 
 /// The weight that the kernel of a region reads packed. Returns nothing unless the region is an

@@ -30,105 +30,195 @@ int64_t sizeOfPacked(const mw_rt_packing &what) {
   return packedPanels(what) * stepsOf(what) * what.panel * what.group * sizeOf(DType(what.dtype));
 }
 
-/// Packs one panel of `width` columns from a matrix that is stored as k x n. `Group` consecutive k
-/// are stored together.
+/// `Group` consecutive elements of a column, which are stored together. Packing only moves bits, so
+/// the size of an element is enough.
 template <typename T, int Group>
-static void packRows(const mw_rt_packing &what, const T *from, T *to, int64_t width) {
-  int64_t steps = stepsOf(what);
-  for (int64_t step = 0; step < steps; ++step, to += what.panel * Group)
-    for (int g = 0; g < Group; ++g) {
-      int64_t k = step * Group + g;
-      if (k >= what.k)
-        for (int64_t j = 0; j < width; ++j)
-          to[j * Group + g] = 0;
-      else
-        for (int64_t j = 0; j < width; ++j)
-          to[j * Group + g] = from[k * what.n + j];
-    }
+struct Element {
+  T values[Group];
+};
+
+/// Vectors of 16 bytes.
+using U16 = uint16_t __attribute__((vector_size(16)));
+using U32 = uint32_t __attribute__((vector_size(16)));
+
+template <typename Vector>
+static Vector load(const void *from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof(vector));
+  return vector;
 }
 
-/// The same from a matrix that is stored as n x k. This transposes groups, one cache line of each
-/// of the panel's columns at a time.
+/// Steps that are packed together: a few cache lines of a column, which memory gives in one stream.
+static constexpr int64_t kBlockSteps = 64;
+
+namespace {
+
+/// Packs panels of one matrix.
 template <typename T, int Group>
-static void packColumns(const mw_rt_packing &what, const T *from, T *to, int64_t width) {
-  int64_t steps = stepsOf(what), whole = what.k / Group;
-  constexpr int64_t block = 64 / (sizeof(T) * Group);
-  struct Element {
-    T values[Group];
-  };
-  auto *elements = reinterpret_cast<Element *>(to);
-  for (int64_t first = 0; first < whole; first += block) {
-    int64_t last = std::min(whole, first + block);
-    for (int64_t j = 0; j < width; ++j) {
-      const T *column = from + j * what.k;
-      for (int64_t step = first; step < last; ++step)
-        std::memcpy(&elements[step * what.panel + j], column + step * Group, sizeof(Element));
+class Packer {
+public:
+  Packer(const mw_rt_packing &what, const void *from, void *to)
+      : what(what), steps(stepsOf(what)), whole(what.k / Group), from(static_cast<const T *>(from)),
+        to(static_cast<Element<T, Group> *>(to)) {}
+
+  /// Reads rows in one piece: each panel from its first to its last step if its columns are stored
+  /// as rows, else a block of steps through all panels.
+  void run(int64_t first, int64_t last) const {
+    int64_t blocks = divideCeil(steps, kBlockSteps), panels = last - first;
+    for (int64_t i = 0; i < blocks * panels; ++i) {
+      int64_t panel = first + (what.transposed ? i / blocks : i % panels);
+      int64_t step = (what.transposed ? i % blocks : i / panels) * kBlockSteps;
+      packBlock(panel, step, std::min(steps, step + kBlockSteps));
     }
   }
-  for (int64_t step = whole; step < steps; ++step)
-    for (int64_t j = 0; j < width; ++j)
-      for (int g = 0; g < Group; ++g) {
-        int64_t k = step * Group + g;
-        elements[step * what.panel + j].values[g] = k < what.k ? from[j * what.k + k] : T(0);
-      }
-}
 
-template <typename T, int Group>
-static void packTyped(const mw_rt_packing &what, const T *from, T *to, int64_t first,
-                      int64_t last) {
-  int64_t steps = stepsOf(what);
-  for (int64_t panel = first; panel < last; ++panel) {
-    T *target = to + panel * steps * what.panel * Group;
+private:
+  void packBlock(int64_t panel, int64_t first, int64_t last) const {
     int64_t column = panel * what.panel, width = std::min(what.panel, what.n - column);
-    if (what.transposed)
-      packColumns<T, Group>(what, from + column * what.k, target, width);
-    else
-      packRows<T, Group>(what, from + column, target, width);
-    if (width == what.panel)
-      continue;
-    for (int64_t step = 0; step < steps; ++step)
-      std::fill(target + (step * what.panel + width) * Group,
-                target + (step + 1) * what.panel * Group, T(0));
+    Element<T, Group> *target = to + (panel * steps + first) * what.panel;
+    int64_t end = std::min(last, whole);
+    int64_t step = first;
+    if (what.transposed && end > first) {
+      packColumns(from + column * what.k + first * Group, end - first, width, target);
+      step = end;
+      target += (end - first) * what.panel;
+    }
+    for (; step < end; ++step, target += what.panel)
+      packRow(from + step * Group * what.n + column, width, target);
+    // Steps that the matrix has in part, or not at all.
+    for (; step < last; ++step, target += what.panel)
+      for (int64_t j = 0; j < width; ++j)
+        for (int g = 0; g < Group; ++g)
+          target[j].values[g] = get(step * Group + g, column + j);
+    target -= (last - first) * what.panel;
+    for (step = first; width < what.panel && step < last; ++step, target += what.panel)
+      std::fill(target + width, target + what.panel, Element<T, Group>());
   }
-}
 
-template <typename T>
-static void packAny(const mw_rt_packing &what, const void *from, void *to, int64_t first,
-                    int64_t last) {
-  if (what.group == 2)
-    packTyped<T, 2>(what, static_cast<const T *>(from), static_cast<T *>(to), first, last);
-  else
-    packTyped<T, 1>(what, static_cast<const T *>(from), static_cast<T *>(to), first, last);
-}
+  T get(int64_t k, int64_t j) const {
+    return k >= what.k ? T(0) : what.transposed ? from[j * what.k + k] : from[k * what.n + j];
+  }
+
+  /// `Group` rows of a matrix that is stored as k x n.
+  void packRow(const T *row, int64_t width, Element<T, Group> *target) const {
+    int64_t j = 0;
+    if constexpr (Group == 1) {
+      std::memcpy(target, row, width * sizeof(T));
+      j = width;
+    } else if constexpr (sizeof(T) == 2) {
+      for (; j + 8 <= width; j += 8) {
+        U16 a = load<U16>(row + j), b = load<U16>(row + what.n + j);
+        U16 low = __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11);
+        U16 high = __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15);
+        std::memcpy(target + j, &low, sizeof(low));
+        std::memcpy(target + j + 4, &high, sizeof(high));
+      }
+    }
+    for (; j < width; ++j)
+      for (int g = 0; g < Group; ++g)
+        target[j].values[g] = row[g * what.n + j];
+  }
+
+  /// `count` steps of columns that are stored as rows of k: a transposition.
+  void packColumns(const T *columns, int64_t count, int64_t width,
+                   Element<T, Group> *target) const {
+    int64_t j = 0;
+    if constexpr (sizeof(Element<T, Group>) == 4)
+      for (; j + 4 <= width; j += 4) {
+        const T *column = columns + j * what.k;
+        int64_t step = 0;
+        for (; step + 4 <= count; step += 4) {
+          U32 a = load<U32>(column + step * Group), b = load<U32>(column + what.k + step * Group),
+              c = load<U32>(column + 2 * what.k + step * Group),
+              d = load<U32>(column + 3 * what.k + step * Group);
+          U32 lowAb = __builtin_shufflevector(a, b, 0, 4, 1, 5),
+              highAb = __builtin_shufflevector(a, b, 2, 6, 3, 7),
+              lowCd = __builtin_shufflevector(c, d, 0, 4, 1, 5),
+              highCd = __builtin_shufflevector(c, d, 2, 6, 3, 7);
+          U32 rows[4] = {__builtin_shufflevector(lowAb, lowCd, 0, 1, 4, 5),
+                         __builtin_shufflevector(lowAb, lowCd, 2, 3, 6, 7),
+                         __builtin_shufflevector(highAb, highCd, 0, 1, 4, 5),
+                         __builtin_shufflevector(highAb, highCd, 2, 3, 6, 7)};
+          for (int i = 0; i < 4; ++i)
+            std::memcpy(target + (step + i) * what.panel + j, &rows[i], sizeof(U32));
+        }
+        for (int64_t i = 0; i < 4; ++i)
+          copyColumn(column + i * what.k, step, count, target + j + i);
+      }
+    for (; j < width; ++j)
+      copyColumn(columns + j * what.k, 0, count, target + j);
+  }
+
+  void copyColumn(const T *column, int64_t first, int64_t last, Element<T, Group> *target) const {
+    for (int64_t step = first; step < last; ++step)
+      std::memcpy(target + step * what.panel, column + step * Group, sizeof(*target));
+  }
+
+  const mw_rt_packing what;
+  /// Steps of a panel, and those that the matrix has all elements of.
+  const int64_t steps, whole;
+  const T *from;
+  Element<T, Group> *to;
+};
+
+} // namespace
 
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first,
                 int64_t last) {
-  // Packing only moves bits, so the size of an element is enough.
-  if (sizeOf(DType(what.dtype)) == 2)
-    packAny<uint16_t>(what, from, to, first, last);
+  auto run = [&](auto packer) { packer.run(first, last); };
+  bool isNarrow = sizeOf(DType(what.dtype)) == 2;
+  if (isNarrow && what.group == 2)
+    run(Packer<uint16_t, 2>(what, from, to));
+  else if (isNarrow)
+    run(Packer<uint16_t, 1>(what, from, to));
+  else if (what.group == 2)
+    run(Packer<uint32_t, 2>(what, from, to));
   else
-    packAny<uint32_t>(what, from, to, first, last);
+    run(Packer<uint32_t, 1>(what, from, to));
 }
 
-void pack(const mw_rt_packing &what, const void *from, void *to, int threads) {
-  int64_t panels = packedPanels(what);
-  int64_t count = std::min<int64_t>({threads, panels, sizeOfPacked(what) >> 20});
-  if (count <= 1)
-    return packPanels(what, from, to, 0, panels);
+void PackingQueue::add(const mw_rt_packing &what, const void *from, void *to) {
+  jobs.push_back({what, from, to});
+  bytes += sizeOfPacked(what);
+}
+
+/// Packs the part of all jobs that begins and ends behind so many bytes of them.
+void PackingQueue::runPart(int64_t begin, int64_t end) const {
+  int64_t start = 0;
+  for (const Job &job : jobs) {
+    int64_t size = sizeOfPacked(job.what), panels = packedPanels(job.what);
+    auto getPanel = [&](int64_t at) {
+      return size == 0 ? 0 : std::clamp<int64_t>((at - start) / (size / panels), 0, panels);
+    };
+    if (int64_t first = getPanel(begin), last = getPanel(end); first < last)
+      packPanels(job.what, job.from, job.to, first, last);
+    start += size;
+  }
+}
+
+void PackingQueue::run(int threads) {
+  int64_t count = std::clamp<int64_t>(bytes >> 20, 1, std::max(threads, 1)), i = 1;
   std::vector<std::thread> others;
-  others.reserve(count);
-  int64_t i = 1;
+  auto getBegin = [&](int64_t part) { return bytes * part / count; };
   try {
+    others.reserve(count);
     for (; i < count; ++i)
-      others.emplace_back(
-          [=, &what] { packPanels(what, from, to, i * panels / count, (i + 1) * panels / count); });
+      others.emplace_back([this, begin = getBegin(i), end = getBegin(i + 1)] { runPart(begin, end); });
   } catch (const std::system_error &) {
     // No more threads: this one packs the rest.
   }
-  packPanels(what, from, to, 0, panels / count);
-  packPanels(what, from, to, i * panels / count, panels);
+  runPart(0, getBegin(1));
+  runPart(getBegin(i), bytes);
   for (std::thread &other : others)
     other.join();
+  jobs.clear();
+  bytes = 0;
+}
+
+void pack(const mw_rt_packing &what, const void *from, void *to, int threads) {
+  PackingQueue queue;
+  queue.add(what, from, to);
+  queue.run(threads);
 }
 
 } // namespace meshwright::rt

@@ -6,15 +6,15 @@
 // other ops read the stored weight.
 // CHECK-LABEL: func.func @two_products
 // CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {{.*}}, %[[V:.*]]: tensor<16x8xbf16>
-// CHECK-DAG: %[[PW:.*]] = rt.prepare %[[W]] <k = 8, n = 16, transposed = true, panel = 32> : tensor<16x8xf32>
-// CHECK-DAG: %[[PV:.*]] = rt.prepare %[[V]] <k = 16, n = 8, panel = 32, group = 2> : tensor<16x8xbf16>
+// CHECK-DAG: %[[PW:.*]] = rt.prepare %[[W]] <k = 8, n = 16, transposed = true, panel = 32> at load : tensor<16x8xf32>
+// CHECK-DAG: %[[PV:.*]] = rt.prepare %[[V]] <k = 16, n = 8, panel = 32, group = 2> at load : tensor<16x8xbf16>
 // CHECK: rt.kernel %[[X]], %[[PW]] :
 // CHECK: rt.kernel %{{.*}}, %[[PV]] :
 // CHECK: rt.kernel %[[W]] :
 // CHECK: rt.kernel %{{.*}}, %[[PW]] :
 // AVX2-LABEL: func.func @two_products
-// AVX2-DAG: rt.prepare %{{.*}} <k = 8, n = 16, transposed = true, panel = 16>
-// AVX2-DAG: rt.prepare %{{.*}} <k = 16, n = 8, panel = 16, group = 2>
+// AVX2-DAG: rt.prepare %{{.*}} <k = 8, n = 16, transposed = true, panel = 16> at load
+// AVX2-DAG: rt.prepare %{{.*}} <k = 16, n = 8, panel = 16, group = 2> at load
 // Without fused multiply-add there is no kernel.
 // NONE-LABEL: func.func @two_products
 // NONE-NOT: rt.prepare
@@ -51,7 +51,7 @@ func.func @computed_or_other_types(%x: tensor<4x8xf32> {nn.input = "x"}, %w: ten
 // CHECK-LABEL: func.func @parts_of_a_parameter
 // CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {{.*}}, %[[B:.*]]: tensor<16xf32>
 // CHECK: %[[S:.*]] = nn.slice %[[W]] starts [4, 0] limits [12, 8]
-// CHECK: %[[P:.*]] = rt.prepare %[[S]] <k = 8, n = 8, transposed = true, panel = 32> : tensor<8x8xf32>
+// CHECK: %[[P:.*]] = rt.prepare %[[S]] <k = 8, n = 8, transposed = true, panel = 32> at load : tensor<8x8xf32>
 // CHECK: %[[C:.*]] = nn.slice %[[B]] starts [4] limits [12]
 // CHECK: rt.kernel %[[X]], %[[P]], %[[C]] :
 // CHECK-NEXT: ^bb0
@@ -72,6 +72,57 @@ func.func @parts_of_a_parameter(%x: tensor<4x8xf32> {nn.input = "x"},
   %3 = nn.slice %w starts [0, 0] limits [16, 4] strides [1, 1] : (tensor<16x8xf32>) -> tensor<16x4xf32>
   %4 = nn.linear %y, %3 : (tensor<4x4xf32>, tensor<16x4xf32>) -> tensor<4x16xf32>
   return %2, %4 : tensor<4x8xf32>, tensor<4x16xf32>
+}
+
+// -----
+
+// A trained state is packed whenever it has another value. Other states are not.
+// CHECK-LABEL: func.func @trained
+// CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32> {nn.state = "w"}, %[[M:.*]]: tensor<16x8xf32>
+// CHECK: %[[P:.*]] = rt.prepare %[[W]] <k = 8, n = 16, transposed = true, panel = 32> at update : tensor<16x8xf32>
+// CHECK-NOT: rt.prepare
+// CHECK: rt.kernel %[[X]], %[[P]] :
+// CHECK: rt.kernel %[[X]], %[[M]] :
+nn.state @w {role = "parameter"} : tensor<16x8xf32>
+nn.state @m {role = "optimizer", fill = 0.0 : f32} : tensor<16x8xf32>
+func.func @trained(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.state = "w"},
+                   %m: tensor<16x8xf32> {nn.state = "m"})
+    -> (tensor<4x16xf32>, tensor<4x16xf32>) {
+  %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+  %1 = nn.linear %x, %m : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+  return %0, %1 : tensor<4x16xf32>, tensor<4x16xf32>
+}
+
+// -----
+
+// The call gives w another value: to pack it costs as much as the one product saves.
+// CHECK-LABEL: func.func @updated_with_one_reader
+// CHECK-NOT: rt.prepare
+nn.state @w {role = "parameter"} : tensor<16x8xf32>
+func.func @updated_with_one_reader(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.state = "w"})
+    -> (tensor<4x16xf32>, tensor<16x8xf32> {nn.state = "w"}) {
+  %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+  %1 = nn.neg %w : tensor<16x8xf32>
+  return %0, %1 : tensor<4x16xf32>, tensor<16x8xf32>
+}
+
+// -----
+
+// Two products save twice as much.
+// CHECK-LABEL: func.func @updated_with_two_readers
+// CHECK-SAME: %[[X:.*]]: tensor<4x8xf32> {{.*}}, %[[W:.*]]: tensor<16x8xf32>
+// CHECK: %[[P:.*]] = rt.prepare %[[W]] <{{.*}}> at update
+// CHECK: rt.kernel %[[X]], %[[P]] :
+// CHECK: rt.kernel %{{.*}}, %[[P]] :
+// CHECK: rt.kernel %[[W]] :
+nn.state @w {role = "parameter"} : tensor<16x8xf32>
+func.func @updated_with_two_readers(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.state = "w"})
+    -> (tensor<4x16xf32>, tensor<4x16xf32>, tensor<16x8xf32> {nn.state = "w"}) {
+  %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+  %1 = nn.exp %x : tensor<4x8xf32>
+  %2 = nn.linear %1, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+  %3 = nn.neg %w : tensor<16x8xf32>
+  return %0, %2, %3 : tensor<4x16xf32>, tensor<4x16xf32>, tensor<16x8xf32>
 }
 
 // -----
