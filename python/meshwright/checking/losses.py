@@ -12,7 +12,7 @@ from ..errors import unwrap
 from ..importer.emit import emit
 from ..importer.graph import FLOATS, Builder, Graph
 from ..importer.materialise import Materialise
-from ..importer.random_numbers import index_of
+from ..importer.streams import index_of
 from ..model import Model
 
 #: The name of the loss among the outputs.

@@ -14,7 +14,7 @@ from .graph import TORCH_DTYPES, Builder, Graph, Node, numel
 from .mask_bounds import take_bounds
 from .masks import Mask, MaskReader, finish
 from .match import constant_of, scalar_operand
-from .random_numbers import apply, index_of, states
+from .streams import apply, index_of, states
 
 #: Numbers from here down absorb the scores that are added to them.
 _ABSORBING = -1e12

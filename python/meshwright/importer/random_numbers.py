@@ -1,14 +1,12 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Dropout and random numbers, which depend on the indices of elements."""
+"""Handlers of dropout and of operations that draw random numbers."""
 import math
 
 from .convert import aten
 from .errors import Uncovered
-from .graph import Builder, Graph, Node, numel
-
-#: The states that random numbers depend on.
-SEED, STEP = "random.seed", "random.step"
+from .graph import Node, numel
+from .streams import apply, index_of, states
 
 
 @aten("dropout")
@@ -41,11 +39,6 @@ def dropped(c, x: Node, p: float, shape) -> Node:
     if p == 1:
         return c.build.binary("mul", x, c.build.scalar(0.0, x.dtype))
     return apply(c.build, c.graph, x, shape, float(p), next_stream(c))
-
-
-def apply(build: Builder, graph: Graph, x: Node, shape, probability: float, stream: int) -> Node:
-    return build.make("dropout", [x, index_of(build, shape), *states(graph)], x.shape, x.dtype,
-                      probability=probability, stream=stream)
 
 
 def next_stream(c, what="dropout in training mode is") -> int:
@@ -165,28 +158,3 @@ def _normal(c, shape, dtype, generator) -> Node:
     square = build.binary("mul", build.unary("log", rest), build.scalar(-2.0, wide))
     angle = build.binary("mul", second, build.scalar(2 * math.pi, wide))
     return build.binary("mul", build.unary("sqrt", square), build.unary("cos", angle))
-
-
-def index_of(build: Builder, shape) -> Node:
-    """The row-major index of each element."""
-    total = None
-    for dim, size in enumerate(shape):
-        if size == 1:
-            continue
-        steps = build.make("iota", [], [size if d == dim else 1 for d in range(len(shape))], "i64",
-                           dim=dim)
-        stride = numel(shape[dim + 1:])
-        if stride != 1:
-            steps = build.binary("mul", steps, build.scalar(stride, "i64"))
-        total = steps if total is None else build.binary("add", total, steps)
-    return build.scalar(0, "i64") if total is None else total
-
-
-def states(graph: Graph) -> list[Node]:
-    """The seed and the number of the step."""
-    known = {state.attrs["key"]: state for state in graph.states}
-    for key in (SEED, STEP):
-        if key not in known:
-            known[key] = Builder().make("state", [], (), "i64", key=key, fill=0)
-            graph.states.append(known[key])
-    return [known[SEED], known[STEP]]
