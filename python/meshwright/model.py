@@ -274,7 +274,7 @@ def from_torch(module, args=(), kwargs=None, training=False, *, batch_inputs=Non
     """
     import torch
 
-    from .importer import ImportFailed, import_module
+    from .importer.torch.program import ImportFailed, import_module
 
     arguments.instance("module", module, torch.nn.Module, "a torch.nn.Module")
     args = () if args is None else args

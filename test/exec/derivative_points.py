@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import meshwright as mw
 import torch
-from meshwright.importer import convert, decompose, ops_complex
+from meshwright.importer.torch import convert, decompose, ops_complex
 from torch import nn
 
 TYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f64": torch.float64}

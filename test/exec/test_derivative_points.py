@@ -18,9 +18,9 @@ import points_windows
 import pytest
 import torch
 from derivative_points import TYPES, Case, check, operations
-from meshwright.importer import ops_complex
-from meshwright.importer.convert import HANDLERS
-from meshwright.importer.derivatives import DERIVATIVES
+from meshwright.importer.torch import ops_complex
+from meshwright.importer.torch.convert import HANDLERS
+from meshwright.importer.torch.derivatives import DERIVATIVES
 
 TABLES: dict[str, list[Case]] = {
     "arithmetic": points_elementwise.ARITHMETIC,

@@ -33,7 +33,7 @@ def taken_apart(monkeypatch):
     """Fails a test that imports an operation by its parts, if the operation has a derivative of its
     own in PyTorch and no points in test/exec/points_decomposed.py."""
     import torch
-    from meshwright.importer import decompose
+    from meshwright.importer.torch import decompose
 
     spec = importlib.util.spec_from_file_location(
         "points_decomposed", os.path.join(_HERE, "..", "exec", "points_decomposed.py"))

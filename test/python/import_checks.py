@@ -9,7 +9,7 @@ import subprocess
 
 import nn_reference
 import torch
-from meshwright.importer import import_module
+from meshwright.importer.torch import import_module
 
 _ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 

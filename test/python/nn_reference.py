@@ -3,7 +3,7 @@
 """The importer's graph, run by PyTorch: what each nn operation means, said once more."""
 import torch
 import torch.nn.functional as F
-from meshwright.importer.graph import TORCH_DTYPES
+from meshwright.importer.graph.nodes import TORCH_DTYPES
 
 _BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "rem": torch.remainder,

@@ -3,7 +3,7 @@
 """A function whose own derivative is not that of its forward is refused where gradients flow."""
 import pytest
 import torch
-from meshwright.importer import ImportFailed, import_module
+from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
 
 EXPECTED = "; expected operations of PyTorch, or the derivative of the forward, where gradients"

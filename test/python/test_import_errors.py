@@ -3,7 +3,7 @@
 """A refused import names all problems at once and leaves the module as it was."""
 import pytest
 import torch
-from meshwright.importer import ImportFailed, import_module
+from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
 
 

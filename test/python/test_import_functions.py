@@ -5,7 +5,7 @@ import meshwright as mw
 import pytest
 import torch
 import torch.nn.functional as F
-from meshwright.importer import ImportFailed, import_module
+from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
 
 

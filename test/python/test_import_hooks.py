@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import torch
-from meshwright.importer import ImportFailed, import_module
+from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
 
 X = torch.randn(5, 4)

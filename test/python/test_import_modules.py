@@ -252,7 +252,7 @@ def test_rotary(how):
     imported = same(module, (random(2, 9, 48),)) if how != "complex" else None
     if imported is None:
         import nn_reference
-        from meshwright.importer import import_module
+        from meshwright.importer.torch import import_module
         imported = import_module(module, (random(2, 9, 48),))
         got, = nn_reference.run(imported, [random(2, 9, 48)])
         assert torch.allclose(got, module(random(2, 9, 48)), atol=1e-5)

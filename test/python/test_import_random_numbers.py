@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from meshwright.importer import ImportFailed, import_module
+from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
 
 drawn = np.random.default_rng(3)

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from import_checks import count, tensors, verify
-from meshwright.importer import ImportFailed, import_module
+from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
 
 

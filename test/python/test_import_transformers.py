@@ -112,7 +112,7 @@ def test_meta():
     with torch.device("meta"):
         model = tf.LlamaForCausalLM(config(tf.LlamaConfig, num_key_value_heads=2)).eval()
         tokens = torch.zeros(1, 4096, dtype=torch.long)
-    from meshwright.importer import import_module
+    from meshwright.importer.torch import import_module
     imported = import_module(model, (tokens,))
     assert count(imported)["attention"] == 2 and "4096x4096" not in imported.mlir
     assert "constant.0" not in imported.parameters  # tables that grow with the sequence

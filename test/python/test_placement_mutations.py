@@ -15,7 +15,7 @@ import sys
 import meshwright as mw
 import pytest
 import torch
-from meshwright import importer
+from meshwright.importer import torch as importer
 from test_import_transformers import MODELS, ids
 
 TOOL = shutil.which("sharding-opt")

@@ -9,10 +9,10 @@ import torch
 
 from .. import _core
 from ..errors import unwrap
-from ..importer.emit import emit
-from ..importer.graph import FLOATS, Builder, Graph
-from ..importer.materialise import Materialise
-from ..importer.streams import index_of
+from ..importer.graph.emit import emit
+from ..importer.graph.materialise import Materialise
+from ..importer.graph.nodes import FLOATS, Builder, Graph
+from ..importer.graph.streams import index_of
 from ..model import Model
 
 #: The name of the loss among the outputs.

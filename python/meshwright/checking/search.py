@@ -20,8 +20,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .. import _core
 from ..errors import Diagnostic, Error, unwrap
-from ..importer.emit import emit
-from ..importer.graph import Graph
+from ..importer.graph.emit import emit
+from ..importer.graph.nodes import Graph
 from ..model import Model
 
 _LEAVES = ("input", "parameter", "state", "constant")

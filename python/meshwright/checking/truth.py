@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 from ..errors import Diagnostic, Error
-from ..importer import surroundings
-from ..importer.export import settings
-from ..importer.locations import is_model_file
+from ..importer.torch import surroundings
+from ..importer.torch.export import settings
+from ..importer.torch.locations import is_model_file
 from . import losses
 
 _NARROW = (torch.float32, torch.bfloat16, torch.float16)

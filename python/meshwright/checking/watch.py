@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ..errors import Diagnostic
-from ..importer.locations import is_model_file
+from ..importer.torch.locations import is_model_file
 from . import search
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep

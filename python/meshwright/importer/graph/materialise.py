@@ -1,0 +1,166 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Turns values known at import time into operations: constants, tables, index arithmetic."""
+import torch
+
+from .forms import Diagonal
+from .nodes import BINARY, TORCH_DTYPES, Builder, Graph, Node
+
+# Constants above _INLINE elements are parameters of the program, kept with the weights. Constants
+# above _KEPT elements, such as tables that grow with the sequence, are computed by the program if
+# possible.
+_INLINE, _KEPT = 16, 1024
+
+
+def representable(value: float, dtype: str) -> bool:
+    rounded = torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPES[dtype]).item()
+    return rounded == value or value != value or \
+        abs(value) > torch.finfo(TORCH_DTYPES[dtype]).max
+
+
+def widen_scalars(graph: Graph):
+    """PyTorch applies a Python number to bf16 and f16 tensors in f32, and rounds the result."""
+    build = Builder()
+
+    def pattern(node: Node):
+        if node.op not in BINARY or node.dtype not in ("bf16", "f16"):
+            return None
+        exact = [o.attrs.get("exact") if o.op == "static" else None for o in node.operands]
+        if all(e is None or representable(e, node.dtype) for e in exact):
+            return None
+        build.at(node)
+        wide = [build.cast(o, "f32") if e is None else build.scalar(e, "f32")
+                for o, e in zip(node.operands, exact)]
+        return build.cast(build.binary(node.op, *wide), node.dtype)
+
+    graph.rewrite(pattern)
+
+
+def unfold(graph: Graph):
+    """Puts the operations back that compute large tables."""
+    done: dict[int, Node] = {}
+    keep: list[Node] = []
+
+    def unfolded(node: Node) -> Node:
+        if node.op != "static" or node.recipe is None or isinstance(node.form, Diagonal) or \
+                node.form.tensor.numel() <= _KEPT:
+            return node
+        if id(node) not in done:
+            keep.append(node)
+            made = node.recipe() or node
+            done[id(node)] = made
+            if made is not node:
+                pending = [made]
+                while pending:
+                    inner = pending.pop()
+                    if inner.op == "static":
+                        continue
+                    pending += [o for o in inner.operands if o.op != "static"]
+                    inner.operands = [unfolded(o) for o in inner.operands]
+                done[id(node)] = unfolded(made) if made.op == "static" else made
+        return done[id(node)]
+
+    for node in graph.nodes():
+        node.operands = [unfolded(o) for o in node.operands]
+    graph.replace_results(unfolded)
+
+
+class Materialise:
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self.cache: dict[int, Node] = {}
+        self.tables: dict[tuple, Node] = {}
+        self.keep: list = []
+
+    def run(self):
+        for node in self.graph.nodes():
+            node.operands = [self.value(o, node) for o in node.operands]
+        self.graph.replace_results(lambda node: self.value(node, node))
+
+    def value(self, node: Node, user: Node) -> Node:
+        if node.op != "static":
+            return node
+        if id(node) not in self.cache:
+            self.keep.append(node)  # so that the id stays taken
+            build = Builder(node.loc or user.loc, node.position or user.position)
+            self.cache[id(node)] = self._make(build, node)
+        return self.cache[id(node)]
+
+    def _make(self, build: Builder, node: Node) -> Node:
+        if isinstance(node.form, Diagonal):
+            return self._diagonal(build, node.form, node.shape, node.dtype)
+        tensor = node.form.tensor
+        if node.form.uniform:
+            value = node.attrs.get("exact", tensor.reshape(()).item())
+            return build.broadcast(build.make("constant", [], (), node.dtype, value=value),
+                                   node.shape)
+        return build.broadcast(self._table(build, tensor, node.dtype), node.shape)
+
+    def _table(self, build: Builder, tensor: torch.Tensor, dtype: str) -> Node:
+        tensor = tensor.detach().to(TORCH_DTYPES[dtype]).contiguous()
+        if tensor.numel() <= _INLINE and tensor.device.type != "meta":
+            return build.make("constant", [], tensor.shape, dtype, value=tensor)
+        if tensor.device.type == "meta":  # no values to compare: the same storage is the same
+            self.keep.append(tensor)
+            content = (dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(),
+                       tensor.untyped_storage()._cdata)
+        else:
+            tensor = tensor.clone() if tensor.numel() != tensor.untyped_storage().nbytes() // \
+                tensor.element_size() else tensor
+            content = (dtype, tuple(tensor.shape),
+                       tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        if content not in self.tables:
+            key = self.graph.constants.setdefault(content, f"constant.{len(self.graph.constants)}")
+            node = build.make("parameter", [], tensor.shape, dtype, key=key, aliases=[],
+                              tensor=tensor)
+            node.loc = None
+            self.graph.parameters.append(node)
+            self.tables[content] = node
+        return self.tables[content]
+
+    def _diagonal(self, build: Builder, form: Diagonal, shape, dtype) -> Node:
+        """The table, read at the linear combination of the indices."""
+        whole = shape
+        shape = tuple(n if c else 1 for n, c in zip(shape, form.coefficients))
+        if bool((form.table == torch.arange(form.low, form.low + len(form.table))).all()) and \
+                dtype in ("i64", "i32"):
+            return build.broadcast(build.cast(diagonal_index(build, form, shape, 0), dtype), whole)
+        table = self._table(build, form.table, dtype)
+        return build.broadcast(build.gather(table, diagonal_index(build, form, shape), 0), whole)
+
+
+def diagonal_index(build: Builder, form: Diagonal, shape, offset=None) -> Node:
+    """dot(coefficients, index) - low, from iotas."""
+    total = None
+    for dim, coefficient in enumerate(form.coefficients):
+        if not coefficient or shape[dim] == 1:
+            continue
+        steps = build.make("iota", [], [n if d == dim else 1 for d, n in enumerate(shape)], "i64",
+                           dim=dim)
+        if abs(coefficient) != 1:
+            steps = build.binary("mul", steps, build.make("constant", [], (), "i64",
+                                                          value=abs(coefficient)))
+        if total is None:
+            total = steps if coefficient > 0 else build.unary("neg", steps)
+        else:
+            total = build.binary("add" if coefficient > 0 else "sub", total, steps)
+    start = -form.low if offset is None else offset
+    if total is None:  # the combination of a single element
+        total = build.make("constant", [], (), "i64", value=start)
+    elif start:
+        total = build.binary("add", total, build.make("constant", [], (), "i64", value=start))
+    return build.broadcast(total, shape)
+
+
+def inline_splats(graph: Graph):
+    """A broadcast scalar that is still needed in full is a constant of that shape."""
+    build = Builder()
+
+    def pattern(node: Node):
+        if node.op == "broadcast" and node.operands[0].op == "constant" and \
+                not node.operands[0].shape:
+            return build.at(node).make("constant", [], node.shape, node.dtype,
+                                       value=node.operands[0].attrs["value"])
+        return None
+
+    graph.rewrite(pattern)

@@ -1,0 +1,241 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Where gradients flow in PyTorch, though the graph of a forward pass shows something else.
+
+The program's gradients are those of its graph. `tracing_gradients` makes what PyTorch traces have the
+gradients of what it runs, and refuses hooks on gradients. `end_gradients` then states in the graph
+where PyTorch's gradients end.
+"""
+import contextlib
+import functools
+import inspect
+
+import torch
+from torch.utils import checkpoint
+
+from ..errors import Diagnostic, ImportFailed
+from .functionalize import written_arguments
+from .locations import Locations, calling_line, is_model_file
+from .patches import patched
+from .regions import GRADIENTS, requires_gradient
+
+_DETACH = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
+
+
+@contextlib.contextmanager
+def tracing_gradients(module: torch.nn.Module):
+    """Refuses hooks on gradients, and lets a trace see through what hides gradients from it."""
+    problems = _registered_hooks(module)
+    with patched() as patch:
+        patch(checkpoint.CheckpointFunction, "apply", staticmethod(_checkpointed))
+        # The mode is not recorded, that of torch.no_grad() is.
+        patch(torch.inference_mode, "__enter__", _enter_inference)
+        patch(torch.inference_mode, "__exit__", _exit_inference)
+        _watch_hooks(patch, problems)
+        if problems:
+            raise ImportFailed(problems)
+        yield
+    if problems:
+        raise ImportFailed(dict.fromkeys(problems))
+
+
+def _checkpointed(function, preserve_rng_state, *args):
+    """A reentrant checkpoint: it has the gradients of its function if some tensor among its own
+    arguments has one, and else none."""
+    flows = torch.is_grad_enabled() and any(
+        isinstance(x, torch.Tensor) and x.requires_grad for x in args)
+    with contextlib.nullcontext() if flows else torch.no_grad():
+        return function(*args)
+
+
+def _enter_inference(self):
+    self.gradients_before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(not self.mode)
+
+
+def _exit_inference(self, *_):
+    torch._C._set_grad_enabled(self.gradients_before)
+
+
+# Hooks.
+
+_REMEDY = "; expected no hook on gradients in an import with training=True: remove it, and state what " \
+    "it does in the forward pass"
+
+
+def _registered_hooks(module) -> list[Diagnostic]:
+    """The hooks on gradients that a module, its parts and its parameters have."""
+    kinds = torch.nn.modules.module
+    problems = [_refusal(f"a hook of all modules, {_name(hook)}, is on their gradients", hook)
+                for hooks in (kinds._global_backward_hooks, kinds._global_backward_pre_hooks)
+                for hook in hooks.values()]
+    for path, part in module.named_modules():
+        where = f"module {path}" if path else "the module"
+        problems += [_refusal(f"{where} has the hook {_name(hook)} on its gradients", hook)
+                     for hooks in (part._backward_hooks, part._backward_pre_hooks)
+                     for hook in hooks.values()]
+        if isinstance(part, torch.nn.parallel.DistributedDataParallel):
+            problems.append(Diagnostic(
+                f"{where} is a DistributedDataParallel, which sums gradients by hooks: expected "
+                "its attribute `module`"))
+    for path, parameter in module.named_parameters():
+        hooks = [hook for hooks in (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+                 for hook in (hooks or {}).values()]
+        if parameter.requires_grad:
+            problems += [_refusal(f"parameter {path} has the hook {_name(hook)} on its gradient", hook)
+                         for hook in hooks]
+    return problems
+
+
+def _watch_hooks(patch, problems):
+    """Adds to `problems` the hooks that a forward pass registers."""
+    def watched(owner, name, subject):
+        kept = getattr(owner, name)
+
+        def call(self, hook, *args, **kwargs):
+            if not _of_torch(hook):
+                problems.append(_refusal(f"{subject} has the hook {_name(hook)} on its gradient", hook,
+                                         calling_line()))
+            return kept(self, hook, *args, **kwargs)
+
+        patch(owner, name, functools.wraps(kept)(call))
+
+    for name in ("register_hook", "register_post_accumulate_grad_hook"):
+        watched(torch.Tensor, name, "a tensor")
+    nodes = torch.autograd.graph
+    several, saved = nodes.register_multi_grad_hook, nodes.saved_tensors_hooks.__init__
+
+    def of_several(tensors, hook, **kwargs):
+        problems.append(_refusal(f"several tensors have the hook {_name(hook)} on their gradients",
+                                 hook, calling_line()))
+        return several(tensors, hook, **kwargs)
+
+    def of_saved(self, pack, unpack):
+        if not (_of_torch(pack) and _of_torch(unpack)):
+            problems.append(_refusal(f"the hooks {_name(pack)} and {_name(unpack)} change what the "
+                                     "backward pass reads", pack, calling_line()))
+        saved(self, pack, unpack)
+
+    def of_node(hook):
+        problems.append(_refusal(f"a node of the backward pass has the hook {_name(hook)}", hook,
+                                 calling_line()))
+
+    node_of = torch.Tensor.grad_fn.__get__
+    patch(torch.Tensor, "grad_fn", property(lambda x: _WatchedNode.of(node_of(x), of_node)))
+    patch(nodes, "register_multi_grad_hook", of_several)
+    patch(nodes.saved_tensors_hooks, "__init__", of_saved)
+
+
+class _WatchedNode:
+    """A node of autograd, whose own methods cannot be replaced."""
+
+    def __init__(self, node, found):
+        self._node, self._found = node, found
+
+    @classmethod
+    def of(cls, node, found):
+        return node and cls(node, found)
+
+    def register_hook(self, hook):
+        self._found(hook)
+        return self._node.register_hook(hook)
+
+    def register_prehook(self, hook):
+        self._found(hook)
+        return self._node.register_prehook(hook)
+
+    @property
+    def next_functions(self):
+        return tuple((self.of(node, self._found), i) for node, i in self._node.next_functions)
+
+    def __getattr__(self, name):
+        return getattr(self._node, name)
+
+
+def _of_torch(hook) -> bool:
+    module = getattr(inspect.unwrap(hook), "__module__", None) or ""
+    return module.split(".")[0] == "torch"
+
+
+def _name(hook) -> str:
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    return getattr(hook, "__qualname__", type(hook).__qualname__)
+
+
+def _refusal(message, hook, frame=None) -> Diagnostic:
+    """`frame` is the line that registers the hook, if it is known; that of its own code stands for
+    it."""
+    while isinstance(hook, functools.partial):
+        hook = hook.func
+    code = getattr(inspect.unwrap(hook), "__code__", None)
+    if frame is None and code and is_model_file(code.co_filename):
+        frame = code.co_filename, code.co_firstlineno
+    return Diagnostic(message + _REMEDY, "error", *(frame or (None, None)))
+
+
+# Ends.
+
+def end_gradients(graph: torch.fx.Graph):
+    """Detaches each value that depends on a parameter, but required no gradient when it was traced.
+
+    Raises ImportFailed for a write that PyTorch leaves out of the gradient of the written value."""
+    flowing, memory, problems, locations = set(), set(), {}, Locations()
+
+    def flows(*nodes):
+        flowing.update(nodes)
+        memory.update(_memory(n) for n in nodes)
+
+    for node in list(graph.nodes):
+        if node.op == "placeholder" and requires_gradient(node):
+            flows(node)
+        if node.op != "call_function":
+            continue
+        written = written_arguments(node)
+        depends = not flowing.isdisjoint(node.all_input_nodes)
+        if written and node.target not in _DETACH:
+            counts = bool(requires_gradient(node)) and node.meta.get(GRADIENTS, True)
+            if counts and depends:
+                flows(node, *written)
+            elif not counts and _memory(written[0]) in memory:
+                frame = locations.frame(node.meta.get("stack_trace") or "") or (None, None)
+                problems[frame] = Diagnostic(
+                    "a value that requires gradients is written to where gradients are off, in "
+                    "torch.no_grad() say, so its gradient does not see the write: it is not covered; "
+                    "expected a write to a value that requires none, or one where gradients are on",
+                    "error", *frame)
+            elif depends:
+                _detach_operands(graph, node, flowing)
+        elif depends:
+            value = node.meta.get("val")
+            if not isinstance(value, torch.Tensor):
+                flowing.add(node)  # several results, or a number
+            elif value.is_floating_point() or value.is_complex():
+                if requires_gradient(node) is not False:
+                    flows(node)
+                elif node.target not in _DETACH:
+                    _detach(graph, node)
+    if problems:
+        raise ImportFailed(problems.values())
+
+
+def _memory(node):
+    value = node.meta.get("val")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
+
+
+def _detach(graph, node):
+    with graph.inserting_after(node):
+        copy = graph.call_function(torch.ops.aten.detach.default, (node,))
+    copy.meta.update(node.meta)
+    node.replace_all_uses_with(copy, delete_user_cb=lambda user: user is not copy)
+
+
+def _detach_operands(graph, node, flowing):
+    """Only views of a value may take the place of one that is written to."""
+    for operand in node.all_input_nodes:
+        if operand in flowing:
+            with graph.inserting_before(node):
+                copy = graph.call_function(torch.ops.aten.detach.default, (operand,))
+            copy.meta.update(operand.meta)
+            node.replace_input_with(operand, copy)

@@ -1,0 +1,504 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""State outside of tensors that a forward pass changes: random generators and plain attributes.
+
+A trace has the values that this state gives in one call. `traced` compares the state before and behind
+a trace. Only where it has changed, `traced` traces again: it finds the line, and whether the graph
+depends on the state.
+"""
+import collections
+import contextlib
+import copy
+import functools
+import inspect
+import itertools
+import random
+import sys
+import types
+import zlib
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ..errors import Diagnostic, ImportFailed
+from .locations import calling_line, is_model_file
+from .patches import patched
+
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+#: Values that their text tells whole.
+_BY_TEXT = (np.generic, torch.device, torch.dtype, range, slice, itertools.count)
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+#: A container of more elements counts by its length, an array of more bytes by its first ones.
+_MOST_ELEMENTS, _MOST_BYTES = 256, 1 << 20
+#: Objects in attributes of objects in attributes are looked into, further ones are not.
+_DEPTH = 3
+#: What each module has, but `training`.
+_OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
+
+
+class Place(NamedTuple):
+    """Where a piece of state lives."""
+    owner: Any
+    key: str
+
+
+class Snapshot:
+    """The state that a module's forward pass can reach: names, as messages have them, and
+    fingerprints that compare equal where the state is the same."""
+
+    def __init__(self, module: torch.nn.Module):
+        self.states: dict[str, Any] = {}
+        self.places: dict[str, Place] = {}
+        self.generators: dict[str, Any] = {}
+        self._put_back: list = []
+        #: What attributes of modules hold.
+        self._values: dict[str, Any] = {}
+        self._known: dict[int, Any] = {}
+        self._functions: set = set()
+        self._keep: list = []
+        for name, generator in _GLOBAL_GENERATORS.items():
+            self._generator(name, generator)
+        kinds = set()
+        for path, part in module.named_modules():
+            where = f"module {path}" if path else "the module"
+            for key, value in vars(part).items():
+                if key not in _OF_MODULES:
+                    self._add(f"attribute {key} of {where}", part, key, value)
+            for hooks in (part._forward_hooks, part._forward_pre_hooks):
+                for hook in hooks.values():
+                    self._function(hook)
+            kinds.add(type(part))
+        for kind in kinds:
+            self._class(kind)
+
+    def differences(self, other: "Snapshot") -> list[str]:
+        """Names of what `other` has in another state."""
+        return [name for name in {**self.states, **other.states}
+                if self.states.get(name, self) != other.states.get(name, self)]
+
+    def put_generators_back(self):
+        for put_back in self._put_back:
+            put_back()
+
+    @contextlib.contextmanager
+    def put_in_place(self, names):
+        """Lets attributes of modules have the values of this snapshot."""
+        places = [self.places[n] for n in names if n in self.places and n in self._values]
+        kept = [vars(owner).get(key) for owner, key in places]
+        try:
+            for name in names:
+                if name in self._values:
+                    place = self.places[name]
+                    place.owner.__dict__[place.key] = self._values[name]
+            yield
+        finally:
+            for (owner, key), value in zip(places, kept):
+                owner.__dict__[key] = value
+
+    # What there is.
+
+    def _add(self, name, owner, key, value):
+        if type(value) not in _PLAIN and isinstance(value, _GENERATORS):
+            self._generator(f"the generator in {name}", value)
+        else:
+            self.places[name] = Place(owner, key)
+            self.states[name] = self._fingerprint(value, _DEPTH)
+            if isinstance(owner, torch.nn.Module):
+                self._values[name] = copy.copy(value) if isinstance(value, _CONTAINERS) else value
+
+    def _generator(self, name, generator):
+        if generator not in self.generators.values():
+            self.generators[name] = generator
+            self.states[name] = _state(generator)
+            self._put_back.append(_put_back(generator))
+
+    def _class(self, kind):
+        """Plain attributes of a class, and what its functions reach."""
+        for base in kind.__mro__:
+            if base.__module__.split(".")[0] in ("torch", "builtins", "abc", "typing") or \
+                    id(base) in self._known:
+                continue
+            self._known[id(base)] = None
+            for key, value in vars(base).items():
+                function = inspect.unwrap(getattr(value, "__func__", value)) \
+                    if not isinstance(value, type) else value
+                if isinstance(function, types.FunctionType):
+                    self._function(function)
+                elif not key.startswith("__") and isinstance(value, _PLAIN + (list, dict, set)):
+                    self._add(f"attribute {key} of class {base.__name__}", base, key, value)
+
+    def _function(self, function):
+        """What a function reads from around it: variables of its file and of functions around it."""
+        function = function.__func__ if isinstance(function, types.MethodType) else function
+        if isinstance(function, functools.partial):
+            function = function.func
+        if not isinstance(function, types.FunctionType) or function in self._functions or \
+                (function.__module__ or "").split(".")[0] in ("torch", __package__.split(".")[0]):
+            return
+        self._functions.add(function)
+        around = function.__globals__
+        for key in _names(function.__code__):
+            value = around.get(key)
+            kind = type(value)
+            if kind is types.FunctionType:
+                if value.__globals__ is around:
+                    self._function(value)
+            elif key in around and (kind in _PLAIN or kind in _CONTAINERS):
+                name = f"variable {key} of {around.get('__name__')}"
+                self.states[name] = self._fingerprint(value, 1)
+            elif kind not in (types.BuiltinFunctionType, types.ModuleType, type, type(None)) and \
+                    isinstance(value, _GENERATORS):
+                self._generator(f"the generator {key} of {around.get('__name__')}", value)
+        for key, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+            with contextlib.suppress(ValueError):  # it is empty
+                value = cell.cell_contents
+                if isinstance(value, _GENERATORS):
+                    self._generator(f"the generator {key} of {function.__qualname__}", value)
+                elif not isinstance(value, torch.nn.Module):
+                    self.states[f"variable {key} of {function.__qualname__}"] = \
+                        self._fingerprint(value, 1)
+
+    # Fingerprints.
+
+    def _fingerprint(self, value, depth):
+        kind = type(value)
+        if kind in _PLAIN:
+            return value if value == value else "nan"
+        if isinstance(value, _BY_TEXT):
+            return repr(value)
+        if isinstance(value, FakeTensor):  # what the trace computes: its values are not known
+            return tuple(value.shape), value.dtype
+        if isinstance(value, torch.Tensor):
+            self._keep.append(value)
+            return "parameter" if isinstance(value, torch.nn.Parameter) else \
+                (id(value), _version(value))
+        if isinstance(value, torch.nn.Module) or depth == 0:
+            return id(value)
+        if isinstance(value, _GENERATORS):
+            self._generator(f"a generator of type {kind.__name__}", value)
+            return id(value)
+        if id(value) in self._known:
+            return self._known[id(value)]
+        self._known[id(value)] = id(value)  # it may hold itself
+        self._keep.append(value)
+        found = self._known[id(value)] = self._inside(value, kind, depth - 1)
+        return found
+
+    def _inside(self, value, kind, depth):
+        if isinstance(value, _CONTAINERS):
+            if len(value) > _MOST_ELEMENTS:
+                return kind, len(value)
+            parts = value.items() if isinstance(value, dict) else value
+            if isinstance(value, (set, frozenset)):
+                parts = sorted(value, key=hash)
+            return kind, tuple(self._part(p, depth) for p in parts)
+        if isinstance(value, np.ndarray):
+            count = _MOST_BYTES // max(value.itemsize, 1)
+            return value.shape, str(value.dtype), zlib.crc32(value.reshape(-1)[:count].tobytes())
+        if isinstance(value, (types.FunctionType, types.MethodType, functools.partial)):
+            self._function(value)
+            return kind  # a call may define it anew
+        if isinstance(value, (type, types.ModuleType)):
+            return id(value)
+        inside = getattr(value, "__dict__", {})
+        if len(inside) <= _MOST_ELEMENTS:
+            return kind, tuple((k, self._fingerprint(v, depth)) for k, v in inside.items())
+        return kind
+
+    def _part(self, part, depth):
+        if type(part) is tuple:  # also the items of a dictionary
+            return tuple(self._fingerprint(p, max(depth, 0)) for p in part)
+        return self._fingerprint(part, max(depth, 0))
+
+
+def _version(tensor):
+    try:
+        return tensor._version
+    except RuntimeError:
+        return None  # made in inference mode
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code) -> tuple[str, ...]:
+    """Names that a function looks up around it, those of functions inside it included."""
+    names = dict.fromkeys(code.co_names)
+    for inner in code.co_consts:
+        if inspect.iscode(inner):
+            names.update(dict.fromkeys(_names(inner)))
+    return tuple(names)
+
+
+# Generators.
+
+_GLOBAL_GENERATORS = {
+    "Python's generator (random)": random._inst,
+    "NumPy's generator (numpy.random)": np.random.mtrand._rand,
+    "PyTorch's generator on the CPU": torch.default_generator,
+}
+
+
+def _state(generator):
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, torch.Generator):
+        return bytes(generator.get_state().numpy()) if generator.device.type == "cpu" else None
+    state = generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState) else \
+        generator.bit_generator.state
+    return repr({k: v.tobytes() if isinstance(v, np.ndarray) else v
+                 for k, v in _flat(state)})
+
+
+def _flat(state, prefix=""):
+    for key, value in state.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _put_back(generator):
+    if isinstance(generator, random.Random):
+        return functools.partial(generator.setstate, generator.getstate())
+    if isinstance(generator, torch.Generator):
+        return functools.partial(generator.set_state, generator.get_state())
+    if isinstance(generator, np.random.RandomState):
+        return functools.partial(generator.set_state, generator.get_state(legacy=False))
+    source = generator.bit_generator
+    return functools.partial(setattr, source, "state", source.state)
+
+
+def _reseed(generator, seed: int):
+    if isinstance(generator, torch.Generator):
+        generator.manual_seed(seed)
+    elif isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = type(generator.bit_generator)(seed).state
+    else:
+        generator.seed(seed)
+
+
+@contextlib.contextmanager
+def _extreme(high: bool):
+    """Lets numbers drawn uniformly be the least ones, or the largest ones: where they are compared
+    with a probability, one of both decides otherwise."""
+    share = 1 - 2.0 ** -20 if high else 2.0 ** -20
+    between = lambda low=0.0, high=1.0, size=None: _filled(low + (high - low) * share, size)
+    with patched() as patch:
+        patch(random, "random", lambda: share)
+        patch(random, "uniform", lambda low, high: low + (high - low) * share)
+        for name in ("random", "random_sample", "ranf", "sample"):
+            patch(np.random, name, lambda size=None: _filled(share, size))
+        patch(np.random, "rand", lambda *shape: _filled(share, shape or None))
+        patch(np.random, "uniform", between)
+        yield
+
+
+def _filled(value, size):
+    return value if size is None else np.full(size, value)
+
+
+# Traces.
+
+def traced(module: torch.nn.Module, trace):
+    """What `trace()` returns: an exported program. Raises ImportFailed where it holds what another
+    call would change: numbers drawn outside of PyTorch's operations, attributes of modules."""
+    program, before, after = _observed(module, trace)
+    changed = before.differences(after)
+    if not changed:
+        return program
+    try:
+        problems = _problems(module, trace, program, before, after, changed)
+    finally:
+        before.put_generators_back()
+    if problems:
+        raise ImportFailed(problems)
+    return program
+
+
+def _observed(module, trace):
+    """The program, and the state before and behind the forward pass: torch.export puts attributes of
+    modules back."""
+    found = []
+
+    def look(*_):
+        with _outside_of_trace():
+            found.append(Snapshot(module))
+
+    hooks = [module.register_forward_pre_hook(look, prepend=True), module.register_forward_hook(look)]
+    try:
+        program = trace()
+    except BaseException:
+        if found:
+            found[0].put_generators_back()
+        raise
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not found:  # a module with a call of its own
+        look()
+    return program, found[0], found[-1]
+
+
+@contextlib.contextmanager
+def _outside_of_trace():
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        yield
+
+
+def _problems(module, trace, program, before, after, changed) -> list[Diagnostic]:
+    """Traces another call, from the state that the first one left."""
+    drawn = [name for name in changed if name in before.generators]
+    try:
+        with after.put_in_place(changed):
+            again, start, end = _observed(module, trace)
+    except Exception:  # another call may have no graph: the first one has changed what it reads
+        return [_drawn_problem(name, None) if name in drawn else
+                _moved_problem(name, before, after, None) for name in changed]
+    moved = [name for name in start.differences(end) if name not in start.generators]
+    is_same = difference(program, again) is None
+    if is_same:  # others may count calls, or keep what hooks see
+        moved = [name for name in moved
+                 if name in end.places and isinstance(end.places[name].owner, torch.nn.Module)]
+    if is_same and not (drawn and _decides(program, trace, [before.generators[n] for n in drawn])):
+        drawn = []
+    if not is_same and not drawn:
+        moved = moved or changed
+    if not drawn and not moved:
+        return []
+    lines = {}
+    with _watching_lines(module, changed, lines):
+        trace()
+    return [_drawn_problem(name, lines.get(name)) for name in drawn] + \
+        [_moved_problem(name, before, after, lines.get(name)) for name in moved]
+
+
+def _decides(program, trace, generators) -> bool:
+    """Whether the graph depends on what generators draw."""
+    def differs(seed):
+        for generator in generators:
+            _reseed(generator, seed)
+        return difference(program, trace()) is not None
+
+    ends = []
+    for seed in (2, 3, 4):
+        if differs(seed):
+            return True
+        ends.append([_state(g) for g in generators])
+    if all(end == ends[0] for end in ends):  # the forward pass sets their states itself
+        return False
+    for high in (False, True):
+        with _extreme(high):
+            if differs(1):
+                return True
+    return False
+
+
+@contextlib.contextmanager
+def refusing_seeds():
+    """Refuses a forward pass that sets the state of PyTorch's generator: the program draws other
+    numbers in each step."""
+    problems = {}
+
+    def watched(function):
+        def call(*args, **kwargs):
+            frame = calling_line()
+            if frame is not None:
+                problems[frame] = Diagnostic(
+                    f"the forward pass calls torch.{function.__name__}, which lets each call draw the "
+                    "same random numbers: the program draws others in each step; expected no such "
+                    "call, or numbers in a registered buffer", "error", *frame)
+            return function(*args, **kwargs)
+
+        return call
+
+    with patched() as patch:
+        for owner in (torch, torch.random):
+            for name in ("manual_seed", "set_rng_state"):
+                patch(owner, name, watched(getattr(owner, name)))
+        yield
+    if problems:
+        raise ImportFailed(problems.values())
+
+
+def _drawn_problem(name, frame) -> Diagnostic:
+    return Diagnostic(
+        f"the forward pass draws random numbers from {name}, in each call others: the program would "
+        "keep those of the import; expected torch.rand, which draws anew in each step of an import "
+        "with training=True, or an argument of the module", "error", *(frame or (None, None)))
+
+
+def _moved_problem(name, before, after, frame) -> Diagnostic:
+    told = [s.states.get(name) for s in (before, after)]
+    values = f" ({told[0]!r} before, {told[1]!r} behind)" \
+        if all(type(t) in (bool, int, float, str) for t in told) else ""
+    return Diagnostic(
+        f"the forward pass changes {name}{values}, and so what the next call computes: the program "
+        "would keep what the import saw; expected a registered buffer, or an argument of the module",
+        "error", *(frame or (None, None)))
+
+
+def difference(program, other):
+    """The first operation of an exported program that another trace has otherwise, or the name of the
+    first constant; None if both are the same."""
+    for ours, theirs in zip(_graphs(program), _graphs(other)):
+        for node, twin in zip(ours.nodes, theirs.nodes):
+            if node.format_node() != twin.format_node():
+                return node
+        if len(ours.nodes) != len(theirs.nodes):
+            return ours.output_node()
+    for name, value in program.constants.items():
+        if isinstance(value, torch.Tensor) and not _is_equal(value, other.constants.get(name)):
+            return name
+    return None
+
+
+def _graphs(program):
+    return [m.graph for m in program.graph_module.modules() if isinstance(m, torch.fx.GraphModule)]
+
+
+def _is_equal(value, other) -> bool:
+    if value is other:
+        return True
+    if not isinstance(other, torch.Tensor) or (value.shape, value.dtype) != (other.shape, other.dtype):
+        return False
+    if "meta" in (value.device.type, other.device.type):
+        return value.device == other.device
+    return torch.equal(value, other) or bool(((value == other) | (value.isnan() & other.isnan())).all())
+
+
+@contextlib.contextmanager
+def _watching_lines(module, names, lines: dict):
+    """Notes at which line of the model's code each piece of state changes first."""
+    missing, last = Snapshot(module), None
+
+    def look():
+        nonlocal missing
+        if last is not None and len(lines) < len(names):
+            with _outside_of_trace():
+                now = Snapshot(module)
+            for name in missing.differences(now):
+                lines.setdefault(name, last)
+            missing = now
+
+    def local(frame, event, _):
+        nonlocal last
+        if event in ("line", "return"):
+            look()
+            at = frame.f_back if event == "return" else frame
+            last = (at.f_code.co_filename, at.f_lineno) if at is not None and \
+                is_model_file(at.f_code.co_filename) else last
+        return local
+
+    def entered(frame, event, _):
+        return local if is_model_file(frame.f_code.co_filename) else None
+
+    before = sys.gettrace()
+    sys.settrace(entered)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+        look()
