@@ -3,7 +3,7 @@
 """The importer's graph, run by PyTorch: what each nn operation means, said once more."""
 import torch
 import torch.nn.functional as F
-from meshwright.importer.graph.nodes import TORCH_DTYPES
+from meshwright.importer.torch.values import TORCH_DTYPES
 
 _BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "rem": torch.remainder,
@@ -17,11 +17,9 @@ def _wide(x):
 
 
 def _attention(a, q, k, v, *rest):
-    rest = list(rest)
-    padding = rest.pop(0) if a["has_key_padding"] else None
-    bias = rest.pop(0) if a["has_bias"] else None
-    places = [rest.pop(0), rest.pop(0)] if a["has_positions"] else None
-    lengths = rest.pop(0) if a["has_lengths"] else None
+    rest = dict(zip(a["given"], rest, strict=True))
+    padding, bias, lengths = (rest.get(name) for name in ("key_padding", "bias", "kv_lengths"))
+    places = [rest["q_positions"], rest["kv_positions"]] if "q_positions" in rest else None
     group = q.shape[1] // k.shape[1]
     assert q.shape[1] == group * k.shape[1] and q.dim() == k.dim() == v.dim() == 4
     dtype, (q, k, v) = q.dtype, map(_wide, (q, k, v))
@@ -128,10 +126,8 @@ def _evaluate(node, x):
             y = y * (_wide(x[1]) + int(a["unit_offset"]))
         return y.to(TORCH_DTYPES[node.dtype])
     if op == "layer_norm":
-        rest = list(x[1:])
-        weight = rest.pop(0) if a["has_weight"] else None
-        bias = rest.pop(0) if a["has_bias"] else None
-        return F.layer_norm(x[0], x[0].shape[-1:], weight, bias, a["eps"])
+        rest = dict(zip(a["given"], x[1:], strict=True))
+        return F.layer_norm(x[0], x[0].shape[-1:], rest.get("weight"), rest.get("bias"), a["eps"])
     if op == "rotary":
         return _rotary(a, *x)
     if op == "attention":

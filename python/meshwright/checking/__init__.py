@@ -17,7 +17,7 @@ import warnings
 from .. import arguments
 from ..errors import CheckFailed, Diagnostic, Error, MeshwrightWarning
 from ..importer import ImportFailed
-from ..importer.graph.nodes import FLOATS
+from ..importer.graph.dialect import FLOATS
 from ..model import _convert, _model_of
 from ..session import find_entry
 from ..state_dicts import _tensor as to_tensor

@@ -9,9 +9,10 @@ import torch
 
 from .. import _core
 from ..errors import unwrap
+from ..importer.graph.dialect import FLOATS
 from ..importer.graph.emit import emit
 from ..importer.graph.materialise import Materialise
-from ..importer.graph.nodes import FLOATS, Builder, Graph
+from ..importer.graph.nodes import Builder, Graph
 from ..importer.graph.streams import index_of
 from ..model import Model
 

@@ -3,66 +3,22 @@
 """Prints the importer's graph as a module of the `nn` dialect."""
 import math
 
-import torch
-
-from .nodes import FLOATS, TORCH_DTYPES, Graph, Location, Node
-
-
-def tensor_type(node: Node) -> str:
-    return f"tensor<{''.join(f'{d}x' for d in node.shape)}{node.dtype}>"
-
-
-def quoted(text: str) -> str:
-    escaped = "".join(ch if 32 <= ord(ch) < 127 and ch not in '"\\' else
-                      "".join(f"\\{b:02X}" for b in ch.encode()) for ch in text)
-    return f'"{escaped}"'
-
-
-def float_text(value: float) -> str:
-    """A literal that reads back as the same f64."""
-    text = repr(float(value))
-    mantissa, e, exponent = text.partition("e")
-    return (mantissa if "." in mantissa else mantissa + ".0") + e + exponent
-
-
-def _bits(value: float, dtype: str) -> str:
-    tensor = torch.tensor(value, dtype=TORCH_DTYPES[dtype])
-    size = tensor.element_size()
-    raw = tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size]).item()
-    return f"0x{raw & (1 << 8 * size) - 1:0{2 * size}X}"
-
-
-def element(value, dtype: str) -> str:
-    if dtype == "i1":
-        return "true" if value else "false"
-    if dtype not in FLOATS:
-        return str(int(value))
-    value = torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPES[dtype]).item()
-    return float_text(value) if math.isfinite(value) else _bits(value, dtype)
-
-
-def elements(value, dtype: str) -> str:
-    def nested(v):
-        return "[" + ", ".join(map(nested, v)) + "]" if isinstance(v, list) else element(v, dtype)
-    return nested(value.tolist() if isinstance(value, torch.Tensor) else value)
-
+from .dialect import float_text, operation, quoted, tensor_type
+from .nodes import Graph, Location, Node
 
 # The bound on parameters that state none (NnDialect::kParameterMagnitude).
 _MAGNITUDE = 1024
 
 
-def magnitude(tensor: torch.Tensor) -> str | None:
+def magnitude(largest: float) -> str | None:
     """A bound on a parameter's entries, where it is above the usual one: a power of two, or
     infinity if one of them is not finite."""
-    if tensor.device.type == "meta" or not tensor.is_floating_point() or not tensor.numel():
+    if largest <= _MAGNITUDE:
         return None
-    most = max(abs(float(bound)) for bound in torch.aminmax(tensor.detach()))
-    if most <= _MAGNITUDE:
-        return None
-    if not math.isfinite(most):
+    if not math.isfinite(largest):
         return "0x7FF0000000000000"
-    exponent = math.ceil(math.log2(most))
-    return float_text(2.0 ** exponent if exponent < 1024 else most)
+    exponent = math.ceil(math.log2(largest))
+    return float_text(2.0 ** exponent if exponent < 1024 else largest)
 
 
 class Emitter:
@@ -82,47 +38,41 @@ class Emitter:
         body, arguments = [], []
         order = self.graph.nodes()
         live = {id(n) for n in order}
-        parameters = [p for p in self.graph.parameters if id(p) in live]
-        for node in self.graph.inputs + parameters:
+        for node in self.graph.inputs + [p for p in self.graph.parameters if id(p) in live]:
             self.names[id(node)] = f"%arg{len(arguments)}"
-            if node.op == "input":
-                attributes = f"nn.input = {quoted(node.attrs['name'])}"
-                if "batch" in node.attrs:
-                    attributes = f"nn.batch = {str(node.attrs['batch']).lower()}, {attributes}"
-            else:
-                attributes = f"nn.parameter = {quoted(node.attrs['key'])}"
-                if node.attrs["aliases"]:
-                    names = ", ".join(map(quoted, node.attrs["aliases"]))
-                    attributes = f"nn.aliases = [{names}], {attributes}"
-                most = magnitude(node.attrs["tensor"])
-                if most is not None:
-                    attributes = f"nn.magnitude = {most} : f64, {attributes}"
-            arguments.append(f"{self.names[id(node)]}: {tensor_type(node)} {{{attributes}}}")
+            attributes = ", ".join(f"{name} = {value}" for name, value in self._attributes(node))
+            arguments.append(f"{self.names[id(node)]}: {_type(node)} {{{attributes}}}")
         identity = 0
         # Reads stand first: they yield the values before the call.
         for node in order:
             if node.op == "state":
                 self.names[id(node)] = f"%{identity}"
-                body.append(f"    %{identity} = nn.read @{quoted(node.attrs['key'])} : "
-                            f"{tensor_type(node)}{self.location(node.loc)}\n")
+                text = operation("read", [], [(node.shape, node.dtype)], {"state": node.attrs["key"]})
+                body.append(f"    %{identity} = {text}{self.location(node.loc)}\n")
                 identity += 1
         for node in order:
-            if node.op in ("input", "parameter", "state"):
-                continue
-            self.names[id(node)] = f"%{identity}"
-            body.append(f"    %{identity} = {self.operation(node, identity)}"
-                        f"{self.location(node.loc)}\n")
-            identity += 1
+            if node.op == "result":
+                whole = self.names[id(node.operands[0])].partition("#")[0]
+                self.names[id(node)] = f"{whole}#{node.attrs['index']}"
+            elif node.op not in ("input", "parameter", "state"):
+                results = f"%{identity}"
+                self.names[id(node)] = results
+                if node.further:
+                    self.names[id(node)] = f"{results}#0"
+                    results += f":{1 + len(node.further)}"
+                body.append(f"    {results} = {self._operation(node, identity)}"
+                            f"{self.location(node.loc)}\n")
+                identity += 1
         for write in self.graph.writes:
-            body.append(f"    nn.write @{quoted(write.state.attrs['key'])}, "
-                        f"{self.names[id(write.value)]} : {tensor_type(write.state)}"
-                        f"{self.location(write.loc)}\n")
+            text = operation("write", [(self.names[id(write.value)], write.state.shape, write.state.dtype)],
+                             [], {"state": write.state.attrs["key"]})
+            body.append(f"    {text}{self.location(write.loc)}\n")
         states = "".join(self._state(s) for s in self.graph.states)
         outputs = self.graph.outputs
-        results = ", ".join(f"{tensor_type(o)} {{nn.output = {quoted(n)}}}"
+        results = ", ".join(f"{_type(o)} {{nn.output = {quoted(n)}}}"
                             for o, n in zip(outputs, self.graph.output_names))
         values = ", ".join(self.names[id(o)] for o in outputs)
-        types = ", ".join(tensor_type(o) for o in outputs)
+        types = ", ".join(_type(o) for o in outputs)
         returned = f"    return {values} : {types}\n" if outputs else "    return\n"
         locations = "".join(self._alias(loc, name) for loc, name in self.locations.items())
         separator = ",\n                     "
@@ -130,10 +80,27 @@ class Emitter:
                 f"      -> ({results}) {{\n{''.join(body)}{returned}  }}\n}}\n")
 
     @staticmethod
+    def _attributes(node: Node):
+        """The attributes of an argument of @main."""
+        a = node.attrs
+        if node.op == "input":
+            if "batch" in a:
+                yield "nn.batch", str(a["batch"]).lower()
+            yield "nn.input", quoted(a["name"])
+            return
+        most = magnitude(a.get("largest", 0.0))
+        if most is not None:
+            yield "nn.magnitude", f"{most} : f64"
+        if a["aliases"]:
+            yield "nn.aliases", f"[{', '.join(map(quoted, a['aliases']))}]"
+        yield "nn.parameter", quoted(a["key"])
+
+    @staticmethod
     def _state(node: Node) -> str:
-        fill = node.attrs.get("fill")
-        begin = "" if fill is None else f" {{fill = {element(fill, node.dtype)} : {node.dtype}}}"
-        return f"  nn.state @{quoted(node.attrs['key'])}{begin} : {tensor_type(node)}\n"
+        type = (node.shape, node.dtype)
+        text = operation("state", [], [type], {"sym_name": node.attrs["key"], "type": type,
+                                               "fill": node.attrs.get("fill")})
+        return f"  {text}\n"
 
     @staticmethod
     def _alias(loc: Location, name: str) -> str:
@@ -143,99 +110,15 @@ class Emitter:
         return f"{name} = loc({quoted(loc.name)}({place}))\n" if loc.name else \
             f"{name} = loc({place})\n"
 
-    def operation(self, node: Node, identity: int) -> str:
-        text, flags = self._syntax(node)
-        flags = {**flags, "nn.id": f"{identity} : i64"}
-        attributes = ", ".join(k if v is True else f"{k} = {v}" for k, v in flags.items() if v)
-        if node.op == "constant":
-            return f"nn.constant {{{attributes}}} {text}"
-        return f"nn.{node.op}{' ' if text else ''}{text} {{{attributes}}} : {self._types(node)}"
+    def _operation(self, node: Node, identity: int) -> str:
+        operands = [(self.names[id(o)], o.shape, o.dtype) for o in node.operands]
+        attributes = {name: value for name, value in node.attrs.items() if name != "given"}
+        return operation(node.op, operands, [(node.shape, node.dtype), *node.further], attributes,
+                         node.attrs.get("given"), f"nn.id = {identity} : i64")
 
-    _SAME_TYPES = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf",
-                   "floor", "not", "relu", "silu", "tanh", "sigmoid", "gelu", "stop_gradient", "cumsum", "softmax",
-                   "constant", "iota"}
 
-    def _types(self, node: Node) -> str:
-        if node.op in self._SAME_TYPES:
-            return tensor_type(node)
-        operands = ", ".join(tensor_type(o) for o in node.operands)
-        return f"({operands}) -> {tensor_type(node)}"
-
-    def _syntax(self, node: Node):
-        """The operation's own text (operands and attributes), and its attribute dictionary."""
-        a, op = node.attrs, node.op
-        names = [self.names[id(o)] for o in node.operands]
-        plain = ", ".join(names)
-        ints = lambda values: "[" + ", ".join(map(str, values)) + "]"
-        if op == "constant":
-            return f"dense<{elements(a['value'], node.dtype)}> : {tensor_type(node)}", {}
-        if op == "compare":
-            return f"{a['kind']} {plain}", {}
-        if op == "with_derivative":
-            return " like ".join(names), {}
-        if op == "iota":
-            return f"dim {a['dim']}", {}
-        if op in ("cumsum", "softmax", "concat", "gather", "take_along", "index_copy", "scatter_add"):
-            return f"{plain} dim {a['dim']}", {}
-        if op == "cross_entropy":
-            flags = {key: f"{a[key]} : i64" if key == "ignore_index" else
-                     f"{float_text(a[key])} : f64"
-                     for key in ("ignore_index", "label_smoothing") if a[key] is not None}
-            return f"{plain} dim {a['dim']}", flags
-        if op == "transpose":
-            return f"{plain} {ints(a['permutation'])}", {}
-        if op == "slice":
-            return (f"{plain} starts {ints(a['starts'])} limits {ints(a['limits'])} strides "
-                    f"{ints(a['strides'])}"), {}
-        if op == "reduce":
-            return (f"{a['kind']} {plain} dims {ints(a['dims'])}",
-                    {"keep_dims": a["keep_dims"]})
-        if op == "gelu":
-            return plain, {"approximate_tanh": a["approximate_tanh"]}
-        if op == "matmul":
-            return plain, {k: a[k] for k in ("transpose_lhs", "transpose_rhs")}
-        if op == "linear":
-            bias = f" bias {names[2]}" if len(names) > 2 else ""
-            return f"{names[0]}, {names[1]}{bias}", {"in_out": a["in_out"]}
-        if op == "rms_norm":
-            weight = f" weight {names[1]}" if len(names) > 1 else ""
-            return (f"{names[0]}{weight} eps {float_text(a['eps'])}",
-                    {"unit_offset": a["unit_offset"]})
-        if op == "layer_norm":
-            rest = iter(names[1:])
-            weight = f" weight {next(rest)}" if a["has_weight"] else ""
-            bias = f" bias {next(rest)}" if a["has_bias"] else ""
-            return f"{names[0]}{weight}{bias} eps {float_text(a['eps'])}", {}
-        if op == "dropout":
-            x, index, seed, step = names
-            return (f"{x} at {index} seed {seed} step {step} probability "
-                    f"{float_text(a['probability'])} stream {a['stream']}"), {}
-        if op == "random":
-            index, seed, step = names
-            return f"at {index} seed {seed} step {step} stream {a['stream']}", {}
-        if op == "rotary":
-            return plain, {"interleaved": a["interleaved"]}
-        if op == "attention":
-            rest = iter(names[3:])
-            padding = f" key_padding {next(rest)}" if a["has_key_padding"] else ""
-            bias = f" bias {next(rest)}" if a["has_bias"] else ""
-            at = f" positions {next(rest)}, {next(rest)}" if a["has_positions"] else ""
-            lengths = f" kv_lengths {next(rest)}" if a["has_lengths"] else ""
-            drop = ""
-            if a["has_dropout"]:
-                drop = f" drop_at {next(rest)}, {next(rest)} seed {next(rest)} step {next(rest)}"
-            flags = {"causal": a["causal"]}
-            if drop:
-                flags["dropout"] = f"{float_text(a['dropout'])} : f64"
-                flags["stream"] = f"{a['stream']} : i64"
-            for key in ("window_left", "window_right"):
-                if a[key] is not None:
-                    flags[key] = f"{a[key]} : i64"
-            if a["soft_cap"] is not None:
-                flags["soft_cap"] = f"{float_text(a['soft_cap'])} : f64"
-            return (f"{names[0]}, {names[1]}, {names[2]}{padding}{bias}{at}{lengths}{drop} scale "
-                    f"{float_text(a['scale'])}"), flags
-        return plain, {}
+def _type(node: Node) -> str:
+    return tensor_type(node.shape, node.dtype)
 
 
 def emit(graph: Graph) -> str:

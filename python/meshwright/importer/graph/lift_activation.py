@@ -6,30 +6,44 @@ An expression of one variable and constants is a function of one variable. It is
 sample points: where it equals a known activation, it is that activation, however it is spelt.
 """
 
-import torch
-import torch.nn.functional as F
+import math
 
+import numpy as np
+
+from .dialect import BINARY, FLOATS
 from .match import constant_of
-from .nodes import BINARY, FLOATS, Builder, Graph, Node
+from .nodes import Builder, Graph, Node
 
 # Some points are far from 0: an expression of few constants has reached its limit there, but
 # exp(2x) is still finite.
-_FAR = torch.logspace(1, 2.5, 13, dtype=torch.float64, device="cpu")
-_POINTS = torch.cat([torch.linspace(-6, 6, 97, dtype=torch.float64, device="cpu"),
-                     torch.tensor([-1e-3, 1e-3], dtype=torch.float64, device="cpu"), _FAR, -_FAR])
-_KNOWN = [
-    ("gelu", {"approximate_tanh": False}, lambda x: F.gelu(x)),
-    ("gelu", {"approximate_tanh": True}, lambda x: F.gelu(x, approximate="tanh")),
-    ("silu", {}, F.silu),
-]
+_FAR = np.logspace(1, 2.5, 13)
+_POINTS = np.concatenate([np.linspace(-6, 6, 97), [-1e-3, 1e-3], _FAR, -_FAR])
+
+
+def _erf(x):
+    return np.array([math.erf(v) for v in np.ravel(x)]).reshape(np.shape(x))
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+with np.errstate(over="ignore"):
+    #: Activations, with their values at the points.
+    _KNOWN = [
+        ("gelu", {"approximate_tanh": False}, 0.5 * _POINTS * (1 + _erf(_POINTS / math.sqrt(2)))),
+        ("gelu", {"approximate_tanh": True}, 0.5 * _POINTS * (1 + np.tanh(
+            math.sqrt(2 / math.pi) * (_POINTS + 0.044715 * _POINTS ** 3)))),
+        ("silu", {}, _POINTS * _sigmoid(_POINTS)),
+    ]
 _TRANSCENDENTAL = {"erf", "tanh", "exp", "sigmoid"}
 # Functions of several pieces (maximum, abs and such) are left out: a piece may begin beyond all
 # points.
 _FUNCTIONS = {
-    "neg": torch.neg, "exp": torch.exp, "sqrt": torch.sqrt, "erf": torch.erf,
-    "rsqrt": torch.rsqrt, "reciprocal": torch.reciprocal, "silu": F.silu, "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid, "add": torch.add, "sub": torch.sub, "mul": torch.mul,
-    "div": torch.div, "pow": torch.pow,
+    "neg": np.negative, "exp": np.exp, "sqrt": np.sqrt, "erf": _erf,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "reciprocal": np.reciprocal,
+    "silu": lambda x: x * _sigmoid(x), "tanh": np.tanh, "sigmoid": _sigmoid, "add": np.add,
+    "sub": np.subtract, "mul": np.multiply, "div": np.divide, "pow": np.power,
 }
 _MOST_STEPS = 24
 
@@ -75,7 +89,7 @@ def lift_activations(graph: Graph):
         variable = next(iter(variables.values()))
         for operand, constant, function in candidates:
             if constant is not None:
-                values.append(torch.tensor(constant, dtype=torch.float64))
+                values.append(np.float64(constant))
             elif operand is variable:
                 values.append(_POINTS)
             elif function and function[0] is variable:
@@ -86,12 +100,12 @@ def lift_activations(graph: Graph):
                 return None
         if steps > _MOST_STEPS:
             return None
-        result = _FUNCTIONS[node.op](*values)
+        with np.errstate(all="ignore"):
+            result = _FUNCTIONS[node.op](*values)
         functions[id(node)] = (variable, result, steps, transcendental)
         if transcendental and node.op in ("mul", "div"):
-            for name, attrs, reference in _KNOWN:
-                want = reference(_POINTS)
-                if torch.allclose(result, want, rtol=0, atol=1e-7):
+            for name, attrs, want in _KNOWN:
+                if np.allclose(result, want, rtol=0, atol=1e-7):
                     build.at(node)
                     lifted = build.make(name, [build.cast(variable, node.dtype)], node.shape,
                                         node.dtype, **attrs)

@@ -7,13 +7,11 @@ Attention that is not recognised stays matmul and softmax, which compute the sam
 import math
 from dataclasses import dataclass
 
-import torch
-
-from .forms import Dense, Diagonal
+from .forms import Dense, Diagonal, diagonal, greatest, times
 from .mask_bounds import take_bounds
 from .masks import Mask, MaskReader, finish
 from .match import constant_of, scalar_operand
-from .nodes import TORCH_DTYPES, Builder, Graph, Node, numel
+from .nodes import Builder, Graph, Node, numel
 from .streams import apply, index_of, states
 
 #: Numbers from here down absorb the scores that are added to them.
@@ -166,21 +164,21 @@ def _unscaled(x: Node, scale: float):
 def _attention(build, q, k, v, mask: Mask, scale, soft_cap, dtype, dropout=None) -> Node:
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     bounds = take_bounds(build, mask, shape)
-    attrs, padding, bias = finish(build, mask, shape, q.dtype)
+    structure, padding, bias = finish(build, mask, shape, q.dtype)
     if bounds.q_positions is not None:
-        attrs = {**attrs, "causal": True, "window_left": bounds.window_left}
-    operands = [q, k, v] + [x for x in (padding, bias) if x is not None] + bounds.operands
+        structure = {**structure, "causal": True, "window_left": bounds.window_left}
+    optional = {"key_padding": padding, "bias": bias, **bounds.operands}
+    attrs = {"scale": float(scale), "causal": structure.pop("causal")}
     if dropout:
         keys, ones = shape[3], (*shape[:3], 1)
         rows = build.binary("mul", index_of(build, ones), build.scalar(keys, "i64"))
-        operands += [build.broadcast(build.reshape(rows, rows.shape[:3]), shape[:3]),
-                     build.make("iota", [], (keys,), "i64", dim=0), *states(dropout.graph)]
-        attrs = {**attrs, "dropout": dropout.probability, "stream": dropout.stream}
-    result = build.make("attention", operands, (*q.shape[:3], v.shape[3]), q.dtype,
-                        scale=float(scale), soft_cap=soft_cap,
-                        has_key_padding=padding is not None, has_bias=bias is not None,
-                        has_positions=bounds.q_positions is not None,
-                        has_lengths=bounds.kv_lengths is not None, has_dropout=bool(dropout), **attrs)
+        optional["drop_rows"] = build.broadcast(build.reshape(rows, rows.shape[:3]), shape[:3])
+        optional["drop_keys"] = build.make("iota", [], (keys,), "i64", dim=0)
+        optional["seed"], optional["step"] = states(dropout.graph)
+        attrs |= {"dropout": dropout.probability, "stream": dropout.stream}
+    optional = {name: x for name, x in optional.items() if x is not None}
+    result = build.make("attention", [q, k, v, *optional.values()], (*q.shape[:3], v.shape[3]), q.dtype,
+                        **attrs, **structure, soft_cap=soft_cap, given=tuple(optional))
     return build.cast(result, dtype)
 
 
@@ -190,7 +188,6 @@ def _written(build: Builder, node: Node, dropout) -> Node:
     scores = build.matmul(q, k, transpose_rhs=True)
     scores = build.binary("mul", scores, build.scalar(node.attrs["scale"], node.dtype))
     if node.attrs["causal"]:
-        from .forms import diagonal
         form = diagonal(scores.shape[-2:], (-1, 1), 0)
         form.table = form.table <= 0
         masks.append(build.static(form, scores.shape[-2:], "i1"))
@@ -308,7 +305,7 @@ def _read_scores(build: Builder, node: Node):
             sides = [(node.operands[0], node.operands[1])]
             if node.op == "add":
                 sides.append((node.operands[1], node.operands[0]))
-            chosen = next(((s, b) for s, b in sides if s.shape == node.shape and _has_product(s)),
+            chosen = next(((s, b) for s, b in sides if s.shape == node.shape and _hastimes(s)),
                           None)
             if chosen is None or cap is not None:
                 return None
@@ -319,7 +316,7 @@ def _read_scores(build: Builder, node: Node):
         if node.op == "mul":
             # scores * m - c * (1 - m): what m leaves out is hidden by another term.
             sides = [(a, b) for a, b in (node.operands, node.operands[::-1])
-                     if a.shape == node.shape and _has_product(a)]
+                     if a.shape == node.shape and _hastimes(a)]
             if len(sides) == 1 and cap is None:
                 node, zero_one = sides[0]
                 terms.append(("kept", zero_one))
@@ -361,7 +358,7 @@ def _read_mask(build: Builder, reader: MaskReader, terms, dtype: str,
     for kind, term in terms:
         if kind == "filled":
             # The least finite number absorbs the score that it is added to.
-            least = build.scalar(torch.finfo(TORCH_DTYPES[dtype]).min, dtype)
+            least = build.scalar(-greatest(dtype), dtype)
             term, is_replaced = build.select(term, build.scalar(0.0, dtype), least), True
         if kind in ("seen", "hidden"):
             reader.boolean(mask, term, kind == "seen")
@@ -404,15 +401,16 @@ def _times(build: Builder, x: Node, factor: float) -> Node:
         result = build.broadcast(_times(build, x.operands[0], factor), x.shape)
     elif x.op == "static":
         form = x.form
-        scaled = Dense(form.tensor * factor) if isinstance(form, Dense) else \
-            Diagonal(form.coefficients, form.low, form.table * factor)
+        scaled = form.moved(times(form.values, factor), "times", factor) \
+            if isinstance(form, Dense) else \
+            Diagonal(form.coefficients, form.low, times(form.table, factor))
         return build.static(scaled, x.shape, x.dtype)
     else:
         found = scalar_operand(x, "mul")
         rest, value = (found[0], found[1] * factor) if found else (x, factor)
         result = build.binary("mul", rest, build.scalar(value, x.dtype))
     if x.thunk is not None:
-        result.thunk = lambda: x.thunk() * factor
+        result.thunk = lambda: None if (values := x.thunk()) is None else times(values, factor)
     return result
 
 
@@ -424,7 +422,7 @@ def _any_bias_inside(node: Node) -> bool:
     return node.op != "matmul"
 
 
-def _has_product(node: Node) -> bool:
+def _hastimes(node: Node) -> bool:
     for _ in range(12):
         if node.op == "matmul":
             return True
@@ -436,7 +434,7 @@ def _has_product(node: Node) -> bool:
             if not candidates:
                 return False
             if len(candidates) > 1:
-                return any(_has_product(c) for c in candidates)
+                return any(_hastimes(c) for c in candidates)
             node = candidates[0]
         elif node.op == "select":
             candidates = [o for o in node.operands[1:] if o.shape == node.shape and

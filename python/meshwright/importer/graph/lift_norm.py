@@ -83,7 +83,7 @@ def _normalised(build: Builder, node: Node) -> Node | None:
             continue
         if centre is not None:
             return build.make("layer_norm", [build.cast(centre, node.dtype)], node.shape,
-                              node.dtype, eps=eps, has_weight=False, has_bias=False)
+                              node.dtype, eps=eps, given=())
         y = build.cast(y, node.dtype)
         return build.make("rms_norm", [y], node.shape, node.dtype, eps=eps, unit_offset=False)
     return None
@@ -113,7 +113,7 @@ def _vector(node: Node, size: int) -> Node | None:
 def _weighted(build: Builder, node: Node) -> Node | None:
     for norm, weight in (node.operands, node.operands[::-1]):
         if norm.op not in ("rms_norm", "layer_norm") or norm.shape != node.shape or \
-                _has_weight(norm) or norm.attrs.get("has_bias"):
+                len(norm.operands) > 1:
             continue
         weight = _vector(weight, node.shape[-1])
         if weight is None:
@@ -125,26 +125,22 @@ def _weighted(build: Builder, node: Node) -> Node | None:
                 weight, unit_offset = plus_one[0], True
             attrs["unit_offset"] = unit_offset
         else:
-            attrs["has_weight"] = True
+            attrs["given"] = ("weight",)
         weight = build.cast(build.reshape(weight, node.shape[-1:]), norm.dtype)
         return build.make(norm.op, [norm.operands[0], weight], node.shape, node.dtype, **attrs)
     return None
 
 
-def _has_weight(norm: Node) -> bool:
-    return len(norm.operands) > 1 if norm.op == "rms_norm" else norm.attrs["has_weight"]
-
-
 def _biased(build: Builder, node: Node) -> Node | None:
     for norm, bias in (node.operands, node.operands[::-1]):
-        if norm.op != "layer_norm" or norm.attrs["has_bias"] or norm.shape != node.shape:
+        if norm.op != "layer_norm" or norm.has("bias") or norm.shape != node.shape:
             continue
         bias = _vector(bias, node.shape[-1])
         if bias is None or constant_of(bias) is not None:
             continue
         bias = build.cast(build.reshape(bias, node.shape[-1:]), norm.dtype)
         return build.make("layer_norm", [*norm.operands, bias], node.shape, node.dtype,
-                          **{**norm.attrs, "has_bias": True})
+                          **{**norm.attrs, "given": (*norm.attrs["given"], "bias")})
     return None
 
 

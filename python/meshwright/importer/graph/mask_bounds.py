@@ -132,7 +132,7 @@ class BoundReader(MaskReader):
             return None
         if isinstance(form, Dense):
             if form.uniform:
-                return Sum(int(form.tensor.reshape(())))
+                return Sum(int(form.values.item()))
             affine = as_affine(form)
             if affine is None:
                 return None
@@ -140,7 +140,7 @@ class BoundReader(MaskReader):
             coefficients = [step if d == dim + missing else 0 for d in range(4)]
         else:
             table = form.table
-            step = int(table[1] - table[0]) if table.numel() > 1 else 0
+            step = int(table[1] - table[0]) if table.size > 1 else 0
             if not bool((table[1:] - table[:-1] == step).all()):
                 return None
             coefficients = [0] * missing + [step * c for c in form.coefficients]
@@ -220,8 +220,8 @@ class Structure:
     rows: list[Node] = field(default_factory=list)
 
     @property
-    def operands(self) -> list[Node]:
-        return [x for x in (self.q_positions, self.kv_positions, self.kv_lengths) if x is not None]
+    def operands(self) -> dict[str, Node | None]:
+        return {name: getattr(self, name) for name in ("q_positions", "kv_positions", "kv_lengths")}
 
 
 def take_bounds(build: Builder, mask: Mask, shape) -> Structure:

@@ -12,12 +12,13 @@ query that it hides every key from the mean of all values, and a structure would
 import math
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 
 from . import forms
+from .dialect import FLOATS, POINTWISE
 from .forms import Dense, Diagonal
 from .match import constant_of
-from .nodes import FLOATS, POINTWISE, Builder, Node, numel
+from .nodes import Builder, Node, numel
 
 # A score lowered by this much has no weight after softmax.
 INVISIBLE = -9999.0
@@ -95,7 +96,7 @@ class MaskReader:
 
     def _known_boolean(self, mask: Mask, form, seen: bool) -> bool:
         if isinstance(form, Dense) and form.uniform:
-            if bool(form.tensor.reshape(())) != seen:
+            if bool(form.values.item()) != seen:
                 mask.interval(math.inf, -math.inf)
                 return False
             return True
@@ -126,12 +127,10 @@ class MaskReader:
         if node.thunk is None or node.shape[-2:] != self.shape[-2:] and \
                 numel(node.shape) > forms.SMALL:
             return None
-        try:
-            return forms.compress(node.thunk().detach())
-        except (RuntimeError, NotImplementedError, TypeError):
-            return None
+        values = node.thunk()
+        return None if values is None else forms.compress(Dense(values))
 
-    def _difference(self, form) -> tuple[int, torch.Tensor] | None:
+    def _difference(self, form) -> tuple[int, np.ndarray] | None:
         """The value as a function of key - query: (lowest difference, table)."""
         if isinstance(form, Diagonal):
             *rest, query, key = form.coefficients
@@ -139,16 +138,16 @@ class MaskReader:
                 return None
             if key == 1:
                 return form.low, form.table
-            return -(form.low + form.table.numel() - 1), form.table.flip(0)
-        tensor = form.tensor
+            return -(form.low + form.table.size - 1), form.table[::-1]
+        values = form.values
         queries, keys = self.shape[-2:]
-        if tensor.device.type == "meta" or tensor.dim() < 2 or \
-                any(n != 1 for n in tensor.shape[:-2]) or tensor.shape[-2:] != (queries, keys):
+        if not form.known or values.ndim < 2 or any(n != 1 for n in values.shape[:-2]) or \
+                values.shape[-2:] != (queries, keys):
             return None
-        plane = tensor.reshape(queries, keys)
-        if not bool((plane[1:, 1:] == plane[:-1, :-1]).all()):
+        plane = values.reshape(queries, keys)
+        if not (plane[1:, 1:] == plane[:-1, :-1]).all():
             return None
-        return 1 - queries, torch.cat([plane[:, 0].flip(0), plane[0, 1:]])
+        return 1 - queries, np.concatenate([plane[::-1, 0], plane[0, 1:]])
 
     # Additive masks: 0 where the key is seen, very negative where not.
 
@@ -239,7 +238,7 @@ class MaskReader:
 
     def _known_bias(self, mask: Mask, node: Node, form) -> bool:
         if isinstance(form, Dense) and form.uniform:
-            return float(form.tensor.reshape(())) == 0
+            return float(form.values.item()) == 0
         diagonal = self._difference(form)
         if diagonal is None:
             return False
@@ -255,10 +254,10 @@ class MaskReader:
         return True
 
 
-def _interval(table: torch.Tensor, low: int, shape) -> tuple[float, float] | None:
+def _interval(table: np.ndarray, low: int, shape) -> tuple[float, float] | None:
     """The differences at which a table is true, where they are one interval."""
     queries, keys = shape[-2:]
-    positions = torch.nonzero(table).reshape(-1)
+    positions = np.flatnonzero(table)
     if not len(positions):
         return None
     first, last = int(positions[0]), int(positions[-1])

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Small questions about nodes that the lifting patterns share."""
 
+from .dialect import FLOATS
 from .forms import Dense
-from .nodes import FLOATS, Node
+from .nodes import Node
 
 
 def constant_of(node: Node) -> float | None:
@@ -12,7 +13,7 @@ def constant_of(node: Node) -> float | None:
     if node.op == "broadcast":
         return constant_of(node.operands[0])
     if node.op == "static" and isinstance(node.form, Dense) and node.form.uniform:
-        return node.attrs.get("exact", node.form.tensor.reshape(()).item())
+        return node.attrs.get("exact", node.form.values.item())
     return None
 
 

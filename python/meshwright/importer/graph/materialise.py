@@ -1,10 +1,11 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Turns values known at import time into operations: constants, tables, index arithmetic."""
-import torch
+import numpy as np
 
-from .forms import Diagonal
-from .nodes import BINARY, TORCH_DTYPES, Builder, Graph, Node
+from .dialect import BINARY, FLOATS
+from .forms import Dense, Diagonal, cast, greatest, largest, rounded
+from .nodes import Builder, Graph, Node
 
 # Constants above _INLINE elements are parameters of the program, kept with the weights. Constants
 # above _KEPT elements, such as tables that grow with the sequence, are computed by the program if
@@ -13,9 +14,7 @@ _INLINE, _KEPT = 16, 1024
 
 
 def representable(value: float, dtype: str) -> bool:
-    rounded = torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPES[dtype]).item()
-    return rounded == value or value != value or \
-        abs(value) > torch.finfo(TORCH_DTYPES[dtype]).max
+    return rounded(value, dtype) == value or value != value or abs(value) > greatest(dtype)
 
 
 def widen_scalars(graph: Graph):
@@ -43,7 +42,7 @@ def unfold(graph: Graph):
 
     def unfolded(node: Node) -> Node:
         if node.op != "static" or node.recipe is None or isinstance(node.form, Diagonal) or \
-                node.form.tensor.numel() <= _KEPT:
+                node.form.values.size <= _KEPT:
             return node
         if id(node) not in done:
             keep.append(node)
@@ -70,7 +69,7 @@ class Materialise:
         self.graph = graph
         self.cache: dict[int, Node] = {}
         self.tables: dict[tuple, Node] = {}
-        self.keep: list = []
+        self.keep: list[Node] = []
 
     def run(self):
         for node in self.graph.nodes():
@@ -89,30 +88,30 @@ class Materialise:
     def _make(self, build: Builder, node: Node) -> Node:
         if isinstance(node.form, Diagonal):
             return self._diagonal(build, node.form, node.shape, node.dtype)
-        tensor = node.form.tensor
         if node.form.uniform:
-            value = node.attrs.get("exact", tensor.reshape(()).item())
+            value = node.attrs.get("exact", node.form.values.item())
             return build.broadcast(build.make("constant", [], (), node.dtype, value=value),
                                    node.shape)
-        return build.broadcast(self._table(build, tensor, node.dtype), node.shape)
+        return build.broadcast(self._table(build, node.form, node.dtype), node.shape)
 
-    def _table(self, build: Builder, tensor: torch.Tensor, dtype: str) -> Node:
-        tensor = tensor.detach().to(TORCH_DTYPES[dtype]).contiguous()
-        if tensor.numel() <= _INLINE and tensor.device.type != "meta":
-            return build.make("constant", [], tensor.shape, dtype, value=tensor)
-        if tensor.device.type == "meta":  # no values to compare: the same storage is the same
-            self.keep.append(tensor)
-            content = (dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset(),
-                       tensor.untyped_storage()._cdata)
+    def _table(self, build: Builder, form: Dense, dtype: str) -> Node:
+        shape = form.values.shape
+        if form.known:
+            values = np.ascontiguousarray(cast(form.values, dtype))
+            if values.size <= _INLINE:
+                return build.make("constant", [], shape, dtype, value=values)
+            root = values
+            while isinstance(root.base, np.ndarray):
+                root = root.base
+            if root.size != values.size:  # the rest of a larger array need not stay
+                values = values.copy()
+            form, content = Dense(values), (dtype, shape, values.tobytes())
         else:
-            tensor = tensor.clone() if tensor.numel() != tensor.untyped_storage().nbytes() // \
-                tensor.element_size() else tensor
-            content = (dtype, tuple(tensor.shape),
-                       tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+            content = (dtype, shape, form.origin)
         if content not in self.tables:
             key = self.graph.constants.setdefault(content, f"constant.{len(self.graph.constants)}")
-            node = build.make("parameter", [], tensor.shape, dtype, key=key, aliases=[],
-                              tensor=tensor)
+            node = build.make("parameter", [], shape, dtype, key=key, aliases=[], tensor=form)
+            node.attrs["largest"] = largest(form) if dtype in FLOATS else 0.0
             node.loc = None
             self.graph.parameters.append(node)
             self.tables[content] = node
@@ -122,10 +121,10 @@ class Materialise:
         """The table, read at the linear combination of the indices."""
         whole = shape
         shape = tuple(n if c else 1 for n, c in zip(shape, form.coefficients))
-        if bool((form.table == torch.arange(form.low, form.low + len(form.table))).all()) and \
-                dtype in ("i64", "i32"):
+        if dtype in ("i64", "i32") and \
+                (form.table == np.arange(form.low, form.low + len(form.table))).all():
             return build.broadcast(build.cast(diagonal_index(build, form, shape, 0), dtype), whole)
-        table = self._table(build, form.table, dtype)
+        table = self._table(build, Dense(form.table), dtype)
         return build.broadcast(build.gather(table, diagonal_index(build, form, shape), 0), whole)
 
 

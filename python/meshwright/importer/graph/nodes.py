@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The importer's graph: `nn` operations on tensors of static shape, before they become text.
 
-A node is an operation with one result. Besides the operations of the `nn` dialect there are
-`input` and `parameter` (arguments), `state` (the value before the call of memory that the module
-writes to), `static` (a value that depends on shapes and constants only,
-described by its `form`, see forms.py) and `sdpa` (PyTorch's attention, before its mask is
-understood).
+A node is an operation, and stands for its result. An operation with several results stands for the
+first; `Builder.result` gives a node for another one. Besides the operations of the `nn` dialect
+(dialect.py) there are `input` and `parameter` (arguments), `state` (the value before the call of
+memory that the module writes to), `static` (a value that depends on shapes and constants only,
+described by its `form`, see forms.py), `result` (a further result of its operand) and `sdpa`
+(attention with masks as values, before they are understood).
+
+Attributes have the dialect's names. `given` names the optional operands that an operation has, where
+several could be left out.
 """
 import heapq
 import itertools
@@ -15,22 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Optional
 
-import torch
+import numpy as np
 
+from . import forms
+from .dialect import FLOATS
 from .forms import Dense
-
-DTYPES = {
-    torch.float32: "f32", torch.bfloat16: "bf16", torch.float16: "f16", torch.float64: "f64",
-    torch.int64: "i64", torch.int32: "i32", torch.bool: "i1",
-}
-TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
-FLOATS = ("f32", "bf16", "f16", "f64")
-
-UNARY = {"neg", "abs", "exp", "log", "sqrt", "rsqrt", "reciprocal", "sin", "cos", "erf", "floor",
-         "not", "relu", "silu", "tanh", "sigmoid", "gelu", "stop_gradient"}
-BINARY = {"add", "sub", "mul", "div", "rem", "pow", "maximum", "minimum", "and", "or", "xor"}
-POINTWISE = UNARY | BINARY | {"compare", "select", "cast", "with_derivative"}
-
 
 _SERIAL = itertools.count()
 
@@ -55,14 +48,21 @@ class Node:
     form: Any = None
     #: For a `static` node: how the program computes the value, where it is not written out.
     recipe: Callable[[], Optional["Node"]] | None = None
-    #: How to compute the value from constants (for buffers, whose values may be inspected only).
-    thunk: Callable[[], torch.Tensor] | None = None
+    #: Computes the value from constants, or gives None where it cannot (for buffers, whose values may
+    #: be inspected only).
+    thunk: Callable[[], np.ndarray | None] | None = None
+    #: The shapes and element types of further results.
+    further: tuple[tuple[tuple[int, ...], str], ...] = ()
     #: Order of creation, which breaks ties of `position`.
     serial: int = field(default_factory=lambda: next(_SERIAL))
 
     @property
     def rank(self) -> int:
         return len(self.shape)
+
+    def has(self, operand: str) -> bool:
+        """Whether an optional operand is given, of an operation that names them."""
+        return operand in self.attrs["given"]
 
     def __repr__(self):
         return f"{self.op}({len(self.operands)}){list(self.shape)}{self.dtype}"
@@ -87,7 +87,7 @@ class Graph:
     #: The keys of large constants that the import computed, by their type and content.
     constants: dict[tuple, str] = field(default_factory=dict)
     #: Buffers whose values the import has read, by their keys.
-    read: dict[str, torch.Tensor] = field(default_factory=dict)
+    read: dict[str, Any] = field(default_factory=dict)
     #: Random operations so far. Each has its own stream of numbers.
     streams: int = 0
 
@@ -161,9 +161,16 @@ class Builder:
         self.loc, self.position = node.loc, node.position
         return self
 
-    def make(self, op, operands, shape, dtype, **attrs) -> Node:
+    def make(self, op, operands, shape, dtype, *, further=(), **attrs) -> Node:
         return Node(op, list(operands), attrs, tuple(int(d) for d in shape), dtype, self.loc,
-                    self.position)
+                    self.position, further=tuple(further))
+
+    def result(self, node: Node, index: int) -> Node:
+        """A result of an operation with several."""
+        if not index:
+            return node
+        shape, dtype = node.further[index - 1]
+        return self.make("result", [node], shape, dtype, index=index)
 
     def unary(self, op: str, x: Node, **attrs) -> Node:
         return self.make(op, [x], x.shape, x.dtype, **attrs)
@@ -187,7 +194,7 @@ class Builder:
     def scalar(self, value, dtype: str) -> Node:
         """A rank-0 constant; its exact value is kept for types that would round it."""
         node = self.make("static", [], (), dtype)
-        node.form = Dense(torch.tensor(value, dtype=TORCH_DTYPES[dtype]))
+        node.form = Dense(forms.cast(value, dtype))
         if dtype in FLOATS:
             node.attrs["exact"] = float(value)
         return node
@@ -210,7 +217,6 @@ class Builder:
         """A view of a known value is a known value."""
         if x.op != "static":
             return None
-        from . import forms
         form = getattr(forms, how)(x.form, *arguments)
         if form is None:
             return None

@@ -14,7 +14,7 @@ def share(graph: Graph):
         if node.op in ("input", "parameter", "state", "static", "constant"):
             return None
         key = (node.op, tuple(id(o) for o in node.operands), node.shape, node.dtype,
-               repr(node.attrs))
+               node.further, repr(node.attrs))
         return known.setdefault(key, node)
 
     graph.rewrite(pattern)

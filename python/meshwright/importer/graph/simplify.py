@@ -11,8 +11,10 @@
 
 import math
 
+from .dialect import FLOATS, POINTWISE
+from .forms import Dense, Diagonal, form_slice
 from .merging import merge_source, merged_dims, merges, tight
-from .nodes import FLOATS, POINTWISE, Builder, Graph, Node, broadcast_shapes, numel, reshape_groups
+from .nodes import Builder, Graph, Node, broadcast_shapes, numel, reshape_groups
 
 
 def simplify(graph: Graph):
@@ -293,7 +295,7 @@ class _Simplify:
         def known(x):
             while x.op == "broadcast":
                 x = x.operands[0]
-            return x.form.tensor.reshape(()).item() if x.op == "static" and \
+            return x.form.values.item() if x.op == "static" and \
                 getattr(x.form, "uniform", False) else None
 
         if node.op == "select":
@@ -420,9 +422,9 @@ class _Simplify:
         if ids.op == "broadcast":
             inner = self.build.embedding(ids.operands[0], table)
             return self.build.broadcast(inner, node.shape)
-        if ids.op == "static" and hasattr(ids.form, "tensor") and \
-                ids.form.tensor.shape != ids.shape:
-            small = self.build.static(ids.form, ids.form.tensor.shape, ids.dtype)
+        if ids.op == "static" and isinstance(ids.form, Dense) and \
+                ids.form.values.shape != ids.shape:
+            small = self.build.static(ids.form, ids.form.values.shape, ids.dtype)
             return self.build.broadcast(self.build.embedding(small, table), node.shape)
         return None
 
@@ -479,7 +481,7 @@ class _Simplify:
         groups = merged_dims(wide, x.shape)
         inner = index.operands[0] if index.op == "broadcast" else index
         if index.op == "static":
-            if not hasattr(index.form, "coefficients"):
+            if not isinstance(index.form, Diagonal):
                 return None
             varying = [c != 0 for c in index.form.coefficients]
         else:
@@ -488,7 +490,6 @@ class _Simplify:
             return None
         small = [1 if len(g) > 1 else index.shape[d] for d, g in enumerate(groups)]
         if index.op == "static":
-            from .forms import form_slice
             form = index.form
             for d, g in enumerate(groups):
                 if len(g) > 1:

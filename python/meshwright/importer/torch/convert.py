@@ -13,14 +13,26 @@ import torch
 
 from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph import forms
+from ..graph.dialect import FLOATS
 from ..graph.forms import Dense, Diagonal
-from ..graph.nodes import DTYPES, FLOATS, TORCH_DTYPES, Builder, Graph, Node, Write, numel
+from ..graph.nodes import Builder, Graph, Node, Write, numel
 from .derivatives import stated, with_derivative
 from .export import Exported
 from .functionalize import written_arguments
 from .locations import Locations
 from .names import operation_name
 from .specialise import is_symbolic
+from .values import (
+    TORCH_DTYPES,
+    compress,
+    dense,
+    element_type,
+    run,
+    tensor_of,
+    to_array,
+    to_tensor,
+    written_out,
+)
 
 HANDLERS: dict[str, Callable] = {}
 
@@ -190,13 +202,14 @@ class Convert:
         if tensor.device.type not in ("cpu", "meta"):
             tensor = tensor.cpu()
         if is_value:
-            node.form = Dense(tensor) if tensor.device.type == "meta" or tensor.numel() > 1 << 20 \
-                else forms.compress(tensor)
+            node.form = dense(tensor, key)
+            if tensor.numel() <= 1 << 20:
+                node.form = forms.compress(node.form)
             read[key] = whole
         if tensor.device.type != "meta":
             def look():
                 read[key] = whole
-                return tensor
+                return to_array(tensor)
 
             node.thunk = look
 
@@ -214,7 +227,7 @@ class Convert:
         target = node.target
         if "constant" in node.meta:
             value = node.meta["constant"]
-            return self.build.static(forms.compress(value), value.shape, element_type(value.dtype))
+            return self.build.static(compress(value), value.shape, element_type(value.dtype))
         name = operation_name(target)
         if name in _IGNORED or _is_random(target) and not node.users:
             return None
@@ -276,11 +289,19 @@ class Convert:
         def value(n):
             if not isinstance(n, Node):
                 return n
-            return n.thunk() if n.thunk else n.form.tensor.expand(n.shape)
+            if not n.thunk:
+                return tensor_of(n.form).expand(n.shape)
+            values = n.thunk()
+            if values is None:
+                raise NotImplementedError
+            return to_tensor(values)
 
-        def run():
-            return target(*_map(args, value), **_map(kwargs, value))
-        return run
+        def compute():
+            try:
+                return to_array(target(*_map(args, value), **_map(kwargs, value)))
+            except (RuntimeError, NotImplementedError, TypeError):
+                return None
+        return compute
 
     # Folding.
 
@@ -308,7 +329,7 @@ class Convert:
                 fill = kwargs.get("fill_value", args[-1])
             if isinstance(fill, Node):
                 return None
-            form = Dense(torch.full((1,) * value.dim(), fill, dtype=value.dtype))
+            form = dense(torch.full((1,) * value.dim(), fill, dtype=value.dtype))
         elif not nodes or any(n.form is None for n in nodes):
             return self._fold_select(name, args)
         else:
@@ -327,12 +348,12 @@ class Convert:
     def _fold_several(self, values, target, args, kwargs):
         """The results of an operation on small values."""
         nodes = [a for a in _leaves(args, kwargs) if isinstance(a, Node)]
-        if not nodes or not all(isinstance(n.form, Dense) and n.form.tensor.device.type == "cpu" and
+        if not nodes or not all(isinstance(n.form, Dense) and n.form.known and
                                 numel(n.shape) <= forms.SMALL for n in nodes):
             return None
-        own = lambda a: a.form.tensor.expand(a.shape) if isinstance(a, Node) else a
+        own = lambda a: tensor_of(a.form).expand(a.shape) if isinstance(a, Node) else a
         results = target(*_map(args, own), **_map(kwargs, own))
-        return [self.build.static(forms.compress(r), v.shape, element_type(v.dtype))
+        return [self.build.static(compress(r), v.shape, element_type(v.dtype))
                 for r, v in zip(results, values)]
 
     def _unfolded(self, node, target, name, args, kwargs, loc, position) -> Node | None:
@@ -352,18 +373,18 @@ class Convert:
             shape = self.shape
             fill = {"zeros": 0, "ones": 1, "empty": 0}.get(base)
             fill = args[1] if fill is None else fill
-            return Dense(torch.full((1,) * len(shape), fill, dtype=self.fx.meta["val"].dtype))
+            return dense(torch.full((1,) * len(shape), fill, dtype=self.fx.meta["val"].dtype))
         if any(a.name == "device" for a in target._schema.arguments):
             kwargs["device"] = "cpu"
         value = target(*args, **kwargs)
-        return forms.compress(value) if value.numel() <= 1 << 22 else Dense(value)
+        return compress(value) if value.numel() <= 1 << 22 else dense(value)
 
     def _fold_select(self, name, args):
         """where() with a condition known to be the same everywhere."""
         if name.split(".")[0] != "where" or not isinstance(args[0].form, Dense) or \
                 not args[0].form.uniform or len(args) != 3:
             return None
-        chosen = args[1 if bool(args[0].form.tensor) else 2]
+        chosen = args[1 if args[0].form.values.item() else 2]
         if not isinstance(chosen, Node):
             return None
         return self.build.broadcast(self.build.cast(chosen, self.dtype), self.shape)
@@ -381,7 +402,9 @@ class Convert:
             if any(isinstance(v, Node) for v in kwargs.values()):
                 return None
             operands = {i: (a.form, a.shape) for i, a in enumerate(args) if isinstance(a, Node)}
-            return forms.fold_pointwise(target, base, args, kwargs, shape, operands)
+            compute = lambda tensors: target(*[tensors.get(i, a) for i, a in enumerate(args)], **kwargs)
+            return forms.fold_pointwise(lambda given: run(compute, given), None if kwargs else base,
+                                        shape, operands)
         if base in _IDENTITY:
             return first.form
         if base in ("triu", "tril"):
@@ -406,7 +429,7 @@ class Convert:
         # Anything else runs on the values themselves.
         tensors = {}
         for n in nodes:
-            tensors[id(n)] = forms.written_out(n.form, n.shape)
+            tensors[id(n)] = written_out(n.form, n.shape)
             if tensors[id(n)] is None:
                 return None
         if not forms.affordable(shape):
@@ -415,14 +438,15 @@ class Convert:
             tensors = {k: t.to("meta") for k, t in tensors.items()}
         pick = lambda a: tensors[id(a)] if isinstance(a, Node) else a
         kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
-        return forms.compress(target(*_map(args, pick), **_map(kwargs, pick)))
+        return compress(target(*_map(args, pick), **_map(kwargs, pick)))
 
     @staticmethod
     def _cast_form(node, dtype, shape):
-        cast = lambda t: t.to(TORCH_DTYPES[dtype])
+        cast = lambda form: dense(tensor_of(form).to(TORCH_DTYPES[dtype]))
         if isinstance(node.form, Diagonal):
-            return Diagonal(node.form.coefficients, node.form.low, cast(node.form.table))
-        return Dense(cast(node.form.tensor))
+            table = cast(Dense(node.form.table)).values
+            return Diagonal(node.form.coefficients, node.form.low, table)
+        return cast(node.form)
 
 
 _IGNORED = {"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default",
@@ -439,13 +463,6 @@ FACTORIES = {
     "eye.default", "eye.m", "tril_indices.default", "triu_indices.default"}
 _LIKE = {f"{n}.default" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
                                   "new_full", "empty_like", "new_empty")}
-
-
-def element_type(dtype: torch.dtype) -> str:
-    if dtype not in DTYPES:
-        raise Uncovered(f"element type {str(dtype).removeprefix('torch.')} is not covered; "
-                        "expected one of f32, bf16, f16, f64, i64, i32, bool")
-    return DTYPES[dtype]
 
 
 def _is_function(target) -> bool:

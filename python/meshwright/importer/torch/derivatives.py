@@ -20,7 +20,8 @@ where the condition fails: 0 times an infinite slope is NaN.
 from collections.abc import Callable
 from typing import Any
 
-from ..graph.nodes import FLOATS, Node
+from ..graph.dialect import FLOATS
+from ..graph.nodes import Node
 from .formulas import Formula
 
 DERIVATIVES: dict[str, Callable] = {}

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import Uncovered
-from ..graph.forms import Dense
-from ..graph.nodes import TORCH_DTYPES, Node
+from ..graph.nodes import Node
 from .convert import HANDLERS, Convert
 from .derivatives import with_derivative
 from .ops_layers import product
 from .ops_shape import select_index
 from .ops_trigonometric import atan2, hypot
+from .values import TORCH_DTYPES, dense
 
 
 @dataclass
@@ -23,10 +23,10 @@ class Complex:
 
 
 def constant(c: Convert, tensor: torch.Tensor) -> Complex:
-    parts = (tensor.real, tensor.imag) if tensor.device.type != "meta" else \
-        (torch.empty(tensor.shape, device="meta"),) * 2
+    parts = (dense(tensor.real), dense(tensor.imag)) if tensor.device.type != "meta" else \
+        (dense(torch.empty(tensor.shape, device="meta")),) * 2
     dtype = "f64" if tensor.dtype == torch.complex128 else "f32"
-    return Complex(*(c.build.static(Dense(p.contiguous()), tensor.shape, dtype) for p in parts))
+    return Complex(*(c.build.static(part, tensor.shape, dtype) for part in parts))
 
 
 #: Operations on each part alone, and which of their arguments are complex (or real) values.
@@ -267,7 +267,7 @@ def _transform(c: Convert, x: Complex, dim: int, size: int, forward: bool, half:
     weight = torch.ones(given, 1, dtype=torch.float64)
     if real:
         weight[1:(size + 1) // 2] = 2
-    matrix = lambda values: build.static(Dense((values * weight).to(TORCH_DTYPES[x.real.dtype])),
+    matrix = lambda values: build.static(dense((values * weight).to(TORCH_DTYPES[x.real.dtype])),
                                          angle.shape, x.real.dtype)
     cos, sin = matrix(angle.cos()), matrix(angle.sin() * (-1 if forward else 1))
     order = [d for d in range(x.real.rank) if d != dim] + [dim]

@@ -6,9 +6,11 @@ import math
 import torch
 
 from ..errors import Uncovered
-from ..graph.nodes import FLOATS, TORCH_DTYPES, Node
-from .convert import Convert, aten, element_type
+from ..graph.dialect import FLOATS
+from ..graph.nodes import Node
+from .convert import Convert, aten
 from .derivatives import with_derivative
+from .values import TORCH_DTYPES, element_type
 
 
 def _promoted(c: Convert, a, b) -> str:

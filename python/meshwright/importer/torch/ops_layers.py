@@ -7,8 +7,9 @@ import math
 import torch
 
 from ..errors import Uncovered
+from ..graph.dialect import FLOATS
 from ..graph.forms import written_out
-from ..graph.nodes import FLOATS, TORCH_DTYPES, Node, numel
+from ..graph.nodes import Node, numel
 from .convert import Convert, aten
 from .derivatives import derivative, with_derivative
 from .formulas import absolute, sign
@@ -16,6 +17,7 @@ from .ops_elementwise import binary, binary_scalar, wide
 from .ops_reduce import norm_of, variance
 from .ops_shape import diagonal_of
 from .random_numbers import next_stream
+from .values import TORCH_DTYPES
 
 _VIEWS = {"reshape", "transpose", "cast", "slice", "broadcast"}
 
@@ -229,9 +231,9 @@ def _flat(c, weight):
 
 
 def layer_norm_node(c, x, weight, bias, eps) -> Node:
-    operands = [x] + [o for o in (weight, bias) if o is not None]
-    return c.build.make("layer_norm", operands, x.shape, x.dtype, eps=float(eps),
-                        has_weight=weight is not None, has_bias=bias is not None)
+    optional = {name: o for name, o in (("weight", weight), ("bias", bias)) if o is not None}
+    return c.build.make("layer_norm", [x, *optional.values()], x.shape, x.dtype, eps=float(eps),
+                        given=tuple(optional))
 
 
 def rms_norm_node(c, x, weight, eps, unit_offset=False) -> Node:
@@ -426,7 +428,7 @@ def _largest(c, rows: Node) -> Node:
 def _bags(ids: Node, offsets: Node, include_last: bool) -> tuple[int, int]:
     """The number of bags, and their length."""
     starts = written_out(offsets.form, offsets.shape) if offsets.form is not None else None
-    if starts is None or starts.device.type == "meta":
+    if starts is None:
         raise Uncovered("embedding bags with offsets that are known at run time only are not "
                         "covered; expected indices of shape [bags, length]")
     ends = starts.tolist() if include_last else [*starts.tolist(), ids.shape[0]]

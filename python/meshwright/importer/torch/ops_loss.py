@@ -3,7 +3,8 @@
 """ATen operations that compare scores of classes with labels."""
 import math
 
-from ..graph.nodes import FLOATS, Node, numel
+from ..graph.dialect import FLOATS
+from ..graph.nodes import Node, numel
 from .convert import aten
 from .ops_elementwise import wide
 from .ops_reduce import log_softmax

@@ -3,7 +3,8 @@
 """ATen operations on the signs, digits and bits of numbers."""
 import math
 
-from ..graph.nodes import FLOATS, Node
+from ..graph.dialect import FLOATS
+from ..graph.nodes import Node
 from .convert import aten
 from .ops_elementwise import binary, binary_scalar, isnan, wide
 from .ops_shape import known_values

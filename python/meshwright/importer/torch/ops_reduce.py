@@ -6,11 +6,13 @@ import math
 import torch
 
 from ..errors import Uncovered
-from ..graph.nodes import FLOATS, TORCH_DTYPES, Node, numel
+from ..graph.dialect import FLOATS
+from ..graph.nodes import Node, numel
 from .convert import aten
 from .derivatives import Differential, derivative, with_derivative
 from .formulas import Formula, absolute, sign, where
 from .ops_elementwise import isinf, isnan, wide
+from .values import TORCH_DTYPES
 
 
 def _dims(c, x, dims):

@@ -9,25 +9,25 @@ import torch
 import torch.nn.functional as F
 
 from ..errors import Uncovered
-from ..graph.forms import Dense
-from ..graph.nodes import TORCH_DTYPES, Node
+from ..graph.nodes import Node
 from .convert import aten
 from .ops_elementwise import wide
 from .ops_shape import take
 from .ops_windows import padded
+from .values import TORCH_DTYPES, dense
 
 
 def _by_matrix(c, x: Node, dim: int, matrix: torch.Tensor) -> Node:
     """Replaces a dimension by linear combinations of its elements; `matrix` is [old, new]."""
     order = [d for d in range(x.rank) if d != dim] + [dim]
-    table = c.build.static(Dense(matrix.to(TORCH_DTYPES[x.dtype])), matrix.shape, x.dtype)
+    table = c.build.static(dense(matrix.to(TORCH_DTYPES[x.dtype])), matrix.shape, x.dtype)
     result = c.build.matmul(c.build.transpose(x, order), table)
     return c.build.transpose(result, [order.index(d) for d in range(x.rank)])
 
 
 def _by_index(c, x: Node, dim: int, index: torch.Tensor) -> Node:
     index = index.round().to(torch.int64)
-    return take(c, x, dim, c.build.static(Dense(index), index.shape, "i64"))
+    return take(c, x, dim, c.build.static(dense(index), index.shape, "i64"))
 
 
 @aten("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d",
@@ -133,7 +133,7 @@ def unfold(c, x, dim, size, step):
         return c.build.reshape(x, c.shape)
     dim = dim % x.rank
     index = torch.arange(c.shape[dim])[:, None] * step + torch.arange(size)
-    windows = take(c, x, dim, c.build.static(Dense(index), index.shape, "i64"))
+    windows = take(c, x, dim, c.build.static(dense(index), index.shape, "i64"))
     order = [d for d in range(windows.rank) if d != dim + 1] + [dim + 1]
     return c.build.transpose(windows, order)
 
@@ -156,5 +156,5 @@ def as_strided(c, x, size, stride, offset=None):
     if bool((index < 0).any()):
         raise Uncovered("a view by strides of elements that its operand has not is not covered")
     flat = c.build.reshape(x, (own.numel(),))
-    return take(c, flat, 0, c.build.static(Dense(index.contiguous()), wanted.shape, "i64"))
+    return take(c, flat, 0, c.build.static(dense(index), wanted.shape, "i64"))
 

@@ -1,7 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations that replace elements by index: writes to caches, and functions like them."""
-import torch
+import numpy as np
 
 from ..errors import Uncovered
 from ..graph.forms import Dense, written_out
@@ -17,8 +17,7 @@ def place(c: Convert, x: Node, dim: int, index: Node, source: Node) -> Node:
     if not numel(index.shape):
         return x
     values = written_out(index.form, index.shape) if isinstance(index.form, Dense) else None
-    if values is not None and values.device.type != "meta" and \
-            bool((values[1:] - values[:-1] == 1).all()):
+    if values is not None and (values[1:] - values[:-1] == 1).all():
         first = int(values[0])
         parts = [c.build.slice_dim(x, dim, 0, first), source,
                  c.build.slice_dim(x, dim, first + len(values), x.shape[dim])]
@@ -81,11 +80,10 @@ def _without_known_masks(c, indices) -> list[Node | None]:
     for index in indices:
         mask = written_out(index.form, index.shape) if index is not None and \
             index.dtype == "i1" and index.form is not None else None
-        if mask is None or mask.device.type == "meta":
+        if mask is None:
             result.append(index)
         else:
-            result += [c.build.static(Dense(at), at.shape, "i64")
-                       for at in torch.nonzero(mask, as_tuple=True)]
+            result += [c.build.static(Dense(at), at.shape, "i64") for at in np.nonzero(mask)]
     return result
 
 
@@ -173,7 +171,7 @@ def diagonal_scatter(c, x, source, offset=0, dim1=0, dim2=1):
     rows, columns = moved.shape[-2:]
     flat = c.build.reshape(moved, (*moved.shape[:-2], rows * columns))
     at = max(offset, 0) + max(-offset, 0) * columns + \
-        torch.arange(source.shape[-1]) * (columns + 1)
+        np.arange(source.shape[-1]) * (columns + 1)
     result = place(c, flat, flat.rank - 1, c.build.static(Dense(at), at.shape, "i64"),
                    c.build.cast(source, x.dtype))
     return c.build.transpose(c.build.reshape(result, moved.shape),

@@ -3,11 +3,12 @@
 """ATen operations that move, take and join elements."""
 import functools
 
-import torch
+import numpy as np
 
 from ..errors import Uncovered
-from ..graph.forms import Dense, Diagonal, as_affine, written_out
-from ..graph.nodes import FLOATS, Node, numel
+from ..graph.dialect import FLOATS
+from ..graph.forms import Dense, Diagonal, as_affine, diagonal, written_out
+from ..graph.nodes import Node, numel
 from .convert import Convert, aten, permutation_of, slice_of
 
 
@@ -145,7 +146,7 @@ def repeat_interleave(c, x, repeats, dim=None, *, output_size=None):
 @aten("flip")
 def flip(c, x, dims):
     for dim in [d % x.rank for d in dims]:
-        order = torch.arange(x.shape[dim] - 1, -1, -1)
+        order = np.arange(x.shape[dim] - 1, -1, -1)
         x = c.build.gather(x, c.build.static(Dense(order), order.shape, "i64"), dim)
     return x
 
@@ -185,7 +186,7 @@ def slice_scatter(c, x, source, dim=0, start=None, end=None, step=1):
         parts = [c.build.slice_dim(x, dim, 0, start), source,
                  c.build.slice_dim(x, dim, end, x.shape[dim])]
         return c.build.concat([p for p in parts if p.shape[dim]], dim)
-    rows = torch.arange(start, max(start, end), step)
+    rows = np.arange(start, max(start, end), step)
     return c.build.make("index_copy", [x, c.build.static(Dense(rows), rows.shape, "i64"), source],
                         x.shape, x.dtype, dim=dim)
 
@@ -237,7 +238,6 @@ def arange(c, *args, **kwargs):
 
 @aten("triu", "tril")
 def triangle(c, x, offset=0):
-    from ..graph.forms import diagonal
     upper = c.fx.target.__name__.startswith("triu")
     plane = diagonal(x.shape, (0,) * (x.rank - 2) + (-1, 1), 0)
     plane.table = plane.table >= offset if upper else plane.table <= offset
@@ -269,10 +269,9 @@ def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
     """A sparse gradient has the values of a dense one."""
     trains_all = not c.exported.training or padding_idx < 0
     if isinstance(ids.form, Dense):  # positions: rows of the table, often consecutive ones
-        small = c.build.static(ids.form, ids.form.tensor.shape, ids.dtype)
+        small = c.build.static(ids.form, ids.form.values.shape, ids.dtype)
         rows = c.build.broadcast(take(c, table, 0, small), ids.shape + table.shape[1:])
-        known = ids.form.tensor
-        trains_all = trains_all or known.device.type != "meta" and padding_idx not in known
+        trains_all = trains_all or ids.form.known and padding_idx not in ids.form.values
     else:
         rows = c.build.embedding(ids, table)
     if scale:
@@ -313,12 +312,12 @@ def take(c: Convert, x: Node, dim: int, index: Node) -> Node:
     if index.form is not None:
         check_range(index, x.shape[dim])
         values = written_out(index.form, index.shape) if isinstance(index.form, Dense) else None
-        if values is not None and values.device.type != "meta" and values.numel():
+        if values is not None and values.size:
             flat = values.reshape(-1)
             shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
             steps = flat[1:] - flat[:-1]
-            step = int(steps[0]) if flat.numel() > 1 else 1
-            if step > 0 and bool((steps == step).all()):
+            step = int(steps[0]) if flat.size > 1 else 1
+            if step > 0 and (steps == step).all():
                 piece = c.build.slice_dim(x, dim, int(flat[0]), int(flat[-1]) + 1, step)
                 return c.build.reshape(piece, shape)
     if x.dtype in ("f32", "bf16", "f16", "f64") and dim == 0 and x.rank == 2 and \
@@ -333,12 +332,12 @@ def gather(c, x, dim, index, *, sparse_grad=False):
     if x.rank:
         check_range(index, x.shape[dim])
     if index.form is not None and isinstance(index.form, Dense):
-        varying = [d for d, n in enumerate(index.form.tensor.shape) if n > 1]
+        varying = [d for d, n in enumerate(index.form.values.shape) if n > 1]
         if varying in ([], [dim]) and all(
                 d == dim or index.shape[d] == x.shape[d] for d in range(x.rank)):
-            values = index.form.tensor.expand(
-                [index.shape[d] if d == dim else 1 for d in range(x.rank)]).reshape(-1)
-            return take(c, x, dim, c.build.static(Dense(values), values.shape, index.dtype))
+            own = [index.shape[d] if d == dim else 1 for d in range(x.rank)]
+            row = index.form.moved(np.broadcast_to(index.form.values, own).reshape(-1), "row", dim)
+            return take(c, x, dim, c.build.static(row, row.values.shape, index.dtype))
     # take_along wants equal sizes in the other dimensions: torch reads the leading part.
     limits = [n if d == dim else min(n, index.shape[d]) for d, n in enumerate(x.shape)]
     x = c.build.slice(x, [0] * x.rank, limits)
@@ -350,7 +349,7 @@ def _own_dimension(index: Node, rank: int):
     if index.form is None or not isinstance(index.form, Dense):
         return None
     missing = rank - index.rank
-    if index.form.uniform and int(index.form.tensor.reshape(())) == 0:
+    if index.form.uniform and int(index.form.values.item()) == 0:
         return -1
     affine = as_affine(index.form)
     if affine and affine[1:] == (1, 0):
@@ -420,8 +419,10 @@ def known_values(index: Node):
     """The values among which those of an index are, where they are known at import time."""
     if index.form is None:
         return None
-    values = index.form.table if isinstance(index.form, Diagonal) else index.form.tensor
-    return values if values.device.type != "meta" and values.numel() else None
+    if isinstance(index.form, Dense) and not index.form.known:
+        return None
+    values = index.form.table if isinstance(index.form, Diagonal) else index.form.values
+    return values if values.size else None
 
 
 def check_range(index: Node, size: int, lowest: int = 0):

@@ -6,7 +6,8 @@ The inverses and the gamma function are computed in f64: they take steps that lo
 """
 import math
 
-from ..graph.nodes import FLOATS, Node
+from ..graph.dialect import FLOATS
+from ..graph.nodes import Node
 from .convert import aten
 from .ops_elementwise import binary_scalar, expm1, log1p, wide
 from .ops_numbers import signbit

@@ -8,13 +8,14 @@ import math
 import torch
 
 from ..errors import Uncovered
-from ..graph.forms import compress
-from ..graph.nodes import FLOATS, TORCH_DTYPES, Node, numel
+from ..graph.dialect import FLOATS
+from ..graph.nodes import Node, numel
 from .convert import aten
 from .derivatives import derivative, with_derivative
 from .formulas import where
 from .ops_elementwise import wide
 from .ops_layers import per_channel
+from .values import TORCH_DTYPES, compress
 
 
 def _every(value, spatial: int) -> list[int]:

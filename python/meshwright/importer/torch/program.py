@@ -16,9 +16,10 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Diagnostic, ImportFailed
 from ..graph.emit import emit
+from ..graph.forms import Dense
 from ..graph.lift import lift
 from ..graph.materialise import Materialise, inline_splats, unfold, widen_scalars
-from ..graph.nodes import TORCH_DTYPES, Graph
+from ..graph.nodes import Graph
 from ..graph.share import separate_chunks, share
 from ..graph.simplify import simplify
 from . import (  # noqa: F401 (they register handlers and derivatives)
@@ -40,6 +41,7 @@ from . import (  # noqa: F401 (they register handlers and derivatives)
 from .buffers import ReadBuffers
 from .convert import Convert, covers, has_handler
 from .export import differs_in_evaluation, export, shared_names
+from .values import TORCH_DTYPES, largest, tensor_of
 
 __all__ = ["import_module", "ImportedProgram", "ImportFailed", "Diagnostic"]
 
@@ -176,10 +178,13 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
     graph.parameters = [p for p in graph.parameters if id(p) in live]
     written = {write.state for write in graph.writes}
     graph.states = [s for s in graph.states if s in written or id(s) in live]
+    for parameter in graph.parameters:
+        if "largest" not in parameter.attrs:
+            parameter.attrs["largest"] = largest(parameter.attrs["tensor"])
     mlir = emit(graph)
     return ImportedProgram(
         mlir=mlir,
-        parameters={p.attrs["key"]: p.attrs["tensor"]
+        parameters={p.attrs["key"]: _tensor(p.attrs["tensor"])
                     for p in graph.parameters + graph.states if "tensor" in p.attrs},
         inputs=[i.attrs["name"] for i in graph.inputs],
         input_shapes={i.attrs["name"]: i.shape for i in graph.inputs},
@@ -205,6 +210,11 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         graph=graph, module=module, training=training, in_evaluation=evaluation, around=around,
         _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
+
+
+def _tensor(value) -> torch.Tensor:
+    """A parameter of the module, or a constant that the import computed."""
+    return tensor_of(value) if isinstance(value, Dense) else value
 
 
 def _state_batch(inputs, names):

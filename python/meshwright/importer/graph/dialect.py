@@ -1,0 +1,157 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The `nn` dialect, as its TableGen files state it: element types, kinds of ops, and their syntax."""
+import math
+from collections.abc import Iterable
+
+from ..._nn import ELEMENTS, FLOATS, OPS
+from .forms import NUMPY_TYPES, cast
+
+__all__ = ["BINARY", "ELEMENTS", "FLOATS", "OPS", "POINTWISE", "UNARY"]
+
+UNARY = frozenset(name for name, op in OPS.items() if "Nn_Unary" in op["classes"])
+BINARY = frozenset(name for name, op in OPS.items() if "Nn_Binary" in op["classes"])
+#: Functions of the elements of their operands alone. Random numbers depend on a seed, too.
+POINTWISE = frozenset(name for name, op in OPS.items()
+                      if "Dist_Elementwise" in op["traits"] and "seed" not in op["operands"])
+
+
+def operand_names(op: str, count: int, given: Iterable[str] | None = None) -> list[str]:
+    """The names of `count` operands of an op. `given` are those of the optional operands that are
+    there; without it, they are the first ones."""
+    counts = OPS[op]["operands"]
+    spare = count - list(counts.values()).count("1")
+    names = []
+    for name, how in counts.items():
+        if how == "*":
+            names += [name] * spare
+        elif how == "1" or (name in given if given is not None else spare > 0):
+            names.append(name)
+            spare -= how == "?"
+    if len(names) != count:
+        raise ValueError(f"nn.{op} has {count} operands: expected {', '.join(names)}")
+    return names
+
+
+# Literals.
+
+def tensor_type(shape, dtype: str) -> str:
+    return f"tensor<{''.join(f'{d}x' for d in shape)}{dtype}>"
+
+
+def quoted(text: str) -> str:
+    escaped = "".join(ch if 32 <= ord(ch) < 127 and ch not in '"\\' else
+                      "".join(f"\\{b:02X}" for b in ch.encode()) for ch in text)
+    return f'"{escaped}"'
+
+
+def float_text(value: float) -> str:
+    """A literal that reads back as the same f64."""
+    text = repr(float(value))
+    mantissa, e, exponent = text.partition("e")
+    return (mantissa if "." in mantissa else mantissa + ".0") + e + exponent
+
+
+def element(value, dtype: str) -> str:
+    if dtype == "i1":
+        return "true" if value else "false"
+    if dtype not in FLOATS:
+        return str(int(value))
+    number = cast(float(value), dtype)
+    if math.isfinite(number):
+        return float_text(number.item())
+    size = NUMPY_TYPES[dtype].itemsize
+    return f"0x{int(number.view(f'u{size}')):0{2 * size}X}"
+
+
+def elements(value, dtype: str) -> str:
+    """A number, or an array of them."""
+    def nested(v):
+        return "[" + ", ".join(map(nested, v)) + "]" if isinstance(v, list) else element(v, dtype)
+    return nested(value.tolist() if hasattr(value, "tolist") else value)
+
+
+def _in_form(kind, value, dtype: str, shape) -> str:
+    """An attribute where the syntax of an op names it."""
+    if isinstance(kind, tuple):
+        if value not in kind:
+            raise ValueError(f"the attribute is '{value}': expected one of {', '.join(kind)}")
+        return value
+    if kind == "ints":
+        return f"[{', '.join(map(str, value))}]"
+    if kind == "elements":
+        return f"dense<{elements(value, dtype)}> : {tensor_type(shape, dtype)}"
+    return {"i64": str, "f64": float_text, "string": quoted, "symbol": lambda v: f"@{quoted(v)}",
+            "type": lambda v: tensor_type(*v)}[kind](value)
+
+
+def _in_dictionary(kind, name: str, value, dtype: str) -> str:
+    """An attribute of an op's dictionary."""
+    if kind == "unit":
+        return name
+    if kind == "number":
+        return f"{name} = {element(value, dtype)} : {dtype}"
+    text = {"i64": str, "f64": float_text}.get(kind, quoted)(value)
+    return f"{name} = {text} : {kind}" if kind in ("i64", "f64") else f"{name} = {text}"
+
+
+def operation(op: str, operands: list[tuple], results: list[tuple], attributes: dict, given=None,
+              extra: str = "") -> str:
+    """The text of an operation, behind the names of its results.
+
+    Operands are (name, shape, element type), results (shape, element type). `extra` stands at the end
+    of the dictionary.
+    """
+    table = OPS[op]
+    kinds, named, text = table["attributes"], _named(table["form"]), f"nn.{op}"
+    values: dict[str, list[tuple]] = {}
+    for name, operand in zip(operand_names(op, len(operands), given), operands):
+        values.setdefault(name, []).append(operand)
+    for name in attributes:
+        if name not in kinds:
+            raise ValueError(f"nn.{op} has no attribute '{name}'")
+    shape, dtype = results[0] if results else (None, None)
+
+    def types_of(name: str | None, all_of: list[tuple]) -> list[str]:
+        chosen = all_of if name is None else values[name] if name in values else results
+        return [tensor_type(*value[-2:]) for value in chosen]
+
+    def add(part: str):
+        nonlocal text
+        text += part if part == "," else f" {part}"
+
+    def write(parts):
+        for what, *of in parts:
+            if what == "word":
+                add(of[0])
+            elif what == "value":
+                name = of[0]
+                if name in kinds:
+                    add(_in_form(kinds[name], attributes[name], dtype, shape))
+                else:
+                    add(", ".join(value[0] for value in values.get(name, ())))
+            elif what == "group":
+                if of[0] in values or attributes.get(of[0]) is not None:
+                    write(of[1])
+            elif what == "attributes":
+                entries = [_in_dictionary(kinds[name], name, value, dtype)
+                           for name, value in attributes.items()
+                           if name not in named and value is not None and value is not False]
+                if entries or extra:
+                    add("{" + ", ".join([*entries, extra] if extra else entries) + "}")
+            elif what == "type":
+                add(types_of(of[0], results)[0])
+            else:
+                given_types, result_types = types_of(of[0], operands), types_of(of[1], results)
+                returned = ", ".join(result_types)
+                add(f"({', '.join(given_types)}) -> " +
+                    (returned if len(result_types) == 1 else f"({returned})"))
+
+    write(table["form"])
+    return text
+
+
+def _named(parts) -> set[str]:
+    """The operands and attributes that a form names."""
+    return {name for what, *of in parts
+            for name in ([of[0]] if what == "value" else _named(of[1]) if what == "group" else [])}

@@ -1,0 +1,88 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""PyTorch's tensors and types beside those of the graph: element types, NumPy's arrays, forms.
+
+Arrays and tensors share their memory.
+"""
+import ml_dtypes
+import numpy as np
+import torch
+
+from ...tensors import NUMPY_TYPES, torch_types
+from ..errors import Uncovered
+from ..graph import forms
+from ..graph.dialect import ELEMENTS
+from ..graph.forms import Dense, Form
+
+TORCH_DTYPES = {name: torch_types()[name] for name in ELEMENTS}
+DTYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+
+
+def element_type(dtype: torch.dtype) -> str:
+    if dtype not in DTYPES:
+        raise Uncovered(f"element type {str(dtype).removeprefix('torch.')} is not covered; "
+                        "expected one of f32, bf16, f16, f64, i64, i32, bool")
+    return DTYPES[dtype]
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype == torch.bfloat16:
+        return tensor.detach().cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    try:
+        return tensor.numpy(force=True)
+    except TypeError:
+        raise Uncovered(f"element type {str(tensor.dtype).removeprefix('torch.')} is not covered") from None
+
+
+def dense(tensor: torch.Tensor, name: str | None = None) -> Dense:
+    """The form of a tensor. Of one on the meta device only shape and type are known, and the name."""
+    if tensor.device.type != "meta":
+        return Dense(to_array(tensor))
+    return forms.unknown(tensor.shape, element_type(tensor.dtype), name)
+
+
+def compress(tensor: torch.Tensor) -> Dense:
+    """The form of a tensor, without the dimensions along which it does not vary."""
+    return forms.compress(dense(tensor))
+
+
+def to_tensor(values: np.ndarray) -> torch.Tensor:
+    if not values.flags.writeable:  # a broadcast one, say
+        values = values.copy()
+    if values.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(values)
+
+
+def tensor_of(form: Dense) -> torch.Tensor:
+    if form.known:
+        return to_tensor(form.values)
+    return torch.empty(form.values.shape, dtype=_of_numpy(form.values.dtype), device="meta")
+
+
+def written_out(form: Form, shape) -> torch.Tensor | None:
+    """The value itself, if it is small enough to write out."""
+    if isinstance(form, Dense):
+        return tensor_of(form).expand(shape) if forms.affordable(shape) else None
+    values = forms.written_out(form, shape)
+    return None if values is None else to_tensor(values)
+
+
+def _of_numpy(dtype: np.dtype) -> torch.dtype:
+    return next(TORCH_DTYPES[name] for name, own in NUMPY_TYPES.items() if own == dtype)
+
+
+def run(function, operands: dict) -> Dense:
+    """A function of tensors by position, on forms. It runs on the meta device where one of them is
+    not known."""
+    tensors = {i: tensor_of(form) for i, form in operands.items()}
+    if not all(form.known for form in operands.values()):
+        tensors = {i: t.to("meta") for i, t in tensors.items()}
+    return dense(function(tensors))
+
+
+def largest(tensor: torch.Tensor) -> float:
+    """The largest absolute value of floats; not finite where one of them is not. 0 if none is known."""
+    if tensor.device.type == "meta" or not tensor.is_floating_point() or not tensor.numel():
+        return 0.0
+    return max(abs(float(bound)) for bound in torch.aminmax(tensor.detach()))
