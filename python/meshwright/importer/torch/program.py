@@ -17,11 +17,8 @@ from torch.utils import _pytree as pytree
 from ..errors import Diagnostic, ImportFailed
 from ..graph.emit import emit
 from ..graph.forms import Dense
-from ..graph.lift import lift
-from ..graph.materialise import Materialise, inline_splats, unfold, widen_scalars
 from ..graph.nodes import Graph
-from ..graph.share import separate_chunks, share
-from ..graph.simplify import simplify
+from ..graph.rewrites import rewrite
 from . import (  # noqa: F401 (they register handlers and derivatives)
     derivatives_elementwise,
     derivatives_losses,
@@ -171,7 +168,7 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
     graph = Convert(exported).run()
     _state_batch(graph.inputs, batch_inputs)
     graph.constants = dict(constants or {})
-    optimise(graph)
+    rewrite(graph)
     live = {id(n) for n in graph.nodes()}
     first = {key: names[0] for key, names in shared_names(module).items()}
     kept = module.state_dict(keep_vars=True)
@@ -250,17 +247,3 @@ def _chunk(args, kwargs, leaves, count, names):
     if problems:
         raise ImportFailed(problems[:1])
     return pytree.tree_unflatten(values, spec)
-
-
-def optimise(graph: Graph):
-    """Cleans the graph up and lifts what exporters take apart."""
-    lift(graph)
-    simplify(graph)
-    separate_chunks(graph)
-    unfold(graph)
-    simplify(graph)
-    share(graph)
-    widen_scalars(graph)
-    Materialise(graph).run()
-    simplify(graph)
-    inline_splats(graph)
