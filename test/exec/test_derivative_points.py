@@ -19,7 +19,7 @@ import pytest
 import torch
 from derivative_points import TYPES, Case, check, operations
 from meshwright.importer.torch import ops_complex
-from meshwright.importer.torch.convert import HANDLERS
+from meshwright.importer.torch.handlers import HANDLERS
 from meshwright.importer.torch.derivatives import DERIVATIVES
 
 TABLES: dict[str, list[Case]] = {

@@ -2,23 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Walks an exported ATen graph and makes the importer's graph of it.
 
-Each ATen operation has a handler (registered by `aten` under its name, with or without overload).
+Each ATen operation has a handler (handlers.py).
 Before a handler is asked, an operation on values known at import time is folded (forms.py).
 """
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph import forms
-from ..graph.dialect import FLOATS
 from ..graph.forms import Dense, Diagonal
-from ..graph.nodes import Builder, Graph, Node, Write, numel
+from ..graph.nodes import Graph, Node, Write, numel
+from . import ops_complex
 from .derivatives import stated, with_derivative
 from .export import Exported
 from .functionalize import written_arguments
+from .handlers import HANDLERS, Context, permutation_of, slice_of
 from .locations import Locations
 from .names import operation_name
 from .specialise import is_symbolic
@@ -33,17 +33,6 @@ from .values import (
     to_tensor,
     written_out,
 )
-
-HANDLERS: dict[str, Callable] = {}
-
-
-def aten(*names):
-    """Registers a handler `f(convert, *args, **kwargs)` for ATen operations."""
-    def register(function):
-        for name in names:
-            HANDLERS[name] = function
-        return function
-    return register
 
 
 def covers(node: torch.fx.Node) -> bool:
@@ -67,50 +56,21 @@ def has_handler(target, is_complex: bool = False) -> bool:
     name = operation_name(target)
     base = name.split(".")[0]
     if is_complex:
-        from . import ops_complex
         return ops_complex.covers(base)
     return target is operator.getitem or name in HANDLERS or base in HANDLERS or \
         name in _IGNORED | FACTORIES | _LIKE
 
 
-class Convert:
+class Convert(Context):
     """The state of one conversion."""
 
     def __init__(self, exported: Exported):
-        self.exported = exported
-        self.graph = Graph()
-        self.build = Builder()
+        super().__init__(exported)
         self.errors: dict[tuple, Diagnostic] = {}
         self.values: dict[Any, Any] = {}
-        self.fx = None
         self.locations = Locations()
         #: Of numbers and shapes that depend on the inputs' values: the first such value.
         self.undetermined: dict[Any, Any] = {}
-
-    # The interface that handlers use.
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the result."""
-        return tuple(self.fx.meta["val"].shape)
-
-    @property
-    def dtype(self) -> str:
-        """The element type of the result (of its parts, if that is complex)."""
-        dtype = self.fx.meta["val"].dtype
-        return element_type(dtype.to_real() if dtype.is_complex else dtype)
-
-    def operand(self, x, dtype: str | None = None) -> Node:
-        """A node for a tensor or a Python number, of the given element type."""
-        if isinstance(x, Node):
-            return self.build.cast(x, dtype or x.dtype)
-        return self.build.scalar(x, dtype or ("f32" if isinstance(x, float) else "i64"))
-
-    def stopped(self, x):
-        """`x`, of which a loss does not depend on what `x` depends on, if gradients are wanted."""
-        if self.exported.training and isinstance(x, Node) and x.dtype in FLOATS:
-            return self.build.unary("stop_gradient", x)
-        return x
 
     def run(self) -> Graph:
         self._arguments()
@@ -164,7 +124,6 @@ class Convert:
                 self.values[fx] = value if fx.name not in exported.inputs else None
                 continue
             if value.dtype.is_complex and fx.name in exported.values:
-                from . import ops_complex
                 self.values[fx] = ops_complex.constant(self, exported.parameters[fx.name][1])
                 continue
             try:
@@ -242,7 +201,6 @@ class Convert:
         if target is operator.getitem:
             source = self.values[node.args[0]]
             return None if source is None else source[node.args[1]]
-        from . import ops_complex
         args = torch.fx.node.map_arg(node.args, lambda n: self.values[n])
         kwargs = torch.fx.node.map_arg(node.kwargs, lambda n: self.values[n])
         if any(a is None for a, raw in zip(_leaves(args, kwargs), _leaves(node.args, node.kwargs))
@@ -496,25 +454,3 @@ def _map(tree, function):
     if isinstance(tree, (list, tuple)):
         return type(tree)(_map(v, function) for v in tree)
     return function(tree)
-
-
-def permutation_of(base: str, args, rank: int) -> list[int]:
-    if base == "permute":
-        return [d % rank for d in args[1]]
-    order = list(range(rank))
-    if base == "numpy_T" or base == "t" and rank == 2:
-        return order[::-1]
-    if base == "t":
-        return order
-    a, b = (-2, -1) if base == "mT" else args[1:3]
-    order[a % rank], order[b % rank] = order[b % rank], order[a % rank]
-    return order
-
-
-def slice_of(args, x: Node) -> tuple[int, int, int, int]:
-    """(dimension, start, limit, step) of aten.slice, within bounds."""
-    dim, start, end, step = (list(args[1:]) + [0, None, None, 1][len(args) - 1:])
-    dim = dim % x.rank
-    size = x.shape[dim]
-    start, end, step = slice(start, end, step).indices(size)
-    return dim, start, max(start, end), step

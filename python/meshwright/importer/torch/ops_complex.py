@@ -8,8 +8,8 @@ import torch
 
 from ..errors import Uncovered
 from ..graph.nodes import Node
-from .convert import HANDLERS, Convert
 from .derivatives import with_derivative
+from .handlers import HANDLERS, Context
 from .ops_layers import product
 from .ops_shape import select_index
 from .ops_trigonometric import atan2, hypot
@@ -22,7 +22,7 @@ class Complex:
     imag: Node
 
 
-def constant(c: Convert, tensor: torch.Tensor) -> Complex:
+def constant(c: Context, tensor: torch.Tensor) -> Complex:
     parts = (dense(tensor.real), dense(tensor.imag)) if tensor.device.type != "meta" else \
         (dense(torch.empty(tensor.shape, device="meta")),) * 2
     dtype = "f64" if tensor.dtype == torch.complex128 else "f32"
@@ -43,7 +43,7 @@ _PARTWISE |= {"where": (1, 2), "slice_scatter": (0, 1), "select_scatter": (0, 1)
               "index_copy": (0, 3), "index_add": (0, 3)}
 
 
-def convert(c: Convert, name: str, args, kwargs):
+def convert(c: Context, name: str, args, kwargs):
     base = name.split(".")[0]
     if base in _PARTWISE:
         return _by_parts(c, name, args, kwargs)
@@ -58,7 +58,7 @@ def covers(base: str) -> bool:
     return base in _PARTWISE or base in _OPERATIONS
 
 
-def _by_parts(c: Convert, name: str, args, kwargs):
+def _by_parts(c: Context, name: str, args, kwargs):
     handler = HANDLERS.get(name) or HANDLERS[name.split(".")[0]]
     values = _PARTWISE[name.split(".")[0]]
 
@@ -81,11 +81,11 @@ def _by_parts(c: Convert, name: str, args, kwargs):
         [Complex(*parts) for parts in zip(real, imag)]
 
 
-def _shaped(c: Convert, x: Node) -> Node:
+def _shaped(c: Context, x: Node) -> Node:
     return c.build.broadcast(c.build.cast(x, c.dtype), c.shape)
 
 
-def _operand(c: Convert, x) -> Complex:
+def _operand(c: Context, x) -> Complex:
     """A tensor or a number as a complex one, in the result's type."""
     if not isinstance(x, (Complex, complex)):
         x = Complex(x, 0.0)
@@ -96,7 +96,7 @@ def _is_real(x) -> bool:
     return not isinstance(x, (Complex, complex))
 
 
-def _sum(c: Convert, a, b, *, alpha=1, op="add"):
+def _sum(c: Context, a, b, *, alpha=1, op="add"):
     if alpha != 1:
         b = _product(c, b, alpha)
     a, b = _operand(c, a), _operand(c, b)
@@ -104,7 +104,7 @@ def _sum(c: Convert, a, b, *, alpha=1, op="add"):
                      for parts in ((a.real, b.real), (a.imag, b.imag))))
 
 
-def _multiply(c: Convert, combine, a, b):
+def _multiply(c: Context, combine, a, b):
     """By four real products; by two, where one factor is real."""
     if _is_real(a) or _is_real(b):
         real, z = (a, b) if _is_real(a) else (b, a)
@@ -117,18 +117,18 @@ def _multiply(c: Convert, combine, a, b):
         c.build.binary("add", combine(a.real, b.imag), combine(a.imag, b.real)))
 
 
-def _product(c: Convert, a, b):
+def _product(c: Context, a, b):
     z = _multiply(c, lambda x, y: c.build.binary("mul", x, y), a, b)
     shape = c.shape
     return Complex(*(c.build.broadcast(p, shape) for p in (z.real, z.imag)))
 
 
-def _matmul(c: Convert, a, b):
+def _matmul(c: Context, a, b):
     z = _multiply(c, lambda x, y: product(c, x, y), a, b)
     return Complex(_shaped(c, z.real), _shaped(c, z.imag))
 
 
-def _quotient(c: Convert, a, b, **options):
+def _quotient(c: Context, a, b, **options):
     if options.get("rounding_mode") is not None:
         raise Uncovered("a rounded division of complex numbers is not covered")
     if _is_real(b):
@@ -145,7 +145,7 @@ def _quotient(c: Convert, a, b, **options):
     return _product(c, a, inverse)
 
 
-def _power(c: Convert, z, exponent):
+def _power(c: Context, z, exponent):
     if not isinstance(exponent, (int, float)) or exponent != int(exponent) or \
             not 1 <= abs(exponent) <= 8:
         raise Uncovered(f"a power {exponent} of complex numbers is not covered; expected an "
@@ -156,23 +156,23 @@ def _power(c: Convert, z, exponent):
     return result if exponent > 0 else _reciprocal(c, result)
 
 
-def _polar(c: Convert, size, angle):
+def _polar(c: Context, size, angle):
     return Complex(c.build.binary("mul", size, c.build.unary("cos", angle)),
                    c.build.binary("mul", size, c.build.unary("sin", angle)))
 
 
-def _of_polar(c: Convert, size, angle):
+def _of_polar(c: Context, size, angle):
     z = _polar(c, size, angle)
     return Complex(with_derivative(c, z.real, "complex.polar", (size, angle, z.imag, False), {}),
                    with_derivative(c, z.imag, "complex.polar", (size, angle, z.real, True), {}))
 
 
-def _view_as_real(c: Convert, z):
+def _view_as_real(c: Context, z):
     return c.build.concat([c.build.reshape(p, (*p.shape, 1)) for p in (z.real, z.imag)],
                           z.real.rank)
 
 
-def _to_copy(c: Convert, x, *args, **kwargs):
+def _to_copy(c: Context, x, *args, **kwargs):
     wanted = c.fx.meta["val"].dtype
     if not wanted.is_complex:
         return c.build.cast(x.real, c.dtype)
@@ -180,22 +180,22 @@ def _to_copy(c: Convert, x, *args, **kwargs):
     return Complex(z.real, c.build.broadcast(z.imag, z.real.shape))
 
 
-def _by_its_parts(c: Convert, y: Node, name: str, z: Complex) -> Node:
+def _by_its_parts(c: Context, y: Node, name: str, z: Complex) -> Node:
     """A real function of a complex number, with its derivative."""
     return with_derivative(c, c.build.cast(y, c.dtype), name, (z.real, z.imag), {})
 
 
-def _size(c: Convert, z):
+def _size(c: Context, z):
     return _by_its_parts(c, hypot(c, z.real, z.imag), "complex.abs", z)
 
 
-def _logarithm(c: Convert, z):
+def _logarithm(c: Context, z):
     size = c.build.unary("log", hypot(c, z.real, z.imag))
     return Complex(_by_its_parts(c, size, "complex.log.real", z),
                    _by_its_parts(c, atan2(c, z.imag, z.real), "complex.log.imag", z))
 
 
-def _reciprocal(c: Convert, z):
+def _reciprocal(c: Context, z):
     """At zero infinity, and NaN as its imaginary part."""
     is_zero = c.build.binary("and", *(c.build.compare("eq", p, c.build.scalar(0, p.dtype))
                                       for p in (z.real, z.imag)))
@@ -204,11 +204,11 @@ def _reciprocal(c: Convert, z):
     return Complex(real, inverse.imag)
 
 
-def _angle(c: Convert, z):
+def _angle(c: Context, z):
     return _by_its_parts(c, atan2(c, z.imag, z.real), "complex.angle", z)
 
 
-def _make(c: Convert, *args, **kwargs):
+def _make(c: Context, *args, **kwargs):
     value = c.fx.target(*args, **{k: v for k, v in kwargs.items() if k != "device"}, device="cpu")
     return constant(c, value)
 
@@ -233,7 +233,7 @@ for _name in ("_fft_c2c", "_fft_r2c", "_fft_c2r"):
     _OPERATIONS[_name] = lambda c, x, *rest, _name=_name: _fourier(c, _name, x, *rest)
 
 
-def _fourier(c: Convert, base: str, x, dims, normalization, last):
+def _fourier(c: Context, base: str, x, dims, normalization, last):
     """Fourier transforms, as products with matrices of roots of one.
 
     `last` is whether the transform is forward (c2c), whether it gives the first half of the last
@@ -258,7 +258,7 @@ def _fourier(c: Convert, base: str, x, dims, normalization, last):
     return x.real if base == "_fft_c2r" else x
 
 
-def _transform(c: Convert, x: Complex, dim: int, size: int, forward: bool, half: bool, real: bool):
+def _transform(c: Context, x: Complex, dim: int, size: int, forward: bool, half: bool, real: bool):
     """Along one dimension. `half`: the first half of the result; `real`: only its real part, of
     which `x` is the first half, and the other half is conjugate."""
     given, build = x.real.shape[dim], c.build

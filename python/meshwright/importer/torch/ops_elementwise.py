@@ -8,12 +8,12 @@ import torch
 from ..errors import Uncovered
 from ..graph.dialect import FLOATS
 from ..graph.nodes import Node
-from .convert import Convert, aten
 from .derivatives import with_derivative
+from .handlers import Context, aten
 from .values import TORCH_DTYPES, element_type
 
 
-def _promoted(c: Convert, a, b) -> str:
+def _promoted(c: Context, a, b) -> str:
     """The type in which PyTorch compares two operands."""
     def sample(x):
         if isinstance(x, Node):
@@ -22,16 +22,16 @@ def _promoted(c: Convert, a, b) -> str:
     return element_type(torch.result_type(sample(a), sample(b)))
 
 
-def binary(c: Convert, op: str, a, b) -> Node:
+def binary(c: Context, op: str, a, b) -> Node:
     return c.build.binary(op, c.operand(a, c.dtype), c.operand(b, c.dtype))
 
 
-def binary_scalar(c: Convert, op: str, x: Node, value) -> Node:
+def binary_scalar(c: Context, op: str, x: Node, value) -> Node:
     """op(x, value) in the type of x, which need not be the result's."""
     return c.build.binary(op, x, c.build.scalar(value, x.dtype))
 
 
-def wide(c: Convert, x: Node) -> Node:
+def wide(c: Context, x: Node) -> Node:
     """x as a float of at least f32: what takes several steps is rounded once, as PyTorch does it.
 
     A handler's result is cast to its type in any case."""
@@ -40,7 +40,7 @@ def wide(c: Convert, x: Node) -> Node:
     return c.build.cast(x, "f32") if x.dtype in ("bf16", "f16") else x
 
 
-def _scaled(c: Convert, b, alpha):
+def _scaled(c: Context, b, alpha):
     return b if alpha == 1 else binary(c, "mul", b, alpha) if isinstance(b, Node) else b * alpha
 
 

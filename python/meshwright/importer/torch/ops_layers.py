@@ -10,9 +10,9 @@ from ..errors import Uncovered
 from ..graph.dialect import FLOATS
 from ..graph.forms import written_out
 from ..graph.nodes import Node, numel
-from .convert import Convert, aten
 from .derivatives import derivative, with_derivative
 from .formulas import absolute, sign
+from .handlers import Context, aten
 from .ops_elementwise import binary, binary_scalar, wide
 from .ops_reduce import norm_of, variance
 from .ops_shape import diagonal_of
@@ -29,7 +29,7 @@ def is_weight(node: Node) -> bool:
     return node.op == "parameter"
 
 
-def linear_by(c: Convert, x: Node, weight: Node, bias=None, in_out=False) -> Node:
+def linear_by(c: Context, x: Node, weight: Node, bias=None, in_out=False) -> Node:
     """linear. A transposed weight is read in place, without a transpose."""
     if weight.op == "transpose" and weight.rank == 2:
         weight, in_out = weight.operands[0], not in_out
@@ -46,7 +46,7 @@ def linear(c, x, weight, bias=None):
     return linear_by(c, x, weight, bias)
 
 
-def product(c: Convert, a: Node, b: Node) -> Node:
+def product(c: Context, a: Node, b: Node) -> Node:
     """torch.matmul."""
     if a.rank == 1 and b.rank == 1:
         return c.build.reduce("sum", c.build.binary("mul", a, b), [0], False)

@@ -5,7 +5,7 @@ import math
 
 from ..graph.dialect import FLOATS
 from ..graph.nodes import Node, numel
-from .convert import aten
+from .handlers import aten
 from .ops_elementwise import wide
 from .ops_reduce import log_softmax
 

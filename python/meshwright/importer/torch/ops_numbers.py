@@ -5,7 +5,7 @@ import math
 
 from ..graph.dialect import FLOATS
 from ..graph.nodes import Node
-from .convert import aten
+from .handlers import aten
 from .ops_elementwise import binary, binary_scalar, isnan, wide
 from .ops_shape import known_values
 

@@ -8,9 +8,9 @@ import torch
 from ..errors import Uncovered
 from ..graph.dialect import FLOATS
 from ..graph.nodes import Node, numel
-from .convert import aten
 from .derivatives import Differential, derivative, with_derivative
 from .formulas import Formula, absolute, sign, where
+from .handlers import aten
 from .ops_elementwise import isinf, isnan, wide
 from .values import TORCH_DTYPES
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ..errors import Uncovered
 from ..graph.nodes import Node
-from .convert import aten
+from .handlers import aten
 from .ops_elementwise import wide
 from .ops_shape import take
 from .ops_windows import padded

@@ -6,12 +6,12 @@ import numpy as np
 from ..errors import Uncovered
 from ..graph.forms import Dense, written_out
 from ..graph.nodes import Node, broadcast_shapes, numel
-from .convert import Convert, aten
 from .derivatives import derivative, with_derivative
+from .handlers import Context, aten
 from .ops_shape import check_range, flat_index, known_values, wrapped
 
 
-def place(c: Convert, x: Node, dim: int, index: Node, source: Node) -> Node:
+def place(c: Context, x: Node, dim: int, index: Node, source: Node) -> Node:
     """x with the rows of `source` at the positions of `index` along `dim`."""
     check_range(index, x.shape[dim])
     if not numel(index.shape):
@@ -25,7 +25,7 @@ def place(c: Convert, x: Node, dim: int, index: Node, source: Node) -> Node:
     return c.build.make("index_copy", [x, index, source], x.shape, x.dtype, dim=dim)
 
 
-def _add_at(c: Convert, x: Node, dim: int, index: Node, source: Node) -> Node:
+def _add_at(c: Context, x: Node, dim: int, index: Node, source: Node) -> Node:
     """x with the rows of `source` added at the positions of `index` along `dim`."""
     size, count = x.shape[dim], index.shape[0]
     if known_values(index) is None:

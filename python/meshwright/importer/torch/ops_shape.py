@@ -9,7 +9,7 @@ from ..errors import Uncovered
 from ..graph.dialect import FLOATS
 from ..graph.forms import Dense, Diagonal, as_affine, diagonal, written_out
 from ..graph.nodes import Node, numel
-from .convert import Convert, aten, permutation_of, slice_of
+from .handlers import Context, aten, permutation_of, slice_of
 
 
 @aten("clone", "contiguous", "alias", "lift_fresh_copy", "lift_fresh")
@@ -284,7 +284,7 @@ def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
     return c.build.select(is_padding, c.stopped(rows), rows)
 
 
-def scaled_by_frequency(c: Convert, rows: Node, ids: Node, table: Node) -> Node:
+def scaled_by_frequency(c: Context, rows: Node, ids: Node, table: Node) -> Node:
     """Rows of a table by `ids`. The derivative of a row of the table is divided by the number of
     ids of this call that name it."""
     if not c.exported.training or not numel(ids.shape):
@@ -307,7 +307,7 @@ def index_select(c, x, dim, index):
     return take(c, x, dim % x.rank, index)
 
 
-def take(c: Convert, x: Node, dim: int, index: Node) -> Node:
+def take(c: Context, x: Node, dim: int, index: Node) -> Node:
     """gather, or a slice where the indices are known and grow evenly."""
     if index.form is not None:
         check_range(index, x.shape[dim])

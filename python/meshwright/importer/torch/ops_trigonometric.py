@@ -8,7 +8,7 @@ import math
 
 from ..graph.dialect import FLOATS
 from ..graph.nodes import Node
-from .convert import aten
+from .handlers import aten
 from .ops_elementwise import binary_scalar, expm1, log1p, wide
 from .ops_numbers import signbit
 

@@ -10,9 +10,9 @@ import torch
 from ..errors import Uncovered
 from ..graph.dialect import FLOATS
 from ..graph.nodes import Node, numel
-from .convert import aten
 from .derivatives import derivative, with_derivative
 from .formulas import where
+from .handlers import aten
 from .ops_elementwise import wide
 from .ops_layers import per_channel
 from .values import TORCH_DTYPES, compress

@@ -6,7 +6,7 @@ import math
 from ..errors import Uncovered
 from ..graph.nodes import Node, numel
 from ..graph.streams import apply, index_of, states
-from .convert import aten
+from .handlers import aten
 
 
 @aten("dropout")
