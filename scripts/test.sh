@@ -117,6 +117,7 @@ gpu_stage() {
 checks_stage() {
   local status=0
   "$PYTHON" scripts/check_dependencies.py || status=1
+  "$PYTHON" scripts/check_imports.py || status=1
   "$PYTHON" scripts/check_words.py || status=1
   "$PYTHON" scripts/check_docs.py || status=1
   "$PYTHON" bench/plot.py --check || status=1

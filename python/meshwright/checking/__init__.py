@@ -10,7 +10,6 @@
 Dropout is left out on both sides, since PyTorch draws other random numbers.
 """
 
-import contextlib
 import math
 import warnings
 
@@ -24,6 +23,7 @@ from ..state_dicts import _tensor as to_tensor
 from ..tensors import is_torch
 from ..training import TrainedModel
 from . import compare, losses, search, steps, watch
+from .sessions import session_of
 from .truth import DropNothing, NotComputed, Reference
 
 #: How many values a failed check names.
@@ -54,16 +54,6 @@ def check(model, args, kwargs, tolerance=None, entry=None) -> dict[str, float]:
         if not port.has_default
     }
     return Check(model, entry.name, imported, values, tolerance).run()
-
-
-@contextlib.contextmanager
-def session_of(model):
-    """A session of the model on one rank."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MeshwrightWarning)
-        plan = model.parallelize(mesh={"dp": 1})
-    with plan.start() as session:
-        yield session
 
 
 class Check:

@@ -23,6 +23,7 @@ from ..errors import Diagnostic, Error, unwrap
 from ..importer.graph.emit import emit
 from ..importer.graph.nodes import Graph
 from ..model import Model
+from .sessions import session_of
 
 _LEAVES = ("input", "parameter", "state", "constant")
 #: The bytes of values that a run of the program gives at once.
@@ -130,8 +131,6 @@ def _ancestors(node, order):
 
 def _known(source, nodes, values, numbers, tolerance):
     """The ids of the nodes whose values PyTorch computes, too."""
-    from . import session_of
-
     known, part, size = set(), [], 0
     for i, node in enumerate(nodes):
         part.append(node)

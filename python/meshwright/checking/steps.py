@@ -7,6 +7,7 @@ import torch
 from ..model import _model_of
 from ..training import retrained
 from . import compare, search
+from .sessions import session_of
 
 
 def chunk(check, index) -> dict[str, torch.Tensor]:
@@ -89,8 +90,6 @@ def compare_step(check):
     parameter is right if it is between those of gradients that are off by what is accepted of
     gradients.
     """
-    from . import session_of
-
     with session_of(_program(check)) as session:
         outputs, state = session.run(**check.values), session.state()
         parameters = session.parameters()
@@ -121,8 +120,6 @@ def compare_step(check):
 
 def compare_evaluation(check):
     """The entry `evaluate` beside the module in evaluation mode."""
-    from . import session_of
-
     evaluation = check.imported.evaluation is not None
     with session_of(_program(check)) as session:
         outputs = session.run(entry="evaluate", **check.values)
