@@ -5,8 +5,8 @@
 
 - No circle, imports in functions included. DOORS lists the functions that may import what stands
   above them: methods of a model whose work is a module of its own.
-- What importer/graph reaches needs no PyTorch: neither it nor a module that it imports has an import
-  of torch at its top. importer/graph itself has none in functions either.
+- importer/graph needs no PyTorch: neither it nor a module that it imports has an import of torch at
+  its top. importer/graph itself has none in functions either.
 - A front end (importer/torch, ...) is imported by no other part of the importer.
 """
 

@@ -103,6 +103,7 @@ import os, sys
 import meshwright
 assert os.path.dirname(os.path.dirname(meshwright.__file__)) == sys.argv[1], meshwright.__file__
 from meshwright import _core
+from meshwright.importer.graph import emit, rewrites
 print("1 passed: the installed package is imported")
 PY
 }
