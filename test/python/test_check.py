@@ -202,8 +202,8 @@ def test_no_warning_of_libraries():
 
 def test_first_value_that_differs(monkeypatch):
     """A program that is wrong in one operation."""
-    from meshwright.importer.torch import program as importer
     from meshwright.importer.graph.emit import emit
+    from meshwright.importer.torch import program as importer
 
     right = importer.import_module
 

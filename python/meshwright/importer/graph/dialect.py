@@ -1,6 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The `nn` dialect, as its TableGen files state it: element types, kinds of ops, and their syntax."""
+import functools
 import math
 from collections.abc import Iterable
 
@@ -89,10 +90,9 @@ def _in_dictionary(kind, name: str, value, dtype: str) -> str:
     """An attribute of an op's dictionary."""
     if kind == "unit":
         return name
-    if kind == "number":
-        return f"{name} = {element(value, dtype)} : {dtype}"
-    text = {"i64": str, "f64": float_text}.get(kind, quoted)(value)
-    return f"{name} = {text} : {kind}" if kind in ("i64", "f64") else f"{name} = {text}"
+    text = {"i64": lambda: f"{value} : i64", "f64": lambda: f"{float_text(value)} : f64",
+            "string": lambda: quoted(value), "number": lambda: f"{element(value, dtype)} : {dtype}"}[kind]()
+    return f"{name} = {text}"
 
 
 def operation(op: str, operands: list[tuple], results: list[tuple], attributes: dict, given=None,
@@ -103,7 +103,7 @@ def operation(op: str, operands: list[tuple], results: list[tuple], attributes: 
     of the dictionary.
     """
     table = OPS[op]
-    kinds, named, text = table["attributes"], _named(table["form"]), f"nn.{op}"
+    kinds, named, text = table["attributes"], _named_by(op), f"nn.{op}"
     values: dict[str, list[tuple]] = {}
     for name, operand in zip(operand_names(op, len(operands), given), operands):
         values.setdefault(name, []).append(operand)
@@ -131,12 +131,12 @@ def operation(op: str, operands: list[tuple], results: list[tuple], attributes: 
                 else:
                     add(", ".join(value[0] for value in values.get(name, ())))
             elif what == "group":
-                if of[0] in values or attributes.get(of[0]) is not None:
+                if of[0] in values or _is_set(attributes.get(of[0])):
                     write(of[1])
             elif what == "attributes":
                 entries = [_in_dictionary(kinds[name], name, value, dtype)
                            for name, value in attributes.items()
-                           if name not in named and value is not None and value is not False]
+                           if name not in named and _is_set(value)]
                 if entries or extra:
                     add("{" + ", ".join([*entries, extra] if extra else entries) + "}")
             elif what == "type":
@@ -151,7 +151,16 @@ def operation(op: str, operands: list[tuple], results: list[tuple], attributes: 
     return text
 
 
+def _is_set(value) -> bool:
+    return value is not None and value is not False
+
+
+@functools.cache
+def _named_by(op: str) -> set[str]:
+    """The operands and attributes that the form of an op names."""
+    return _named(OPS[op]["form"])
+
+
 def _named(parts) -> set[str]:
-    """The operands and attributes that a form names."""
     return {name for what, *of in parts
             for name in ([of[0]] if what == "value" else _named(of[1]) if what == "group" else [])}
