@@ -1,9 +1,10 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The importer's graph, run by PyTorch: what each nn operation means, said once more."""
+import numpy as np
 import torch
 import torch.nn.functional as F
-from meshwright.importer.torch.values import TORCH_DTYPES
+from meshwright.importer.torch.values import TORCH_DTYPES, to_tensor
 
 _BINARY = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "rem": torch.remainder,
@@ -62,7 +63,8 @@ def _rotary(a, x, cos, sin):
 def _evaluate(node, x):
     a, op = node.attrs, node.op
     if op == "constant":
-        return torch.as_tensor(a["value"], dtype=TORCH_DTYPES[node.dtype]).expand(node.shape)
+        value = to_tensor(a["value"]) if isinstance(a["value"], np.ndarray) else a["value"]
+        return torch.as_tensor(value, dtype=TORCH_DTYPES[node.dtype]).expand(node.shape)
     if op == "iota":
         shape = [-1 if d == a["dim"] else 1 for d in range(node.rank)]
         steps = torch.arange(node.shape[a["dim"]], dtype=TORCH_DTYPES[node.dtype])
@@ -149,9 +151,9 @@ def run(imported, inputs, double=False, state=None):
         assert tuple(value.shape) == node.shape
         values[id(node)] = own(value)
     for node in imported.graph.parameters:
-        values[id(node)] = own(node.attrs["tensor"])
+        values[id(node)] = own(imported.parameters[node.attrs["key"]])
     for node in imported.graph.states:
-        values[id(node)] = state.get(node.attrs["key"], own(node.attrs["tensor"]))
+        values[id(node)] = state.get(node.attrs["key"], own(imported.parameters[node.attrs["key"]]))
     for node in imported.graph.nodes():
         if id(node) in values:
             continue
