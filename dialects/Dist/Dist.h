@@ -14,6 +14,7 @@
 #include "meshwright/dialects/Dist/OpTraits.h"
 #include "meshwright/dialects/Dist/Padding.h"
 #include "meshwright/dialects/Dist/Work.h"
+#include "meshwright/lib/Support/AxisRole.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"

@@ -7,11 +7,13 @@
 
 #include "meshwright/dialects/Dist/AxisSyntax.h"
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/lib/Support/SequenceOrder.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/TypeSwitch.h"
+#include "llvm/Support/ScopedPrinter.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -33,46 +35,107 @@ void DistDialect::registerAttributes() {
 // Mesh
 //===----------------------------------------------------------------------===//
 
-/// axis ::= string `=` integer (`{` (`bandwidth` | `latency`) `=` float ... `}`)?
+/// roles ::= `[` (role (`,` role)*)? `]`
+static FailureOr<AxisRoles> parseRoles(AsmParser &parser, StringRef axis) {
+  AxisRoles roles;
+  auto parseRole = [&]() -> ParseResult {
+    SMLoc loc = parser.getCurrentLocation();
+    StringRef text;
+    if (parser.parseKeyword(&text))
+      return failure();
+    std::optional<AxisRole> role = parseSpelling<AxisRole>(text);
+    if (!role)
+      return parser.emitError(loc, "mesh axis \"")
+             << axis << "\" has the role '" << text << "', expected " << listSpellings<AxisRole>();
+    if (roles.contains(*role))
+      return parser.emitError(loc, "mesh axis \"")
+             << axis << "\" has the role " << text << " twice, expected it once";
+    roles.insert(*role);
+    return success();
+  };
+  if (parser.parseCommaSeparatedList(AsmParser::Delimiter::Square, parseRole))
+    return failure();
+  return roles;
+}
+
+static FailureOr<TokenOrder> parseOrder(AsmParser &parser, StringRef axis) {
+  SMLoc loc = parser.getCurrentLocation();
+  StringRef text;
+  if (parser.parseKeyword(&text))
+    return failure();
+  if (std::optional<SequenceOrder> order = parseSpelling<SequenceOrder>(text))
+    if (std::optional<TokenOrder> tokens = getTokenOrder(*order))
+      return *tokens;
+  return parser.emitError(loc, "mesh axis \"")
+         << axis << "\" has the order '" << text << "', expected contiguous, zigzag or striped";
+}
+
+/// axis ::= string `=` integer (`{` field (`,` field)* `}`)?
+/// field ::= (`bandwidth` | `latency`) `=` float | `roles` `=` roles | `order` `=` order
 static FailureOr<MeshAxisAttr> parseMeshAxis(AsmParser &parser) {
   std::string name;
   int64_t size;
   if (parser.parseString(&name) || parser.parseEqual() || parser.parseInteger(size))
     return failure();
   double bandwidth = 0, latency = 0;
+  std::optional<AxisRoles> roles;
+  std::optional<TokenOrder> order;
+  auto parseField = [&]() -> ParseResult {
+    StringRef key;
+    SMLoc loc = parser.getCurrentLocation();
+    if (failed(parser.parseOptionalKeyword(&key)) ||
+        !llvm::is_contained({"bandwidth", "latency", "roles", "order"}, key))
+      return parser.emitError(loc, "expected 'bandwidth' or 'latency' of the link, 'roles' or "
+                                   "'order'");
+    if (parser.parseEqual())
+      return failure();
+    if (key == "roles") {
+      FailureOr<AxisRoles> own = parseRoles(parser, name);
+      if (succeeded(own))
+        roles = *own;
+      return success(succeeded(own));
+    }
+    if (key == "order") {
+      FailureOr<TokenOrder> own = parseOrder(parser, name);
+      if (succeeded(own))
+        order = *own;
+      return success(succeeded(own));
+    }
+    return parser.parseFloat(key == "bandwidth" ? bandwidth : latency);
+  };
   if (succeeded(parser.parseOptionalLBrace())) {
     do {
-      StringRef key;
-      SMLoc loc = parser.getCurrentLocation();
-      if (failed(parser.parseOptionalKeyword(&key)) || (key != "bandwidth" && key != "latency"))
-        return parser.emitError(loc, "expected 'bandwidth' or 'latency'");
-      if (parser.parseEqual() || parser.parseFloat(key == "bandwidth" ? bandwidth : latency))
+      if (parseField())
         return failure();
     } while (succeeded(parser.parseOptionalComma()));
     if (parser.parseRBrace())
       return failure();
   }
-  return MeshAxisAttr::get(parser.getContext(), name, size, bandwidth, latency);
+  return MeshAxisAttr::get(parser.getContext(), name, size, bandwidth, latency)
+      .withRoles(roles, order);
 }
 
 static void printMeshAxis(AsmPrinter &printer, MeshAxisAttr axis) {
   printer << '"' << axis.getName() << "\"=" << axis.getSize();
-  if (axis.getBandwidth() == 0 && axis.getLatency() == 0)
-    return;
-  printer << " {";
-  bool comma = false;
-  auto field = [&](StringRef key, double value) {
+  StringRef separator = " {";
+  auto field = [&](StringRef key) -> raw_ostream & {
+    printer << std::exchange(separator, ", ") << key << " = ";
+    return printer.getStream();
+  };
+  auto number = [&](StringRef key, double value) {
     if (value == 0)
       return;
-    if (comma)
-      printer << ", ";
-    comma = true;
-    printer << key << " = ";
+    field(key);
     printer.printFloat(llvm::APFloat(value));
   };
-  field("bandwidth", axis.getBandwidth());
-  field("latency", axis.getLatency());
-  printer << '}';
+  number("bandwidth", axis.getBandwidth());
+  number("latency", axis.getLatency());
+  if (axis.getRoles())
+    field("roles") << *axis.getRoles();
+  if (axis.getOrder())
+    field("order") << getSequenceOrder(*axis.getOrder());
+  if (separator != " {")
+    printer << '}';
 }
 
 Attribute MeshAxisAttr::parse(AsmParser &parser, Type) {
@@ -138,6 +201,23 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError,
     if (axis.getSize() > (int64_t(1) << 31) / ranks)
       return emitError() << "mesh has more than 2^31 ranks";
     ranks *= axis.getSize();
+    if (bool(axis.getRoles()) != bool(axes.front().getRoles()))
+      return emitError() << "mesh axis \"" << (axis.getRoles() ? axes.front() : axis).getName()
+                         << "\" has no list of roles, expected one as on axis \""
+                         << (axis.getRoles() ? axis : axes.front()).getName() << '"';
+    if (axis.getOrder() && !axis.hasRole(AxisRole::Ring))
+      return emitError() << "mesh axis \"" << axis.getName() << "\" has the order "
+                         << stringify(getSequenceOrder(*axis.getOrder()))
+                         << ", expected the role ring, got "
+                         << llvm::to_string(axis.getRoles().value_or(AxisRoles()));
+  }
+  for (const AxisRoleDescription &known : kAxisRoles) {
+    auto own = llvm::make_filter_range(
+        axes, [&](MeshAxisAttr axis) { return known.isSingle && axis.hasRole(known.role); });
+    if (auto it = own.begin(); it != own.end() && std::next(it) != own.end())
+      return emitError() << "mesh axes \"" << (*it).getName() << "\" and \""
+                         << (*std::next(it)).getName() << "\" have the role "
+                         << stringify(known.role) << ", expected one axis";
   }
   return success();
 }
@@ -154,6 +234,45 @@ int MeshAttr::getAxisIndex(StringRef name) const {
     if (axis.getName() == name)
       return i;
   return -1;
+}
+
+bool MeshAttr::hasRoles() const {
+  return llvm::all_of(getAxes(), [](MeshAxisAttr axis) { return axis.getRoles().has_value(); });
+}
+
+SmallVector<StringRef> MeshAttr::getAxesWithRole(AxisRole role) const {
+  SmallVector<StringRef> names;
+  for (MeshAxisAttr axis : getAxes())
+    if (axis.hasRole(role))
+      names.push_back(axis.getName());
+  return names;
+}
+
+/// The mesh with other axes of the same names.
+static MeshAttr replaceAxes(MeshAttr mesh, function_ref<MeshAxisAttr(MeshAxisAttr)> replace) {
+  return MeshAttr::get(mesh.getContext(), llvm::map_to_vector(mesh.getAxes(), replace),
+                       mesh.getDevice());
+}
+
+MeshAttr MeshAttr::withRole(AxisRole role, ArrayRef<StringRef> names) const {
+  return replaceAxes(*this, [&](MeshAxisAttr axis) {
+    AxisRoles roles = axis.getRoles().value_or(AxisRoles());
+    roles.erase(role);
+    if (llvm::is_contained(names, axis.getName()))
+      roles.insert(role);
+    return axis.withRoles(roles, roles.contains(AxisRole::Ring) ? axis.getOrder() : std::nullopt);
+  });
+}
+
+MeshAttr MeshAttr::withOrder(StringRef name, TokenOrder order) const {
+  return replaceAxes(*this, [&](MeshAxisAttr axis) {
+    return axis.getName() == name ? axis.withRoles(axis.getRoles(), order) : axis;
+  });
+}
+
+MeshAttr MeshAttr::withoutRoles() const {
+  return replaceAxes(
+      *this, [](MeshAxisAttr axis) { return axis.withRoles(std::nullopt, std::nullopt); });
 }
 
 //===----------------------------------------------------------------------===//

@@ -44,18 +44,34 @@ def Dist_CollectiveKind : I32EnumAttr<"CollectiveKind", "kinds of collectives", 
 }
 
 def Dist_MeshAxisAttr : Dist_Attr<"MeshAxis", "axis"> {
-  let summary = "a named axis of a mesh, with its link";
+  let summary = "a named axis of a mesh, with its link and its roles";
   let description = [{
     `bandwidth` is in bytes per second, `latency` in seconds; 0 bandwidth means
     "not given".
+
+    `roles` are the purposes that the axis serves while policies run, of which it may have
+    none (`[]`); without a list no pass has declared them. `order` is the order of sequences
+    on an axis with the role ring, where it has been chosen.
   }];
   let parameters = (ins StringRefParameter<>:$name, "int64_t":$size,
-                        APFloatParameter<"">:$linkBandwidth, APFloatParameter<"">:$linkLatency);
+                        APFloatParameter<"">:$linkBandwidth, APFloatParameter<"">:$linkLatency,
+                        "std::optional<::meshwright::AxisRoles>":$roles,
+                        "std::optional<::meshwright::TokenOrder>":$order);
   let hasCustomAssemblyFormat = 1;
   let extraClassDeclaration = [{
     static MeshAxisAttr get(::mlir::MLIRContext *context, ::llvm::StringRef name, int64_t size,
                             double bandwidth = 0, double latency = 0) {
-      return get(context, name, size, ::llvm::APFloat(bandwidth), ::llvm::APFloat(latency));
+      return get(context, name, size, ::llvm::APFloat(bandwidth), ::llvm::APFloat(latency),
+                 std::nullopt, std::nullopt);
+    }
+    /// The same axis with these roles and this order.
+    MeshAxisAttr withRoles(std::optional<::meshwright::AxisRoles> roles,
+                           std::optional<::meshwright::TokenOrder> order) const {
+      return get(getContext(), getName(), getSize(), getLinkBandwidth(), getLinkLatency(), roles,
+                 order);
+    }
+    bool hasRole(::meshwright::AxisRole role) const {
+      return getRoles() && getRoles()->contains(role);
     }
     /// Bytes per second; 0 if not given.
     double getBandwidth() const { return getLinkBandwidth().convertToDouble(); }
@@ -73,6 +89,13 @@ def Dist_MeshAttr : Dist_Attr<"Mesh", "mesh"> {
     dist.mesh @mesh = <["dp"=2, "tp"=4]>
     dist.mesh @linked = <["host"=2 {bandwidth = 5.0e10, latency = 1.0e-5}, "tp"=8], device = "h100">
     ```
+
+    Policies look up axes by their roles. Either all axes have a list of roles, or none has
+    one. A role may have several axes, except for ring and ulysses, and an axis several roles.
+
+    ```mlir
+    dist.mesh @declared = <["dp"=2 {roles = [data]}, "sp"=4 {roles = [ring], order = zigzag}, "x"=2 {roles = []} ]>
+    ```
   }];
   let parameters = (ins ArrayRefParameter<"MeshAxisAttr">:$axes,
                         StringRefParameter<>:$device);
@@ -83,6 +106,18 @@ def Dist_MeshAttr : Dist_Attr<"Mesh", "mesh"> {
     int64_t getNumRanks() const;
     /// Index of the axis of that name, or -1.
     int getAxisIndex(llvm::StringRef name) const;
+
+    /// Returns true if the roles of all axes are known.
+    bool hasRoles() const;
+    /// The names of the axes that have the role, major to minor.
+    ::llvm::SmallVector<::llvm::StringRef> getAxesWithRole(::meshwright::AxisRole role) const;
+    /// The same mesh, on which the axes of these names, and no others, have the role. An axis
+    /// whose roles were not known has no other role.
+    MeshAttr withRole(::meshwright::AxisRole role, ::llvm::ArrayRef<::llvm::StringRef> names) const;
+    /// The same mesh, where sequences have this order on an axis.
+    MeshAttr withOrder(::llvm::StringRef name, ::meshwright::TokenOrder order) const;
+    /// The same mesh, whose axes have neither roles nor orders.
+    MeshAttr withoutRoles() const;
   }];
 }
 

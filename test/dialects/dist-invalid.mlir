@@ -27,8 +27,45 @@ dist.mesh @mesh = <["dp"=65536, "tp"=65536]>
 
 // -----
 
-// expected-error@+1 {{expected 'bandwidth' or 'latency'}}
+// expected-error@+1 {{expected 'bandwidth' or 'latency' of the link, 'roles' or 'order'}}
 dist.mesh @mesh = <["tp"=2 {speed = 1.0}]>
+
+// -----
+
+// Roles of axes.
+
+// expected-error@+1 {{mesh axis "tp" has the role 'model', expected data, tensor, ring or ulysses}}
+dist.mesh @mesh = <["tp"=2 {roles = [tensor, model]}]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "tp" has the role tensor twice, expected it once}}
+dist.mesh @mesh = <["tp"=2 {roles = [tensor, data, tensor]}]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "tp" has no list of roles, expected one as on axis "dp"}}
+dist.mesh @mesh = <["dp"=2 {roles = [data]}, "tp"=2]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "tp" has no list of roles, expected one as on axis "dp"}}
+dist.mesh @mesh = <["tp"=2, "dp"=2 {roles = []}]>
+
+// -----
+
+// expected-error@+1 {{mesh axes "a" and "b" have the role ring, expected one axis}}
+dist.mesh @mesh = <["a"=2 {roles = [ring]}, "b"=2 {roles = [data, ring]}]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "sp" has the order 'auto', expected contiguous, zigzag or striped}}
+dist.mesh @mesh = <["sp"=2 {roles = [ring], order = auto}]>
+
+// -----
+
+// expected-error@+1 {{mesh axis "sp" has the order striped, expected the role ring, got [ulysses]}}
+dist.mesh @mesh = <["sp"=2 {roles = [ulysses], order = striped}]>
 
 // -----
 

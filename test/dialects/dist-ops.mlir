@@ -5,6 +5,10 @@
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 // CHECK: dist.mesh @linked = <["host"=2 {bandwidth = 5.000000e+10, latency = {{.*}}}, "tp"=8 {bandwidth = 4.500000e+11}], device = "h100">
 dist.mesh @linked = <["host"=2 {bandwidth = 5.0e10, latency = 1.0e-5}, "tp"=8 {bandwidth = 4.5e11}], device = "h100">
+// CHECK: dist.mesh @roles = <["host"=2 {bandwidth = 5.000000e+10, roles = [data, ring], order = contiguous}, "sp"=4 {roles = [ulysses]}, "x"=2 {roles = []}], device = "h100">
+dist.mesh @roles = <["host"=2 {order = contiguous, roles = [ring, data], bandwidth = 5.0e10}, "sp"=4 {roles = [ulysses]}, "x"=2 {roles = []}], device = "h100">
+// CHECK: dist.mesh @stages = <["ranks"=6]> {dist.stages = {draft = #dist.mesh<["dp"=3 {roles = [data]}, "sp"=2 {roles = [ring], order = zigzag}]>, target = #dist.mesh<["dp"=2, "tp"=3]>}}
+dist.mesh @stages = <["ranks"=6]> {dist.stages = {draft = #dist.mesh<["dp"=3 {roles = [data]}, "sp"=2 {roles = [ring], order = zigzag}]>, target = #dist.mesh<["dp"=2, "tp"=3]>}}
 // CHECK: dist.mesh @one = <[]>
 dist.mesh @one = <[]>
 
