@@ -180,11 +180,6 @@ static void addTarget(OpPassManager &pm, const ParallelizeOptions &options) {
 /// Behind the policies, which choose the layouts of parameters.
 static void addOptimizerShards(OpPassManager &pm, const ParallelizeOptions &options) {
   ShardOptimizerPassOptions shards;
-  for (StringRef axis : {options.dataParallel.getName("dp"),
-                         options.contextParallel.ring.getName("ring"),
-                         options.contextParallel.ulysses.getName("ulysses")})
-    if (!axis.empty())
-      shards.axes.push_back(axis.str());
   shards.mode = options.shardOptimizer;
   pm.addPass(createShardOptimizerPass(shards));
 }

@@ -43,7 +43,7 @@ COUNTS = [
           r"kParameterAttr", ("lib", "passes"), "files", 7),
     Count("ops of nn that the partitioner and the proof name", r"\bnn::[A-Za-z]+Op\b(?!::create)",
           ("passes/partition", "lib/Placement"), "texts", 17),
-    Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 13),
+    Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 
 

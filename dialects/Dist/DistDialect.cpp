@@ -157,16 +157,6 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     }
     return success();
   }
-  if (attr.getName() == kContextParallelAttr) {
-    if (!isa<ModuleOp>(op))
-      return op->emitOpError() << "'dist.context_parallel': expected a module";
-    auto choice = dyn_cast<DictionaryAttr>(attr.getValue());
-    for (StringRef key : {"ulysses", "ring", "order"})
-      if (!choice || !choice.getAs<StringAttr>(key))
-        return op->emitOpError() << "'dist.context_parallel': expected a dictionary with a string '"
-                                 << key << "'";
-    return success();
-  }
   return op->emitOpError() << "unknown attribute '" << attr.getName().getValue() << "'";
 }
 

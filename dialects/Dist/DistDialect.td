@@ -36,10 +36,6 @@ def Dist_Dialect : Dialect {
     /// On the `dist.mesh` of a composed program: for each stage the mesh, over the
     /// same ranks, that the stage's policies use (dictionary of meshes).
     static constexpr llvm::StringLiteral kStageMeshesAttr = "dist.stages";
-    /// On a module, while policies run: the axes for `ulysses` and `ring` and the
-    /// `order` of the sequence that choose-context-parallel chose (dictionary of
-    /// strings).
-    static constexpr llvm::StringLiteral kContextParallelAttr = "dist.context_parallel";
 
     /// The decisions of the passes in this context, with their reasons.
     ::meshwright::DecisionLog &getDecisionLog() { return *decisionLog; }

@@ -18,6 +18,7 @@
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/StringSet.h"
 #include "llvm/ADT/TypeSwitch.h"
@@ -244,9 +245,17 @@ SmallVector<MeshAxisAttr> meshwright::getIdleAxes(FunctionOpInterface function) 
 }
 
 std::string meshwright::describeIdleAxis(MeshAxisAttr axis) {
+  SmallVector<std::string> usual, options;
+  for (const AxisRoleDescription &known : kAxisRoles) {
+    if (!known.usualAxis.empty())
+      usual.push_back("\"" + known.usualAxis.str() + "\"");
+    if (!known.option.empty())
+      options.push_back(known.option.str());
+  }
   return "mesh axis \"" + axis.getName().str() + "\" of size " + std::to_string(axis.getSize()) +
-         " shards nothing: all ranks along it do the same work; policies look for \"dp\", \"tp\" "
-         "and the axes that data-parallel, tensor-parallel and context-parallel name";
+         " shards nothing: all ranks along it do the same work; policies look for " +
+         llvm::join(usual, ", ") + " and the axes that " + llvm::join(options, ", ") +
+         " and context-parallel name";
 }
 
 /// One warning for each source location and type.

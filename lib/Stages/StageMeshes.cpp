@@ -28,6 +28,23 @@ SmallVector<StageMesh> meshwright::getStageMeshes(MeshOp meshOp) {
   return stages;
 }
 
+void meshwright::replaceStageMeshes(MeshOp meshOp, function_ref<MeshAttr(MeshAttr)> replace) {
+  if (!hasStageMeshes(meshOp)) {
+    meshOp.setMeshAttr(replace(meshOp.getMesh()));
+    return;
+  }
+  SmallVector<NamedAttribute> views;
+  for (const StageMesh &view : getStageMeshes(meshOp))
+    views.emplace_back(StringAttr::get(meshOp.getContext(), view.stage), replace(view.mesh));
+  meshOp->setAttr(DistDialect::kStageMeshesAttr, DictionaryAttr::get(meshOp.getContext(), views));
+}
+
+void meshwright::clearRoles(MeshOp meshOp) {
+  auto clear = [](MeshAttr mesh) { return mesh.withoutRoles(); };
+  replaceStageMeshes(meshOp, clear);
+  meshOp.setMeshAttr(clear(meshOp.getMesh()));
+}
+
 /// The number of ranks, and then the stride of each axis: borders[i] / borders[i + 1] is the
 /// size of axis i.
 static SmallVector<int64_t> getBorders(MeshAttr mesh) {

@@ -41,6 +41,13 @@ inline bool hasStageMeshes(dist::MeshOp meshOp) {
   return meshOp->hasAttr(dist::DistDialect::kStageMeshesAttr);
 }
 
+/// Replaces the meshes of the stages, or the single mesh of a program without them.
+void replaceStageMeshes(dist::MeshOp meshOp,
+                        mlir::function_ref<dist::MeshAttr(dist::MeshAttr)> replace);
+
+/// Removes the roles of all axes.
+void clearRoles(dist::MeshOp meshOp);
+
 /// An axis of a stage, as a part of an axis of the program's mesh. None if the stage has no
 /// axis of this name. Only the size of an axis of size 1 has a meaning.
 std::optional<dist::Axis> findAxis(dist::MeshOp meshOp, const StageMesh &view,

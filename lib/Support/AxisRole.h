@@ -22,7 +22,7 @@
 
 namespace meshwright {
 
-/// What the ranks along an axis have a share of.
+/// The ranks along an axis have a share of this:
 enum class AxisRole {
   /// The rows of a batch.
   Data,

@@ -48,14 +48,13 @@ std::optional<size_t> ReduceTypes::find(StringRef name) const {
 // The list
 //===----------------------------------------------------------------------===//
 
-static constexpr OptionDescription descriptions[] = {
-    {"mesh", "name=size[,name=size...] | stage:name=size,...;stage:...",
-     "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
-     "dist.mesh where absent"},
-    {"data-parallel", "axis | none | auto",
-     "splits the batch over an axis; auto: 'dp' where the mesh has it"},
-    {"tensor-parallel", "axis | none | auto",
-     "splits linears and attention over an axis; auto: 'tp' where the mesh has it"},
+static constexpr OptionDescription meshDescription = {
+    "mesh", "name=size[,name=size...] | stage:name=size,...;stage:...",
+    "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
+    "dist.mesh where absent"};
+
+/// The options behind those of kAxisRoles.
+static constexpr OptionDescription otherDescriptions[] = {
     {"sequence-parallel", "on | off | auto",
      "shards the residual stream by token along the tensor-parallel axis"},
     {"context-parallel",
@@ -89,7 +88,15 @@ static constexpr OptionDescription descriptions[] = {
 static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel", "gtp"};
 
 llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
-  return descriptions;
+  static const std::vector<OptionDescription> all = [] {
+    std::vector<OptionDescription> list{meshDescription};
+    for (const AxisRoleDescription &role : kAxisRoles)
+      if (!role.option.empty())
+        list.push_back({role.option, role.values, role.help});
+    llvm::append_range(list, otherDescriptions);
+    return list;
+  }();
+  return all;
 }
 
 //===----------------------------------------------------------------------===//
@@ -143,33 +150,6 @@ std::string unquote(StringRef text) {
     result += inner[i];
   }
   return result;
-}
-
-/// Reads `ulysses=AXIS ring=AXIS order=ORDER`.
-FailureOr<ContextParallel> parseContextParallel(StringRef text, OptionErrorHandler error) {
-  ContextParallel context;
-  text = text.trim();
-  if (text == "auto")
-    text = "ulysses=auto ring=auto";
-  SmallVector<StringRef> pairs;
-  llvm::SplitString(text, pairs);
-  for (StringRef pair : pairs) {
-    auto [key, value] = pair.split('=');
-    auto ignore = [](const Twine &) -> LogicalResult { return failure(); };
-    LogicalResult isRead = key == "ulysses" ? parseOptionText(value, context.ulysses, ignore)
-                           : key == "ring"  ? parseOptionText(value, context.ring, ignore)
-                           : key == "order" ? parseOptionText(value, context.order, ignore)
-                                            : failure();
-    if (failed(isRead))
-      return error("context-parallel: cannot read '" + pair +
-                   "': expected ulysses=axis, ring=axis, order=" + listSpellings<SequenceOrder>());
-  }
-  if (!context.isWanted())
-    return error("context-parallel is '" + text + "': expected an axis for ulysses, ring or both");
-  if (context.ulysses.kind == AxisChoice::Named && context.ulysses.name == context.ring.name)
-    return error("context-parallel: ulysses and ring are both '" + context.ulysses.name +
-                 "': expected two axes");
-  return context;
 }
 
 struct Parser {
@@ -231,14 +211,40 @@ struct Parser {
                            [&](const Twine &message) { return error(key + " is " + message); });
   }
 
-  LogicalResult parseContext(StringRef value) {
+  /// Reads `ulysses=AXIS ring=AXIS order=ORDER`.
+  LogicalResult parseContext(StringRef text) {
     // Braces enclose a table within other options.
-    if (value.consume_front("{") && !value.consume_back("}"))
+    if (text.consume_front("{") && !text.consume_back("}"))
       return error("context-parallel: a brace stays open");
-    FailureOr<ContextParallel> context = parseContextParallel(value, error);
-    if (failed(context))
-      return failure();
-    options.contextParallel = std::move(*context);
+    text = text.trim();
+    if (text == "auto")
+      text = "ulysses=auto ring=auto";
+    SmallVector<StringRef> pairs;
+    llvm::SplitString(text, pairs);
+    for (StringRef pair : pairs) {
+      auto [key, value] = pair.split('=');
+      auto ignore = [](const Twine &) -> LogicalResult { return failure(); };
+      std::optional<AxisRole> role = parseSpelling<AxisRole>(key);
+      AxisChoice axis;
+      LogicalResult isRead = failure();
+      if (key == "order")
+        isRead = parseOptionText(value, options.sequenceOrder, ignore);
+      else if (role == AxisRole::Ulysses || role == AxisRole::Ring)
+        isRead = parseOptionText(value, axis, ignore);
+      if (failed(isRead))
+        return error("context-parallel: cannot read '" + pair +
+                     "': expected ulysses=axis, ring=axis, order=" + listSpellings<SequenceOrder>());
+      if (role)
+        options.axes.set(*role, std::move(axis));
+    }
+    if (!options.shardsSequences())
+      return error("context-parallel is '" + text +
+                   "': expected an axis for ulysses, ring or both");
+    AxisChoice ulysses = options.axes.get(AxisRole::Ulysses);
+    if (ulysses.kind == AxisChoice::Named &&
+        ulysses.name == options.axes.get(AxisRole::Ring).name)
+      return error("context-parallel: ulysses and ring are both '" + ulysses.name +
+                   "': expected two axes");
     return success();
   }
 
@@ -345,10 +351,14 @@ struct Parser {
   LogicalResult parseOption(StringRef key, StringRef value) {
     if (key == "mesh")
       return parseMesh(value);
-    if (key == "data-parallel")
-      return parseWord(key, value, options.dataParallel);
-    if (key == "tensor-parallel")
-      return parseWord(key, value, options.tensorParallel);
+    for (const AxisRoleDescription &known : kAxisRoles)
+      if (!known.option.empty() && key == known.option) {
+        AxisChoice axis;
+        if (failed(parseWord(key, value, axis)))
+          return failure();
+        options.axes.set(known.role, std::move(axis));
+        return success();
+      }
     if (key == "sequence-parallel")
       return parseWord(key, value, options.sequenceParallel);
     if (key == "context-parallel")
@@ -392,7 +402,9 @@ struct Parser {
 
   static std::string supported() {
     return llvm::join(
-        llvm::map_range(descriptions, [](const OptionDescription &d) { return d.name; }), ", ");
+        llvm::map_range(getParallelizeOptionDescriptions(),
+                        [](const OptionDescription &d) { return d.name; }),
+        ", ");
   }
 };
 
@@ -455,16 +467,6 @@ LogicalResult meshwright::parseOptionText(StringRef text, ReduceTypes &types,
   return success();
 }
 
-LogicalResult meshwright::parseOptionText(StringRef text, AxisChoice &choice,
-                                          OptionErrorHandler error) {
-  if (text.empty())
-    return error("empty: expected the name of an axis, none or auto");
-  choice = text == "auto"   ? AxisChoice{AxisChoice::Auto, {}}
-           : text == "none" ? AxisChoice{AxisChoice::None, {}}
-                            : AxisChoice{AxisChoice::Named, text.str()};
-  return success();
-}
-
 //===----------------------------------------------------------------------===//
 // Printing
 //===----------------------------------------------------------------------===//
@@ -512,38 +514,24 @@ llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ReduceTyp
   return os << "}";
 }
 
-llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const AxisChoice &choice) {
-  return os << (choice.kind == AxisChoice::Auto   ? "auto"
-                : choice.kind == AxisChoice::None ? "none"
-                                                  : choice.name);
-}
-
-std::string ContextParallel::str() const {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  if (ulysses.kind != AxisChoice::None)
-    os << "ulysses=" << ulysses << " ";
-  if (ring.kind != AxisChoice::None)
-    os << "ring=" << ring << " ";
-  os << "order=" << order;
-  return text;
-}
-
 std::string ParallelizeOptions::str() const {
   std::string result;
   llvm::raw_string_ostream os(result);
   llvm::ListSeparator space(" ");
   if (!mesh.empty())
     os << space << "mesh=" << mesh;
-  auto printAxis = [&](StringRef key, const AxisChoice &choice) {
-    if (choice.kind != AxisChoice::Auto)
-      os << space << key << "=" << choice;
-  };
-  printAxis("data-parallel", dataParallel);
-  printAxis("tensor-parallel", tensorParallel);
+  for (const AxisRoleDescription &known : kAxisRoles)
+    if (AxisChoice axis = axes.get(known.role);
+        !known.option.empty() && axis.kind != AxisChoices().get(known.role).kind)
+      os << space << known.option << "=" << axis;
   os << space << "sequence-parallel=" << sequenceParallel;
-  if (contextParallel.isWanted())
-    os << space << "context-parallel={" << contextParallel.str() << "}";
+  if (shardsSequences()) {
+    os << space << "context-parallel={";
+    for (AxisRole role : {AxisRole::Ulysses, AxisRole::Ring})
+      if (axes.mayHave(role))
+        os << role << "=" << axes.get(role) << " ";
+    os << "order=" << sequenceOrder << "}";
+  }
   if (!fold.empty()) {
     os << space << "fold={";
     llvm::interleaveComma(fold, os,

@@ -14,6 +14,7 @@
 #ifndef MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 #define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 
+#include "meshwright/lib/Support/AxisChoices.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
 #include "meshwright/lib/Support/SequenceOrder.h"
 #include "meshwright/lib/Support/OptionParser.h"
@@ -98,43 +99,6 @@ struct ReduceTypes {
   }
 };
 
-/// The axis for a purpose, such as data parallelism.
-struct AxisChoice {
-  enum Kind {
-    /// As the compiler decides: `auto`. For data and tensor parallelism this is the axis of
-    /// the usual name, if the mesh has one.
-    Auto,
-    /// No axis: `none`.
-    None,
-    /// The axis `name`, which the mesh must have.
-    Named,
-  } kind = Auto;
-  std::string name;
-
-  /// The axis of this name; none if it is empty.
-  static AxisChoice get(llvm::StringRef name) {
-    return {name.empty() ? None : Named, name.str()};
-  }
-
-  /// The name of the axis to look for: `name`, or `usual` for Auto; empty for None.
-  llvm::StringRef getName(llvm::StringRef usual) const {
-    return kind == None ? llvm::StringRef() : kind == Named ? llvm::StringRef(name) : usual;
-  }
-};
-
-/// How ranks compute attention over a sharded sequence: heads move along one axis (Ulysses),
-/// and keys and values travel along the other (ring).
-struct ContextParallel {
-  /// Both are none without context parallelism.
-  AxisChoice ulysses{AxisChoice::None, {}}, ring{AxisChoice::None, {}};
-  SequenceOrder order = SequenceOrder::Auto;
-
-  bool isWanted() const {
-    return ulysses.kind != AxisChoice::None || ring.kind != AxisChoice::None;
-  }
-  std::string str() const;
-};
-
 /// The axes over which the weights of a stage of a composed program are sharded.
 enum class FoldMode {
   /// Both axes of context parallelism.
@@ -166,12 +130,11 @@ struct FoldRule {
 struct ParallelizeOptions {
   /// If empty, the IR has the mesh.
   MeshOption mesh;
-  /// The usual name is "dp".
-  AxisChoice dataParallel;
-  /// The usual name is "tp".
-  AxisChoice tensorParallel;
+  /// The axes of data, tensor and context parallelism.
+  AxisChoices axes;
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
-  ContextParallel contextParallel;
+  /// The order of sequences on the ring of context parallelism.
+  SequenceOrder sequenceOrder = SequenceOrder::Auto;
   std::vector<FoldRule> fold;
   ShardingRules shardings;
   /// The name of a preset, numbers that override its own, or both:
@@ -190,6 +153,12 @@ struct ParallelizeOptions {
   /// The target that kernels are written for, as `cpu:x86-64-v3`; empty: `cpu`.
   std::string target;
 
+  /// Returns true with context parallelism: ranks compute attention over a sharded sequence.
+  /// Heads move along one axis (Ulysses), and keys and values along the other (ring).
+  bool shardsSequences() const {
+    return axes.mayHave(AxisRole::Ulysses) || axes.mayHave(AxisRole::Ring);
+  }
+
   /// The text from which `parseParallelizeOptions` reads equal options.
   std::string str() const;
 };
@@ -206,12 +175,9 @@ llvm::LogicalResult parseOptionText(llvm::StringRef text, ShardingRules &shardin
                                     OptionErrorHandler error);
 llvm::LogicalResult parseOptionText(llvm::StringRef text, ReduceTypes &types,
                                     OptionErrorHandler error);
-llvm::LogicalResult parseOptionText(llvm::StringRef text, AxisChoice &choice,
-                                    OptionErrorHandler error);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const MeshOption &mesh);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ShardingRules &shardings);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ReduceTypes &types);
-llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const AxisChoice &choice);
 
 /// An option, for help and documents.
 struct OptionDescription {
@@ -240,13 +206,6 @@ public:
 template <>
 class llvm::cl::parser<meshwright::ReduceTypes>
     : public meshwright::TextOptionParser<meshwright::ReduceTypes> {
-public:
-  using TextOptionParser::TextOptionParser;
-};
-
-template <>
-class llvm::cl::parser<meshwright::AxisChoice>
-    : public meshwright::TextOptionParser<meshwright::AxisChoice> {
 public:
   using TextOptionParser::TextOptionParser;
 };

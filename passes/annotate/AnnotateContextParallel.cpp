@@ -6,9 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/ShardingPropagation.h"
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/passes/annotate/AxisParts.h"
-#include "meshwright/passes/annotate/ChooseContextParallel.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -467,44 +466,32 @@ struct AnnotateContextParallelPass
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
+    RoleAxes ringRole(AxisRole::Ring, ring), ulyssesRole(AxisRole::Ulysses, ulysses);
+    if (failed(ringRole.check(*meshOp)) || failed(ulyssesRole.check(*meshOp)))
+      return signalPassFailure();
     if (hasStageMeshes(*meshOp)) {
-      if (failed(annotateStages(module, *meshOp)))
+      if (failed(annotateStages(module, *meshOp, ringRole, ulyssesRole)))
         signalPassFailure();
       return;
     }
-    FailureOr<std::string> chosenUlysses = getChosenAxis(module, "ulysses", ulysses);
-    FailureOr<std::string> chosenRing = getChosenAxis(module, "ring", ring);
-    FailureOr<SequenceOrder> chosenOrder = getChosenOrder(module, order);
-    if (failed(chosenUlysses) || failed(chosenRing) || failed(chosenOrder))
-      return signalPassFailure();
-    module->removeAttr(DistDialect::kContextParallelAttr);
-    if (!chosenRing->empty() && *chosenRing == *chosenUlysses) {
+    StageMesh view = getStageMeshes(*meshOp).front();
+    bool hasRing = ringRole.areIn(view), hasUlysses = ulyssesRole.areIn(view);
+    if (hasRing && ringRole.getNames(view) == ulyssesRole.getNames(view)) {
       emitError(module.getLoc()) << "annotate-context-parallel: ulysses and ring are both '"
-                                 << *chosenRing << "': expected two axes";
+                                 << ringRole.getNames(view).front() << "': expected two axes";
       return signalPassFailure();
     }
-    MeshAttr mesh = meshOp->getMesh();
-    auto find = [&](StringRef name, StringRef purpose, AxisList &axes) -> LogicalResult {
-      if (name.empty())
-        return success();
-      int index = mesh.getAxisIndex(name);
-      if (index < 0)
-        return emitMissingAxis(*meshOp, name, purpose);
-      if (int64_t size = mesh.getAxes()[index].getSize(); size > 1)
-        axes.push_back({index, 1, size});
-      return success();
-    };
-    AxisList ringAxes, ulyssesAxes;
-    if (failed(find(*chosenRing, "for ring attention", ringAxes)) ||
-        failed(find(*chosenUlysses, "for Ulysses attention", ulyssesAxes)))
-      return signalPassFailure();
+    AxisList ringAxes = ringRole.get(*meshOp, view), ulyssesAxes = ulyssesRole.get(*meshOp, view);
     if (ringAxes.empty() && ulyssesAxes.empty()) {
-      if (!chosenRing->empty() || !chosenUlysses->empty())
+      if (hasRing || hasUlysses)
         DistDialect::getDecisionLog(&getContext())
             .add("annotate-context-parallel", Outcome::Declined, module.getLoc(),
                  "the axes of context-parallel have one rank: sequences stay whole");
       return markAllAnalysesPreserved();
     }
+    std::optional<TokenOrder> chosenOrder = getTokenOrder(order);
+    if (!chosenOrder && !ringAxes.empty())
+      chosenOrder = view.mesh.getAxes()[ringAxes.front().axis].getOrder();
     StageFilter stages;
     stages.except.assign(exceptStages.begin(), exceptStages.end());
     for (func::FuncOp func : getGlobalFunctions(module)) {
@@ -512,7 +499,7 @@ struct AnnotateContextParallelPass
       if (failed(factors))
         return signalPassFailure();
       ContextParallelPolicy policy(func, *factors, *meshOp, ringAxes, ulyssesAxes,
-                                   getTokenOrder(*chosenOrder), stages);
+                                   chosenOrder, stages);
       if (failed(policy.run()))
         return signalPassFailure();
     }
@@ -521,26 +508,19 @@ struct AnnotateContextParallelPass
 private:
   /// Annotates each stage by the axes of its own mesh. Sequences stay contiguous: another
   /// order would apply to the tokens of all stages.
-  LogicalResult annotateStages(ModuleOp module, MeshOp meshOp) {
-    StringRef ringName = ring.getName(""), ulyssesName = ulysses.getName("");
-    if (!ringName.empty() && order != SequenceOrder::Contiguous && order != SequenceOrder::Auto)
+  LogicalResult annotateStages(ModuleOp module, MeshOp meshOp, const RoleAxes &ringRole,
+                               const RoleAxes &ulyssesRole) {
+    SmallVector<StageMesh> views = getStageMeshes(meshOp);
+    bool hasRing =
+        llvm::any_of(views, [&](const StageMesh &view) { return ringRole.areIn(view); });
+    if (hasRing && order != SequenceOrder::Contiguous && order != SequenceOrder::Auto)
       return meshOp->emitOpError() << "has a mesh for each stage, whose tokens have one order: "
                                       "expected order contiguous or auto, got '"
                                    << stringify(order.getValue()) << "'";
-    for (auto [name, purpose] : {std::pair(ringName, "for ring attention"),
-                                 std::pair(ulyssesName, "for Ulysses attention")})
-      if (!name.empty() && !anyHasAxis(meshOp, name))
-        return emitMissingAxis(meshOp, name, purpose);
     for (func::FuncOp func : getGlobalFunctions(module))
-      for (const StageMesh &view : getStageMeshes(meshOp)) {
-        auto find = [&](StringRef name) {
-          AxisList axes;
-          std::optional<Axis> axis = name.empty() ? std::nullopt : findAxis(meshOp, view, name);
-          if (axis && axis->size > 1)
-            axes.push_back(*axis);
-          return axes;
-        };
-        AxisList ringAxes = find(ringName), ulyssesAxes = find(ulyssesName);
+      for (const StageMesh &view : views) {
+        AxisList ringAxes = ringRole.get(meshOp, view);
+        AxisList ulyssesAxes = ulyssesRole.get(meshOp, view);
         if (ringAxes.empty() && ulyssesAxes.empty())
           continue;
         FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);

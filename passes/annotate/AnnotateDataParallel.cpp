@@ -1,4 +1,4 @@
-//===- AnnotateDataParallel.cpp - split the batch over an axis ------------===//
+//===- AnnotateDataParallel.cpp - split the batch over axes --------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -24,13 +24,14 @@ namespace meshwright {
 
 namespace {
 
-/// Splits the batch of a stage, or of a whole program, over an axis.
+/// Splits the batch of a stage, or of a whole program, over axes.
 class DataParallel {
 public:
   DataParallel(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
-               const StageMesh &view, StringRef name, std::optional<Axis> axis)
+               const StageMesh &view, const RoleAxes &role)
       : func(func), factors(factors), mesh(meshOp.getMesh()),
-        symbol(FlatSymbolRefAttr::get(meshOp)), stage(view.stage), name(name), axis(axis) {}
+        symbol(FlatSymbolRefAttr::get(meshOp)), stage(view.stage), names(role.toString(view)),
+        axes(role.get(meshOp, view)) {}
 
   /// Shards the inputs that have no sharding yet.
   void annotateInputs();
@@ -46,15 +47,17 @@ private:
   const FactorAnalysis &factors;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
-  StringRef stage, name;
-  std::optional<Axis> axis;
+  StringRef stage;
+  /// Of the axes, for messages.
+  std::string names;
+  AxisList axes;
   /// Of the stage's inputs, which are inputs of the program or results of another stage.
   nn::BatchRule rule;
   bool isReported = false;
 };
 
 void DataParallel::report(Location loc) {
-  int64_t shards = axis ? axis->size : 1;
+  int64_t shards = getNumShards(axes);
   if (shards == 1)
     return;
   int64_t batch = rule.getSize();
@@ -63,15 +66,15 @@ void DataParallel::report(Location loc) {
   bool isSplit = batch > 1;
   std::string text =
       isSplit
-          ? llvm::formatv("a batch of {0}{1} is split over {2} ranks of \"{3}\"{4}", batch, of,
-                          shards, name,
+          ? llvm::formatv("a batch of {0}{1} is split over {2} ranks of {3}{4}", batch, of,
+                          shards, names,
                           batch % shards
                               ? llvm::formatv(", padded to {0}", llvm::alignTo(batch, shards)).str()
                               : std::string())
                 .str()
-          : llvm::formatv("a batch of {0}{1} is not split over {2} ranks of \"{3}\": each "
+          : llvm::formatv("a batch of {0}{1} is not split over {2} ranks of {3}: each "
                           "computes all of it; a batch of at least {2} would be split",
-                          batch, of, shards, name)
+                          batch, of, shards, names)
                 .str();
   log.add("annotate-data-parallel", isSplit ? Outcome::Applied : Outcome::Declined, loc, text,
           {{"batch", double(batch)}, {"ranks", double(shards)}});
@@ -87,8 +90,8 @@ ValueSharding DataParallel::split(Value value) {
   if (!std::exchange(isReported, true))
     report(value.getLoc());
   // A dimension of size 1 has no leaf, as it may broadcast.
-  if (axis && axis->size > 1 && rule.isBatch(shape, stated) && !sharding.dims[0].empty())
-    sharding.dims[0][0] = {*axis};
+  if (!axes.empty() && rule.isBatch(shape, stated) && !sharding.dims[0].empty())
+    sharding.dims[0][0] = axes;
   return sharding;
 }
 
@@ -145,10 +148,9 @@ struct AnnotateDataParallelPass
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    if (!axis.empty() && !optional && !anyHasAxis(*meshOp, axis)) {
-      emitMissingAxis(*meshOp, axis, "to split the batch over");
+    RoleAxes role(AxisRole::Data, axis);
+    if (!optional && failed(role.check(*meshOp)))
       return signalPassFailure();
-    }
     bool hasStages = hasStageMeshes(*meshOp);
     for (func::FuncOp func : getGlobalFunctions(module)) {
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
@@ -156,10 +158,7 @@ struct AnnotateDataParallelPass
         return signalPassFailure();
       SmallVector<DataParallel, 2> stages;
       for (const StageMesh &view : getStageMeshes(*meshOp)) {
-        std::optional<Axis> found;
-        if (!axis.empty())
-          found = findAxis(*meshOp, view, axis);
-        stages.emplace_back(func, *factors, *meshOp, view, axis, found);
+        stages.emplace_back(func, *factors, *meshOp, view, role);
         stages.back().annotateInputs();
       }
       // The analysis knows the operands of the new constraints, but not their results.

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/ShardingPropagation.h"
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -27,10 +27,11 @@ namespace {
 class ScatterModes {
 public:
   ScatterModes(func::FuncOp func, const FactorAnalysis &factors,
-               const ShardingPropagation &shardings, MeshOp meshOp, Axis axis,
+               const ShardingPropagation &shardings, MeshOp meshOp, ArrayRef<Axis> axes,
                const StageFilter &stages)
       : func(func), factors(factors), shardings(shardings), mesh(meshOp.getMesh()),
-        symbol(FlatSymbolRefAttr::get(meshOp)), axis(axis), stages(stages) {}
+        symbol(FlatSymbolRefAttr::get(meshOp)), axes(axes), size(getNumShards(axes)),
+        stages(stages) {}
 
   /// Finds the values that would be scattered.
   void find();
@@ -41,10 +42,10 @@ public:
   void annotate();
 
 private:
-  bool usesAxis(Value value) const { return anyOverlap(shardings.get(value).getAxes(), axis); }
-  /// Returns true if the result of the op is a partial sum over the axis.
+  bool usesAxes(Value value) const { return anyOverlap(shardings.get(value).getAxes(), axes); }
+  /// Returns true if the result of the op is a partial sum over the axes.
   bool isReduced(Operation *op) const;
-  /// The leaf of the tokens in a partial sum; -1 if the axis divides none.
+  /// The leaf of the tokens in a partial sum; -1 if the axes divide none.
   int chooseTokens(Value value) const;
   /// Returns true if `op` computes each token of the leaf `tokens` on its own, and its
   /// result has this leaf.
@@ -57,7 +58,9 @@ private:
   const ShardingPropagation &shardings;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
-  Axis axis;
+  /// The axes to scatter over, major to minor, and the product of their sizes.
+  AxisList axes;
+  int64_t size;
   const StageFilter &stages;
   /// Scattered values, with their token leaf, in the order found.
   llvm::MapVector<Value, int> stream;
@@ -66,7 +69,7 @@ private:
 
 bool ScatterModes::isReduced(Operation *op) const {
   // Sums without a matrix, with one number per row, are too small to gain.
-  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || !isa<MatrixOpInterface>(op))
+  if (op->getNumResults() != 1 || usesAxes(op->getResult(0)) || !isa<MatrixOpInterface>(op))
     return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands)) {
@@ -74,8 +77,8 @@ bool ScatterModes::isReduced(Operation *op) const {
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim)
         if (opFactors.rule.factors[factor].kind == FactorKind::Contracted)
-          for (const AxisList &axes : sharding.dims[d])
-            if (anyOverlap(axes, axis))
+          for (const AxisList &own : sharding.dims[d])
+            if (anyOverlap(own, axes))
               return true;
   }
   return false;
@@ -92,8 +95,8 @@ int ScatterModes::chooseTokens(Value value) const {
     for (int leaf : dim)
       if (sequence < 0 || factors.getSize(leaf) > factors.getSize(sequence))
         sequence = leaf;
-  bool sequenceFits = sequence >= 0 && factors.getSize(sequence) >= axis.size;
-  bool batchFits = batch >= 0 && factors.getSize(batch) >= axis.size;
+  bool sequenceFits = sequence >= 0 && factors.getSize(sequence) >= size;
+  bool batchFits = batch >= 0 && factors.getSize(batch) >= size;
   if (sequenceFits || (sequence >= 0 && !batchFits))
     return sequence;
   return batchFits ? batch : -1;
@@ -117,7 +120,7 @@ bool ScatterModes::keepsTokens(Operation *op, int tokens) const {
 }
 
 bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
-  if (op->getNumResults() != 1 || usesAxis(op->getResult(0)) || isReduced(op) ||
+  if (op->getNumResults() != 1 || usesAxes(op->getResult(0)) || isReduced(op) ||
       !keepsTokens(op, tokens))
     return false;
   auto linear = dyn_cast<nn::LinearOp>(op);
@@ -130,11 +133,11 @@ bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
   for (Operation *user : from.getUsers()) {
     auto other = dyn_cast<nn::LinearOp>(user);
     if (!other) {
-      if (usesAxis(user->getNumResults() ? user->getResult(0) : from) || isa<LogSumExpOpInterface>(user))
+      if (usesAxes(user->getNumResults() ? user->getResult(0) : from) || isa<LogSumExpOpInterface>(user))
         return false;
       continue;
     }
-    if (usesAxis(other.getResult()) || isReduced(other))
+    if (usesAxes(other.getResult()) || isReduced(other))
       return false;
     together += getTensorBytes(other.getResult().getType());
   }
@@ -201,7 +204,7 @@ void ScatterModes::shareGathers() {
 
 bool ScatterModes::isProfitable() {
   CostModel cost(mesh);
-  double k = axis.size;
+  double k = size;
   double saved = 0, extra = 0;
   for (auto [value, tokens] : stream) {
     Operation *op = value.getDefiningOp();
@@ -215,16 +218,16 @@ bool ScatterModes::isProfitable() {
   }
   int64_t bytes = 0;
   for (Operation *op : reduced) {
-    int64_t size = getTensorBytes(op->getResult(0).getType());
+    int64_t own = getTensorBytes(op->getResult(0).getType());
     int64_t n = factors.getSize(stream.find(op->getResult(0))->second);
-    int64_t padded = size / n * llvm::alignTo(n, axis.size);
-    bytes += size;
-    extra += 1e-12 * (cost.getCost(CollectiveKind::ReduceScatter, axis, padded).time +
-                      cost.getCost(CollectiveKind::AllGather, axis, padded).time -
-                      cost.getCost(CollectiveKind::AllReduce, axis, size).time);
+    int64_t padded = own / n * llvm::alignTo(n, size);
+    bytes += own;
+    extra += 1e-12 * (cost.getCost(CollectiveKind::ReduceScatter, axes, padded).time +
+                      cost.getCost(CollectiveKind::AllGather, axes, padded).time -
+                      cost.getCost(CollectiveKind::AllReduce, axes, own).time);
   }
   bool pays = saved > extra;
-  std::string name = StringRef(toString(axis, mesh)).drop_front(2).drop_back().str();
+  std::string name = StringRef(toString(axes, mesh)).drop_front(2).drop_back().str();
   llvm::erase(name, '"');
   DistDialect::getDecisionLog(func.getContext())
       .add("annotate-scatter-modes", pays ? Outcome::Applied : Outcome::Declined,
@@ -242,9 +245,9 @@ void ScatterModes::annotate() {
   auto scatter = [&](Value value, int tokens) {
     ValueSharding sharding = shardings.get(value);
     for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
-      for (auto [leaf, axes] : llvm::zip_equal(leaves, dim))
+      for (auto [leaf, own] : llvm::zip_equal(leaves, dim))
         if (leaf == tokens) {
-          axes.push_back(axis);
+          own.append(axes);
           return sharding;
         }
     return sharding;
@@ -279,23 +282,23 @@ struct AnnotateScatterModesPass
     if (failed(meshOp))
       return signalPassFailure();
     MeshAttr mesh = meshOp->getMesh();
-    if (!optional && !anyHasAxis(*meshOp, axis)) {
-      emitMissingAxis(*meshOp, axis, "to scatter tokens over");
+    RoleAxes role(AxisRole::Tensor, axis);
+    if (!optional && failed(role.check(*meshOp, "to scatter tokens over")))
       return signalPassFailure();
-    }
     if (mode == OnOffAuto::Off)
       return;
     for (func::FuncOp func : getGlobalFunctions(module))
       for (const StageMesh &view : getStageMeshes(*meshOp)) {
-        std::optional<Axis> found = findAxis(*meshOp, view, axis);
-        if (found && found->size > 1 && failed(annotate(func, *meshOp, mesh, view, *found)))
+        AxisList axes = role.get(*meshOp, view);
+        if (!axes.empty() &&
+            failed(annotate(func, *meshOp, mesh, view, axes, role.toString(view))))
           return signalPassFailure();
       }
   }
 
 private:
   LogicalResult annotate(func::FuncOp func, MeshOp meshOp, MeshAttr mesh, const StageMesh &view,
-                         Axis found) {
+                         ArrayRef<Axis> axes, const std::string &names) {
     DecisionLog &log = DistDialect::getDecisionLog(&getContext());
     auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
     if (failed(factors))
@@ -304,19 +307,19 @@ private:
     if (failed(shardings))
       return failure();
     StageFilter stages = view.getFilter();
-    ScatterModes modes(func, *factors, *shardings, meshOp, found, stages);
+    ScatterModes modes(func, *factors, *shardings, meshOp, axes, stages);
     modes.find();
     modes.shareGathers();
     if (modes.empty()) {
       log.add("annotate-scatter-modes", Outcome::Declined, func.getLoc(),
-              "nothing to scatter: no partial sum over \"" + axis + "\" with more than one token");
+              "nothing to scatter: no partial sum over " + names + " with more than one token");
       return success();
     }
     if (mode == OnOffAuto::Auto && !modes.isProfitable())
       return success();
     if (mode == OnOffAuto::On)
       log.add("annotate-scatter-modes", Outcome::Applied, func.getLoc(),
-              "tokens are scattered over \"" + axis + "\" between blocks, as the user asks");
+              "tokens are scattered over " + names + " between blocks, as the user asks");
     modes.annotate();
     return success();
   }

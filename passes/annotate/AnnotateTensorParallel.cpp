@@ -7,7 +7,7 @@
 
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
 
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/AxisParts.h"
@@ -377,13 +377,9 @@ struct AnnotateTensorParallelPass
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    SmallVector<StringRef> names;
-    StringRef(axis).split(names, ',');
-    for (StringRef name : names)
-      if (!optional && !anyHasAxis(*meshOp, name)) {
-        emitMissingAxis(*meshOp, name, "for tensor parallelism");
-        return signalPassFailure();
-      }
+    RoleAxes role(AxisRole::Tensor, axis);
+    if (!optional && failed(role.check(*meshOp)))
+      return signalPassFailure();
     StageFilter given;
     given.only.assign(onlyStages.begin(), onlyStages.end());
     given.except.assign(exceptStages.begin(), exceptStages.end());
@@ -396,15 +392,8 @@ struct AnnotateTensorParallelPass
             continue;
           stages.only.assign({view.stage});
         }
-        AxisList axes;
-        bool hasAll = true;
-        for (StringRef name : names) {
-          std::optional<Axis> found = findAxis(*meshOp, view, name);
-          hasAll &= found.has_value();
-          if (found && found->size > 1)
-            axes.push_back(*found);
-        }
-        if (axes.empty() || !hasAll)
+        AxisList axes = role.get(*meshOp, view);
+        if (axes.empty())
           continue;
         if (failed(annotate(func, *meshOp, axes, stages, rewritten)))
           return signalPassFailure();

@@ -5,11 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/passes/annotate/ChooseContextParallel.h"
-
 #include "meshwright/lib/Placement/AttentionWork.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/Passes.h"
@@ -35,26 +33,6 @@ static constexpr double kLeastSaving = 0.25;
 /// The share that another order must save over the one that balances work.
 static constexpr double kLeastSavingOfOrder = 0.1;
 
-FailureOr<std::string> meshwright::getChosenAxis(ModuleOp module, StringRef key,
-                                                 const AxisChoice &given) {
-  if (given.kind != AxisChoice::Auto)
-    return given.name;
-  if (auto chosen = module->getAttrOfType<DictionaryAttr>(DistDialect::kContextParallelAttr))
-    return chosen.getAs<StringAttr>(key).str();
-  return module.emitError() << key << "=auto: expected an axis, or choose-context-parallel before";
-}
-
-FailureOr<SequenceOrder> meshwright::getChosenOrder(ModuleOp module, SequenceOrder given) {
-  auto chosen = module->getAttrOfType<DictionaryAttr>(DistDialect::kContextParallelAttr);
-  if (given != SequenceOrder::Auto || !chosen)
-    return given;
-  StringRef text = chosen.getAs<StringAttr>("order");
-  if (std::optional<SequenceOrder> order = parseSpelling<SequenceOrder>(text))
-    return *order;
-  return module.emitError() << "unknown order '" << text
-                            << "', expected " << listSpellings<SequenceOrder>();
-}
-
 namespace {
 
 /// Equal attention ops.
@@ -78,8 +56,8 @@ struct Price {
 
 class Chooser {
 public:
-  Chooser(MeshAttr mesh, int data, int tensor)
-      : mesh(mesh), model(mesh), dataSize(getSize(data)), tensorSize(getSize(tensor)) {}
+  Chooser(MeshAttr mesh, int64_t dataSize, int64_t tensorSize)
+      : mesh(mesh), model(mesh), dataSize(dataSize), tensorSize(tensorSize) {}
 
   void add(nn::AttentionOp op);
   bool empty() const { return attentions.empty(); }
@@ -239,19 +217,22 @@ struct ChooseContextParallelPass
     if (failed(meshOp))
       return signalPassFailure();
     if (hasStageMeshes(*meshOp)) {
-      if (!choosesAxes())
+      if (ulysses.kind != AxisChoice::Auto && ring.kind != AxisChoice::Auto)
         return;
       meshOp->emitOpError()
           << "has a mesh for each stage: expected the axes of context-parallel by "
              "name, not auto";
       return signalPassFailure();
     }
+    StageMesh view = getStageMeshes(*meshOp).front();
+    mesh = view.mesh;
+    readRoles(view);
     if (failed(checkAxes(*meshOp)))
       return signalPassFailure();
     if (!choosesAxes() && order != SequenceOrder::Auto)
       return;
-    MeshAttr mesh = meshOp->getMesh();
-    Chooser chooser(mesh, findAxis(mesh, data), findAxis(mesh, tensor));
+    Chooser chooser(mesh, getNumShards(RoleAxes(AxisRole::Data, data).get(*meshOp, view)),
+                    getNumShards(RoleAxes(AxisRole::Tensor, tensor).get(*meshOp, view)));
     StageFilter stages;
     stages.except.assign(exceptStages.begin(), exceptStages.end());
     Location location = module.getLoc();
@@ -267,50 +248,71 @@ struct ChooseContextParallelPass
           chooser.add(op);
       });
     }
-    choose(module, location, mesh, chooser);
+    choose(*meshOp, location, chooser);
   }
 
 private:
-  /// The index of an axis of more than one rank; -1 for none.
-  static int findAxis(MeshAttr mesh, StringRef name) {
-    int index = name.empty() ? -1 : mesh.getAxisIndex(name);
-    return index >= 0 && mesh.getAxes()[index].getSize() > 1 ? index : -1;
+  /// Notes the axes that have roles.
+  void readRoles(const StageMesh &view) {
+    auto getNames = [&](AxisRole role, const AxisChoice &choice) {
+      return llvm::map_to_vector(RoleAxes(role, choice).getNames(view),
+                                 [](StringRef name) { return name.str(); });
+    };
+    dataNames = getNames(AxisRole::Data, data);
+    tensorNames = getNames(AxisRole::Tensor, tensor);
+    // An axis that has the role already is not chosen again.
+    auto read = [&](AxisRole role, const AxisChoice &choice) {
+      auto names = getNames(role, choice);
+      return names.empty() ? choice : AxisChoice::get(names.front());
+    };
+    givenUlysses = read(AxisRole::Ulysses, ulysses);
+    givenRing = read(AxisRole::Ring, ring);
   }
 
   LogicalResult checkAxes(MeshOp meshOp) {
-    for (auto [name, purpose] : {std::pair(ring.getName(""), "for ring attention"),
-                                 std::pair(ulysses.getName(""), "for Ulysses attention")}) {
-      if (name.empty())
+    for (auto [role, given] : {std::pair(AxisRole::Ring, givenRing),
+                               std::pair(AxisRole::Ulysses, givenUlysses)}) {
+      if (given.kind != AxisChoice::Named)
         continue;
-      if (meshOp.getMesh().getAxisIndex(name) < 0)
-        return emitMissingAxis(meshOp, name, purpose);
-      if (name == StringRef(data) || name == StringRef(tensor))
+      if (failed(RoleAxes(role, given).check(meshOp)))
+        return failure();
+      bool isData = llvm::is_contained(dataNames, given.name);
+      if (isData || llvm::is_contained(tensorNames, given.name))
         return meshOp->emitOpError()
-               << "axis \"" << name << "\" " << purpose << " is that of "
-               << (name == StringRef(data) ? "data" : "tensor") << " parallelism: expected another";
+               << "axis \"" << given.name << "\" " << getRoleDescription(role).purpose
+               << " is that of " << (isData ? "data" : "tensor")
+               << " parallelism: expected another";
     }
     return success();
   }
 
   bool choosesAxes() const {
-    return ulysses.kind == AxisChoice::Auto || ring.kind == AxisChoice::Auto;
+    return givenUlysses.kind == AxisChoice::Auto || givenRing.kind == AxisChoice::Auto;
   }
-  void choose(ModuleOp module, Location location, MeshAttr mesh, Chooser &chooser);
-  SmallVector<Choice> list(MeshAttr mesh, Chooser &chooser);
+  void choose(MeshOp meshOp, Location location, Chooser &chooser);
+  void declare(MeshOp meshOp, const Choice &choice);
+  SmallVector<Choice> list(Chooser &chooser);
+
+  MeshAttr mesh;
+  /// The axes of data and tensor parallelism.
+  SmallVector<std::string> dataNames, tensorNames;
+  /// The axes for Ulysses and ring, auto for those to choose.
+  AxisChoice givenUlysses, givenRing;
 };
 
 } // namespace
 
 /// The plans that use the most axes.
-SmallVector<Choice> ChooseContextParallelPass::list(MeshAttr mesh, Chooser &chooser) {
+SmallVector<Choice> ChooseContextParallelPass::list(Chooser &chooser) {
   auto candidates = [&](const AxisChoice &given) {
     SmallVector<int> axes;
     for (int i = 0, e = mesh.getAxes().size(); i < e; ++i) {
       StringRef name = mesh.getAxes()[i].getName();
-      bool isFree = name != StringRef(data) && name != StringRef(tensor) &&
-                    name != ulysses.getName("") && name != ring.getName("");
+      bool isFree = !llvm::is_contained(dataNames, name) &&
+                    !llvm::is_contained(tensorNames, name) && name != givenUlysses.name &&
+                    name != givenRing.name;
       bool isAuto = given.kind == AxisChoice::Auto;
-      if (mesh.getAxes()[i].getSize() > 1 && (isAuto ? isFree : name == given.getName("")))
+      if (mesh.getAxes()[i].getSize() > 1 && (isAuto ? isFree : name == given.name))
         axes.push_back(i);
     }
     axes.push_back(-1);
@@ -318,8 +320,8 @@ SmallVector<Choice> ChooseContextParallelPass::list(MeshAttr mesh, Chooser &choo
   };
   SmallVector<Choice> choices;
   int most = 0;
-  for (int u : candidates(ulysses))
-    for (int r : candidates(ring)) {
+  for (int u : candidates(givenUlysses))
+    for (int r : candidates(givenRing)) {
       if (u == r && u >= 0)
         continue;
       SmallVector<TokenOrder> orders{TokenOrder::Natural};
@@ -338,22 +340,29 @@ SmallVector<Choice> ChooseContextParallelPass::list(MeshAttr mesh, Chooser &choo
   return choices;
 }
 
-void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshAttr mesh,
-                                       Chooser &chooser) {
-  SmallVector<Choice> choices = list(mesh, chooser);
-  DecisionLog &log = DistDialect::getDecisionLog(&getContext());
-  auto keep = [&](const Choice &choice) {
-    Builder builder(&getContext());
-    auto name = [&](int axis) {
-      return builder.getStringAttr(axis < 0 ? StringRef() : mesh.getAxes()[axis].getName());
-    };
-    StringRef chosenOrder = stringify(getSequenceOrder(choice.order));
-    module->setAttr(DistDialect::kContextParallelAttr,
-                    builder.getDictionaryAttr(
-                        {builder.getNamedAttr("ulysses", name(choice.ulysses)),
-                         builder.getNamedAttr("ring", name(choice.ring)),
-                         builder.getNamedAttr("order", builder.getStringAttr(chosenOrder))}));
+/// Writes the roles to the mesh, those of the options included, and the order to the ring's axis.
+void ChooseContextParallelPass::declare(MeshOp meshOp, const Choice &choice) {
+  MeshAttr declared = mesh;
+  auto add = [&](AxisRole role, ArrayRef<std::string> names) {
+    declared = declared.withRole(role, llvm::to_vector_of<StringRef>(names));
   };
+  auto addOne = [&](AxisRole role, const AxisChoice &given, int chosen) {
+    bool isChosen = given.kind == AxisChoice::Auto && chosen >= 0;
+    std::string name = isChosen ? mesh.getAxes()[chosen].getName().str() : given.name;
+    add(role, name.empty() ? ArrayRef<std::string>() : ArrayRef(name));
+  };
+  add(AxisRole::Data, dataNames);
+  add(AxisRole::Tensor, tensorNames);
+  addOne(AxisRole::Ulysses, givenUlysses, choice.ulysses);
+  addOne(AxisRole::Ring, givenRing, choice.ring);
+  if (choice.ring >= 0)
+    declared = declared.withOrder(mesh.getAxes()[choice.ring].getName(), choice.order);
+  meshOp.setMeshAttr(declared);
+}
+
+void ChooseContextParallelPass::choose(MeshOp meshOp, Location location, Chooser &chooser) {
+  SmallVector<Choice> choices = list(chooser);
+  DecisionLog &log = DistDialect::getDecisionLog(&getContext());
   bool isNothing = choices.front().ulysses < 0 && choices.front().ring < 0;
   if (isNothing || chooser.empty()) {
     if (choosesAxes())
@@ -362,7 +371,7 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
                   ? "context-parallel=auto: there is no self-attention over a sequence"
                   : "context-parallel=auto: the mesh has no axis of more than one rank that data "
                     "or tensor parallelism leaves");
-    return keep(choices.front());
+    return declare(meshOp, choices.front());
   }
   int64_t ceiling = memoryCeiling;
   SmallVector<Price> prices;
@@ -392,7 +401,7 @@ void ChooseContextParallelPass::choose(ModuleOp module, Location location, MeshA
         chooser.getOddness(choices[i]) < chooser.getOddness(choices[best]) &&
         !saves(fastest, i, kLeastSaving))
       best = i;
-  keep(choices[best]);
+  declare(meshOp, choices[best]);
 
   auto format = [](int64_t time) { return llvm::formatv("{0:f3} ms", double(time) * 1e-9).str(); };
   std::string why;

@@ -7,7 +7,7 @@
 
 #include "meshwright/passes/annotate/ChooseFold.h"
 
-#include "meshwright/lib/Stages/Stages.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -120,9 +120,9 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
   MeshAttr mesh = meshOp.getMesh();
   CostModel model(mesh);
   int64_t ceiling = options.memoryCeiling ? options.memoryCeiling : model.getDevice().memorySize;
-  int tensorAxis = options.tensor.empty() ? -1 : mesh.getAxisIndex(options.tensor);
-  int64_t others = getOtherWeights(func, options.stage,
-                                   tensorAxis < 0 ? 1 : mesh.getAxes()[tensorAxis].getSize());
+  RoleAxes tensor(AxisRole::Tensor, options.tensor);
+  StageMesh view = getStageMeshes(meshOp).front();
+  int64_t others = getOtherWeights(func, options.stage, getNumShards(tensor.get(meshOp, view)));
 
   OwningOpRef<ModuleOp> stage = extractStage(func, meshOp, options.stage);
   SmallVector<FoldPrice> prices;
@@ -190,7 +190,7 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
   std::vector<Alternative> table;
   for (auto [i, candidate] : llvm::enumerate(candidates)) {
     Alternative entry;
-    entry.name = getName(candidate, mesh, tensorAxis >= 0);
+    entry.name = getName(candidate, mesh, tensor.areIn(view));
     entry.note = prices[i].refusal;
     if (entry.note.empty() && !fits(i))
       entry.note = "above the memory ceiling";

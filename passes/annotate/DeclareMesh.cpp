@@ -7,7 +7,7 @@
 
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 using namespace mlir;
@@ -25,80 +25,124 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
   using DeclareMeshPassBase::DeclareMeshPassBase;
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    auto meshes = llvm::to_vector(module.getOps<MeshOp>());
-    // The cost model treats an unknown device like none, so it is an error here.
-    auto checkDevice = [&](StringRef spelling, Location location) {
-      std::string error;
-      if (getDevice(spelling, &error))
-        return true;
-      emitError(location) << error;
-      return false;
-    };
-    if (!checkDevice(device, module.getLoc()))
+    if (failed(checkDevices(module)) || failed(declareMesh(module)))
       return signalPassFailure();
-    for (MeshOp known : meshes)
-      if (!checkDevice(known.getMesh().getDevice(), known.getLoc()))
-        return signalPassFailure();
-    const MeshOption &wanted = mesh.getValue();
-    if (wanted.empty()) {
-      if (meshes.empty()) {
-        module.emitError() << "no mesh: expected a 'mesh' option or a dist.mesh in the module";
-        return signalPassFailure();
-      }
+    if (roles.getValue().empty())
       return;
-    }
-    auto emit = [&] { return module.emitError(); };
-    auto makeMesh = [&](ArrayRef<MeshAxisOption> list, StringRef spelling) {
-      SmallVector<MeshAxisAttr> axes;
-      for (const MeshAxisOption &axis : list)
-        axes.push_back(MeshAxisAttr::get(&getContext(), axis.name, axis.size));
-      return MeshAttr::getChecked(emit, &getContext(), ArrayRef<MeshAxisAttr>(axes), spelling);
-    };
-    MeshAttr attr;
-    DictionaryAttr views;
-    if (!wanted.stages.empty()) {
-      SmallVector<StageMesh> stages;
-      SmallVector<NamedAttribute> named;
-      for (const StageMeshOption &stage : wanted.stages) {
-        MeshAttr own = makeMesh(stage.axes, "");
-        if (!own)
-          return signalPassFailure();
-        stages.push_back({stage.stage, own});
-        named.push_back({StringAttr::get(&getContext(), stage.stage), own});
-      }
-      FailureOr<MeshAttr> joined = joinMeshes(stages, device, emit);
-      if (failed(joined))
-        return signalPassFailure();
-      attr = *joined;
-      views = DictionaryAttr::get(&getContext(), named);
-    } else {
-      attr = makeMesh(wanted.axes, device);
-    }
-    if (!attr)
+    auto meshOp = getOnlyMesh(module);
+    if (failed(meshOp) || failed(declareRoles(*meshOp)))
       return signalPassFailure();
-    if (!meshes.empty()) {
-      MeshAttr own = meshes.front().getMesh();
-      ArrayRef<MeshAxisAttr> axes = attr.getAxes();
-      bool same = meshes.size() == 1 && own.getAxes().size() == axes.size() &&
-                  meshes.front()->getAttr(DistDialect::kStageMeshesAttr) == views;
-      for (size_t i = 0; same && i < axes.size(); ++i)
-        same = own.getAxes()[i].getName() == axes[i].getName() &&
-               own.getAxes()[i].getSize() == axes[i].getSize();
-      if (!same) {
-        meshes.front().emitOpError() << "differs from the 'mesh' option " << attr;
-        return signalPassFailure();
-      }
-      return;
-    }
-    OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
-    auto meshOp = MeshOp::create(builder, module.getLoc(), "mesh", attr);
-    if (!views)
-      return;
-    meshOp->setAttr(DistDialect::kStageMeshesAttr, views);
-    for (func::FuncOp func : getGlobalFunctions(module))
-      if (failed(checkStageMeshes(func, meshOp)))
-        return signalPassFailure();
   }
+
+private:
+  LogicalResult checkDevices(ModuleOp module);
+  /// Adds the mesh of the option, or compares it with the mesh that the module has.
+  LogicalResult declareMesh(ModuleOp module);
+  LogicalResult declareRoles(MeshOp meshOp);
 };
 
 } // namespace
+
+/// The cost model treats an unknown device like none, so it is an error here.
+LogicalResult DeclareMeshPass::checkDevices(ModuleOp module) {
+  auto check = [](StringRef spelling, Location location) -> LogicalResult {
+    std::string error;
+    if (getDevice(spelling, &error))
+      return success();
+    return emitError(location) << error;
+  };
+  if (failed(check(device, module.getLoc())))
+    return failure();
+  for (auto known : module.getOps<MeshOp>())
+    if (failed(check(known.getMesh().getDevice(), known.getLoc())))
+      return failure();
+  return success();
+}
+
+/// Returns true if the module's only mesh has these axes and stages. Its links and roles may
+/// differ.
+static bool isLike(ArrayRef<MeshOp> meshes, MeshAttr wanted, DictionaryAttr wantedStages) {
+  MeshOp own = meshes.front();
+  ArrayRef<MeshAxisAttr> axes = own.getMesh().getAxes();
+  if (meshes.size() > 1 || hasStageMeshes(own) != bool(wantedStages) ||
+      !llvm::equal(axes, wanted.getAxes(), [](MeshAxisAttr a, MeshAxisAttr b) {
+        return a.getName() == b.getName() && a.getSize() == b.getSize();
+      }))
+    return false;
+  SmallVector<StageMesh> stages = getStageMeshes(own);
+  return !wantedStages ||
+         (stages.size() == wantedStages.size() && llvm::all_of(stages, [&](const StageMesh &view) {
+            return view.mesh.withoutRoles() == wantedStages.get(view.stage);
+          }));
+}
+
+LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
+  auto meshes = llvm::to_vector(module.getOps<MeshOp>());
+  const MeshOption &wanted = mesh.getValue();
+  if (wanted.empty()) {
+    if (meshes.empty())
+      return module.emitError() << "no mesh: expected a 'mesh' option or a dist.mesh in the module";
+    return success();
+  }
+  auto emit = [&] { return module.emitError(); };
+  auto makeMesh = [&](ArrayRef<MeshAxisOption> list, StringRef spelling) {
+    SmallVector<MeshAxisAttr> axes;
+    for (const MeshAxisOption &axis : list)
+      axes.push_back(MeshAxisAttr::get(&getContext(), axis.name, axis.size));
+    return MeshAttr::getChecked(emit, &getContext(), ArrayRef<MeshAxisAttr>(axes), spelling);
+  };
+  MeshAttr attr;
+  DictionaryAttr views;
+  if (!wanted.stages.empty()) {
+    SmallVector<StageMesh> stages;
+    SmallVector<NamedAttribute> named;
+    for (const StageMeshOption &stage : wanted.stages) {
+      MeshAttr own = makeMesh(stage.axes, "");
+      if (!own)
+        return failure();
+      stages.push_back({stage.stage, own});
+      named.push_back({StringAttr::get(&getContext(), stage.stage), own});
+    }
+    FailureOr<MeshAttr> joined = joinMeshes(stages, device, emit);
+    if (failed(joined))
+      return failure();
+    attr = *joined;
+    views = DictionaryAttr::get(&getContext(), named);
+  } else {
+    attr = makeMesh(wanted.axes, device);
+  }
+  if (!attr)
+    return failure();
+  if (!meshes.empty()) {
+    if (!isLike(meshes, attr, views))
+      return meshes.front().emitOpError() << "differs from the 'mesh' option " << attr;
+    return success();
+  }
+  OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());
+  auto meshOp = MeshOp::create(builder, module.getLoc(), "mesh", attr);
+  if (!views)
+    return success();
+  meshOp->setAttr(DistDialect::kStageMeshesAttr, views);
+  for (func::FuncOp func : getGlobalFunctions(module))
+    if (failed(checkStageMeshes(func, meshOp)))
+      return failure();
+  return success();
+}
+
+/// Writes to the mesh, or to those of the stages, which axes have each role.
+LogicalResult DeclareMeshPass::declareRoles(MeshOp meshOp) {
+  for (const AxisRoleDescription &known : kAxisRoles) {
+    AxisChoice choice = roles.getValue().get(known.role);
+    if (choice.kind == AxisChoice::Named && failed(RoleAxes(known.role, choice).check(meshOp)))
+      return failure();
+  }
+  replaceStageMeshes(meshOp, [&](MeshAttr given) {
+    MeshAttr declared = given;
+    for (const AxisRoleDescription &known : kAxisRoles) {
+      RoleAxes axes(known.role, roles.getValue().get(known.role));
+      declared = declared.withRole(known.role, axes.getNames({"", given}));
+    }
+    return declared;
+  });
+  return success();
+}

@@ -5,11 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
-#include "meshwright/passes/annotate/ChooseContextParallel.h"
 #include "meshwright/passes/annotate/ChooseFold.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -43,12 +42,6 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
                             << "' cannot be folded: expected one mesh of all stages";
       return signalPassFailure();
     }
-    FailureOr<std::string> chosenUlysses = getChosenAxis(module, "ulysses", ulysses);
-    FailureOr<std::string> chosenRing = getChosenAxis(module, "ring", ring);
-    if (failed(chosenUlysses) || failed(chosenRing))
-      return signalPassFailure();
-    ulyssesAxis = *chosenUlysses;
-    ringAxis = *chosenRing;
     if (failed(checkAxes(*meshOp)))
       return signalPassFailure();
     bool found = false;
@@ -77,7 +70,7 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
 
 private:
   LogicalResult checkAxes(MeshOp meshOp);
-  AxisList getGroup(MeshAttr mesh, FoldMode mode);
+  AxisList getGroup(MeshOp meshOp, FoldMode mode);
   FailureOr<FoldMode> choose(func::FuncOp func, MeshOp meshOp);
   LogicalResult fold(func::FuncOp func, MeshOp meshOp, FoldMode mode);
   LogicalResult splitBatch(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
@@ -88,9 +81,6 @@ private:
   std::string describeWholeBatch(MeshAttr mesh, ArrayRef<Axis> axes);
 
   PriceFold priceFold;
-  /// The axes for `ulysses` and `ring`: those of the options, or where these are auto, those
-  /// that choose-context-parallel chose.
-  std::string ulyssesAxis, ringAxis;
 
   void log(Outcome outcome, Location loc, const std::string &message,
            std::vector<std::pair<std::string, double>> numbers = {}) {
@@ -103,10 +93,17 @@ private:
 LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
   if (mode == FoldMode::None)
     return success();
+  RoleAxes ringRole(AxisRole::Ring, ring), ulyssesRole(AxisRole::Ulysses, ulysses);
+  StageMesh view = getStageMeshes(meshOp).front();
+  SmallVector<StringRef> ringNames = ringRole.getNames(view);
+  SmallVector<StringRef> ulyssesNames = ulyssesRole.getNames(view);
   bool both = mode == FoldMode::Sp || mode == FoldMode::Batch;
-  bool isMissing = both                        ? ringAxis.empty() && ulyssesAxis.empty()
-                   : mode == FoldMode::Ring    ? ringAxis.empty()
-                   : mode == FoldMode::Ulysses ? ulyssesAxis.empty()
+  if (failed(ringRole.check(meshOp, "to fold over")) ||
+      failed(ulyssesRole.check(meshOp, "to fold over")))
+    return failure();
+  bool isMissing = both                        ? ringNames.empty() && ulyssesNames.empty()
+                   : mode == FoldMode::Ring    ? ringNames.empty()
+                   : mode == FoldMode::Ulysses ? ulyssesNames.empty()
                                                : false;
   if (isMissing)
     return meshOp->emitError() << "fold mode '" << stringify(mode.getValue()) << "' for stage '" << stage
@@ -114,39 +111,43 @@ LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
                                << (both ? StringRef("ulysses or ring")
                                        : stringify(mode.getValue()))
                                << ", got none";
-  for (StringRef name : {StringRef(ringAxis), StringRef(ulyssesAxis)})
-    if (!name.empty() && meshOp.getMesh().getAxisIndex(name) < 0)
-      return emitMissingAxis(meshOp, name, "to fold over");
-  if (!ringAxis.empty() && ringAxis == ulyssesAxis)
-    return meshOp->emitOpError() << "axis \"" << ringAxis
+  if (!ringNames.empty() && ringNames == ulyssesNames)
+    return meshOp->emitOpError() << "axis \"" << ringNames.front()
                                  << "\" is both ring and ulysses of stage '" << stage
                                  << "', expected two axes";
   return success();
 }
 
 /// The axes of a mode, in the order of the mesh, without axes of size 1.
-AxisList FoldEncoderPass::getGroup(MeshAttr mesh, FoldMode mode) {
+AxisList FoldEncoderPass::getGroup(MeshOp meshOp, FoldMode mode) {
+  StageMesh view = getStageMeshes(meshOp).front();
+  auto getAxes = [&](AxisRole role, const AxisChoice &choice) {
+    return RoleAxes(role, choice).get(meshOp, view);
+  };
   AxisList axes;
   bool both = mode == FoldMode::Sp || mode == FoldMode::Batch;
-  for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
-    StringRef name = axis.getName();
-    bool isRing = name == ringAxis && (both || mode == FoldMode::Ring);
-    bool isUlysses = name == ulyssesAxis && (both || mode == FoldMode::Ulysses);
-    bool isWanted = mode == FoldMode::Replica ? name != data
-                    : mode == FoldMode::None  ? name == tensor
-                                              : isRing || isUlysses;
-    if (isWanted && axis.getSize() > 1)
-      axes.push_back({int(i), 1, axis.getSize()});
+  if (both || mode == FoldMode::Ring)
+    axes.append(getAxes(AxisRole::Ring, ring));
+  if (both || mode == FoldMode::Ulysses)
+    axes.append(getAxes(AxisRole::Ulysses, ulysses));
+  if (mode == FoldMode::None)
+    axes = getAxes(AxisRole::Tensor, tensor);
+  if (mode == FoldMode::Replica) {
+    AxisList others = getAxes(AxisRole::Data, data);
+    for (auto [i, axis] : llvm::enumerate(view.mesh.getAxes()))
+      if (Axis whole{int(i), 1, axis.getSize()}; whole.size > 1 && !contains(others, whole))
+        axes.push_back(whole);
   }
+  llvm::sort(axes);
   return axes;
 }
 
 /// Compares the modes. Modes with the same axes are one candidate.
 FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
   MeshAttr mesh = meshOp.getMesh();
-  SmallVector<FoldCandidate> candidates{{FoldMode::None, getGroup(mesh, FoldMode::None), {}}};
+  SmallVector<FoldCandidate> candidates{{FoldMode::None, getGroup(meshOp, FoldMode::None), {}}};
   for (FoldMode mode : {FoldMode::Sp, FoldMode::Ulysses, FoldMode::Ring, FoldMode::Replica}) {
-    AxisList axes = getGroup(mesh, mode);
+    AxisList axes = getGroup(meshOp, mode);
     if (!axes.empty() && llvm::none_of(candidates, [&](const FoldCandidate &other) {
           return other.axes == axes;
         }))
@@ -155,7 +156,7 @@ FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
   auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
   if (failed(factors))
     return failure();
-  if (AxisList axes = getGroup(mesh, FoldMode::Batch); !axes.empty()) {
+  if (AxisList axes = getGroup(meshOp, FoldMode::Batch); !axes.empty()) {
     bool isWhole = findBatch(func, *factors) < 0;
     candidates.push_back(
         {FoldMode::Batch, axes, isWhole ? describeWholeBatch(mesh, axes) : std::string()});
@@ -171,8 +172,8 @@ FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
                                "function that prices, got none";
   FoldEncoderPassOptions options;
   options.stage = stage;
-  options.ulysses = AxisChoice::get(ulyssesAxis);
-  options.ring = AxisChoice::get(ringAxis);
+  options.ulysses = ulysses;
+  options.ring = ring;
   options.data = data;
   options.tensor = tensor;
   options.sequenceParallel = sequenceParallel;
@@ -181,7 +182,7 @@ FailureOr<FoldMode> FoldEncoderPass::choose(func::FuncOp func, MeshOp meshOp) {
 }
 
 LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, FoldMode mode) {
-  AxisList axes = getGroup(meshOp.getMesh(), mode);
+  AxisList axes = getGroup(meshOp, mode);
   if (axes.empty()) {
     if (mode == FoldMode::None)
       return success();

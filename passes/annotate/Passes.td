@@ -15,7 +15,7 @@ class AnnotatePass<string name> : Pass<name, "::mlir::ModuleOp"> {
 }
 
 def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
-  let summary = "declare the mesh, where the module has none";
+  let summary = "declare the mesh, where the module has none, and the roles of its axes";
   let description = [{
     Adds `dist.mesh @mesh`. A module with the same mesh is left as it is; one with
     another mesh is an error.
@@ -25,10 +25,26 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     dist.mesh @mesh = <["dp"=2, "tp"=4], device = "h100">
     ```
 
+    With `roles` the pass also decides which axis has each role, and writes the roles of all
+    axes to the mesh. A role has the axis that the option names, which must exist, or none.
+    With `auto` it has the axis that has it on the module's mesh; on a mesh without roles, the
+    role's usual axis if the mesh has one of this name (data: `dp`, tensor: `tp`). Roles that the
+    option does not mention are `auto` if they have a usual axis, and `none` otherwise. For
+    ring and ulysses `auto` leaves the axis to `choose-context-parallel`.
+
+    Policies look up axes by role. The option of a policy may name an axis instead. On a
+    mesh whose roles no pass has declared, a policy takes the usual axis. So each pass runs
+    alone, too.
+
+    `--declare-mesh="mesh=dp=2,model=4 roles=tensor=model"` gives
+    ```mlir
+    dist.mesh @mesh = <["dp"=2 {roles = [data]}, "model"=4 {roles = [tensor]} ]>
+    ```
+
     Each stage of a composed program may have a mesh of its own over the same ranks.
     The module's mesh is then the finest one such that each axis of a stage is a part of
-    one of its axes, and `dist.stages` has the mesh of each stage. Policies look up the
-    axes that they name in the mesh of each stage.
+    one of its axes, and `dist.stages` has the mesh of each stage, with its roles. Policies
+    look up axes in the mesh of each stage.
 
     `--declare-mesh="mesh=target:dp=2,tp=3;draft:dp=3,sp=2"` gives
     ```mlir
@@ -40,6 +56,8 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     Option<"mesh", "mesh", "::meshwright::MeshOption", "",
            "axes, name=size, major to minor; or stage:axes;stage:axes">,
     Option<"device", "device", "std::string", "\"\"", "device preset">,
+    Option<"roles", "roles", "::meshwright::AxisChoices", "::meshwright::AxisChoices()",
+           "role=axis,... where an axis is a name, none or auto; empty: roles stay as they are">,
   ];
 }
 
@@ -88,7 +106,9 @@ def AnnotateDataParallelPass : AnnotatePass<"annotate-data-parallel"> {
     ```
   }];
   let options = [
-    Option<"axis", "axis", "std::string", "\"dp\"", "mesh axis; empty: inputs are replicated">,
+    Option<"axis", "axis", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis, or several, major to minor: host,dp; none: inputs are replicated; auto: "
+           "those with the role data, or dp on a mesh without roles">,
     Option<"optional", "optional", "bool", "false", "replicate where the mesh has no such axis">,
   ];
 }
@@ -162,7 +182,9 @@ def AnnotateTensorParallelPass : AnnotatePass<"annotate-tensor-parallel"> {
     After: `%up` carries `[{"tp"}, {} ]`, `%down` `[{}, {"tp"} ]`.
   }];
   let options = [
-    Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis, or several, major to minor: ring,ulysses">,
+    Option<"axis", "axis", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis, or several, major to minor: ring,ulysses; none; auto: those with the role "
+           "tensor, or tp on a mesh without roles">,
     Option<"optional", "optional", "bool", "false", "do nothing where the mesh has no such axis">,
     ListOption<"onlyStages", "stages", "std::string", "stages of a composed program; all where empty">,
     ListOption<"exceptStages", "except", "std::string", "stages to leave alone">,
@@ -189,7 +211,9 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
     After: `%y` and `%z` carry `[{}, {"tp"}, {} ]`.
   }];
   let options = [
-    Option<"axis", "axis", "std::string", "\"tp\"", "mesh axis">,
+    Option<"axis", "axis", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis, or several, major to minor; none; auto: those with the role tensor, or tp on "
+           "a mesh without roles">,
     Option<"optional", "optional", "bool", "false", "do nothing where the mesh has no such axis">,
     Option<"mode", "mode", "::meshwright::OnOffAuto", "::meshwright::OnOffAuto::Auto", "on, off or auto">,
   ];
@@ -223,9 +247,10 @@ def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
     ```
     After:
     ```mlir
-    module attributes {dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}}
+    dist.mesh @mesh = <["host"=2 {roles = [ring], order = zigzag}, "sp"=4 {roles = [ulysses]} ], device = "h100">
     ```
-    which `--fold-encoder` reads and `--annotate-context-parallel` reads and removes.
+    An axis that has the role ring or ulysses before keeps it. On a mesh without roles, the pass
+    writes those of `data` and `tensor`, too.
   }];
   let options = [
     Option<"ulysses", "ulysses", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
@@ -234,8 +259,10 @@ def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
            "mesh axis, none or auto">,
     Option<"order", "order", "::meshwright::SequenceOrder", "::meshwright::SequenceOrder::Auto",
            "contiguous, zigzag, striped or auto">,
-    Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
-    Option<"tensor", "tensor", "std::string", "\"tp\"", "mesh axis of tensor parallelism">,
+    Option<"data", "data", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis of data parallelism, none, or auto: as annotate-data-parallel takes it">,
+    Option<"tensor", "tensor", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis of tensor parallelism, none, or auto: as annotate-tensor-parallel takes it">,
     ListOption<"exceptStages", "except", "std::string",
            "stages of a composed program whose sequences stay whole">,
     Option<"memoryCeiling", "memory-ceiling", "int64_t", "0",
@@ -275,11 +302,12 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
   }];
   let options = [
     Option<"ulysses", "ulysses", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
-           "mesh axis that heads move along, none, or auto: as choose-context-parallel chose">,
+           "mesh axis that heads move along, none, or auto: the one with the role ulysses">,
     Option<"ring", "ring", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
-           "mesh axis that keys and values move along, none or auto">,
+           "mesh axis that keys and values move along, none, or auto: the one with the role ring">,
     Option<"order", "order", "::meshwright::SequenceOrder", "::meshwright::SequenceOrder::Auto",
-           "order of the sequence on the ring: contiguous, zigzag, striped or auto">,
+           "order of the sequence on the ring: contiguous, zigzag, striped, or auto: that of the "
+           "ring's axis, or else by the mask">,
     ListOption<"exceptStages", "except", "std::string",
            "stages of a composed program whose sequences stay whole">,
   ];
@@ -328,12 +356,14 @@ def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
     Option<"mode", "mode", "::meshwright::FoldMode", "::meshwright::FoldMode::Sp",
            "sp, ulysses, ring, replica, batch, none or auto">,
     Option<"ulysses", "ulysses", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
-           "mesh axis, none, or auto: as choose-context-parallel chose">,
+           "mesh axis, none, or auto: the one with the role ulysses">,
     Option<"ring", "ring", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
-           "mesh axis, none or auto">,
-    Option<"data", "data", "std::string", "\"dp\"", "mesh axis of data parallelism">,
-    Option<"tensor", "tensor", "std::string", "\"\"",
-           "mesh axis of tensor parallelism, if the mesh has it: mode none">,
+           "mesh axis, none, or auto: the one with the role ring">,
+    Option<"data", "data", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis of data parallelism, none, or auto: as annotate-data-parallel takes it">,
+    Option<"tensor", "tensor", "::meshwright::AxisChoice", "::meshwright::AxisChoice::get(\"\")",
+           "mesh axis of tensor parallelism, if the mesh has it, for mode none; none; or auto: as "
+           "annotate-tensor-parallel takes it">,
     Option<"sequenceParallel", "sequence-parallel", "::meshwright::OnOffAuto", "::meshwright::OnOffAuto::Auto",
            "on, off or auto: how alternatives of mode auto are planned">,
     Option<"memoryCeiling", "memory-ceiling", "int64_t", "0",

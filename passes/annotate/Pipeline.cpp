@@ -10,80 +10,129 @@
 using namespace mlir;
 using namespace meshwright;
 
+namespace {
+/// A policy of the phase: it writes layouts on a few values, over the axes that have its role.
+struct Policy {
+  /// Returns true for options of which the program may need the policy.
+  bool (*applies)(const ParallelizeOptions &options);
+  /// Adds its passes.
+  void (*build)(OpPassManager &pm, const AnnotateOptions &options);
+};
+} // namespace
+
+static bool always(const ParallelizeOptions &) { return true; }
+
+template <AxisRole role> static bool mayHave(const ParallelizeOptions &options) {
+  return options.axes.mayHave(role);
+}
+
+static bool shardsSequences(const ParallelizeOptions &options) {
+  return options.shardsSequences();
+}
+
+static bool hasRules(const ParallelizeOptions &options) {
+  return !options.shardings.rules.empty();
+}
+
+static bool folds(const ParallelizeOptions &options) { return !options.fold.empty(); }
+
+/// Adds a pass that needs no options.
+template <std::unique_ptr<Pass> (*create)()>
+static void add(OpPassManager &pm, const AnnotateOptions &) {
+  pm.addPass(create());
+}
+
+static void addRules(OpPassManager &pm, const AnnotateOptions &annotate) {
+  pm.addPass(createAnnotateRulesPass({annotate.request.shardings}));
+}
+
+/// The stages that the option `fold` names: their sequences stay whole.
+static SmallVector<std::string> getNamedStages(const ParallelizeOptions &options) {
+  return llvm::map_to_vector(options.fold, [](const FoldRule &rule) { return rule.stage; });
+}
+
+static void addContextChoice(OpPassManager &pm, const AnnotateOptions &annotate) {
+  const ParallelizeOptions &options = annotate.request;
+  ChooseContextParallelPassOptions choose;
+  choose.ulysses = options.axes.get(AxisRole::Ulysses);
+  choose.ring = options.axes.get(AxisRole::Ring);
+  choose.order = options.sequenceOrder;
+  choose.exceptStages = getNamedStages(options);
+  choose.memoryCeiling = options.memoryCeiling.value_or(0);
+  pm.addPass(createChooseContextParallelPass(choose));
+}
+
+static void addFolds(OpPassManager &pm, const AnnotateOptions &annotate) {
+  const ParallelizeOptions &options = annotate.request;
+  for (const FoldRule &rule : options.fold) {
+    if (rule.mode == FoldMode::None)
+      continue;
+    pm.addPass(createSplitFusedLinearsPass());
+    FoldEncoderPassOptions fold;
+    fold.stage = rule.stage;
+    fold.mode = rule.mode;
+    fold.ulysses = fold.ring = fold.tensor = AxisChoice();
+    fold.sequenceParallel = options.sequenceParallel;
+    fold.memoryCeiling = options.memoryCeiling.value_or(0);
+    pm.addPass(createFoldEncoderPass(fold, annotate.priceFold));
+  }
+}
+
+static void addTensorParallel(OpPassManager &pm, const AnnotateOptions &annotate) {
+  AnnotateTensorParallelPassOptions tensor;
+  for (const FoldRule &rule : annotate.request.fold)
+    if (rule.mode != FoldMode::None)
+      tensor.exceptStages.push_back(rule.stage);
+  pm.addPass(createAnnotateTensorParallelPass(tensor));
+}
+
+static void addContextParallel(OpPassManager &pm, const AnnotateOptions &annotate) {
+  const ParallelizeOptions &options = annotate.request;
+  AnnotateContextParallelPassOptions context;
+  context.ulysses = context.ring = AxisChoice();
+  context.order = options.sequenceOrder;
+  context.exceptStages = getNamedStages(options);
+  pm.addPass(createAnnotateContextParallelPass(context));
+}
+
+static void addScatterModes(OpPassManager &pm, const AnnotateOptions &annotate) {
+  AnnotateScatterModesPassOptions scatter;
+  scatter.mode = annotate.request.sequenceParallel;
+  pm.addPass(createAnnotateScatterModesPass(scatter));
+}
+
+/// In the order in which they run. A policy leaves values alone that an earlier one has sharded.
+static constexpr Policy policies[] = {
+    {hasRules, addRules},
+    {always, add<createAnnotateDataParallelPass>},
+    {shardsSequences, add<createSplitJointAttentionPass>},
+    {shardsSequences, addContextChoice},
+    {folds, addFolds},
+    {mayHave<AxisRole::Tensor>, add<createSplitFusedLinearsPass>},
+    {mayHave<AxisRole::Tensor>, addTensorParallel},
+    {shardsSequences, addContextParallel},
+    {mayHave<AxisRole::Tensor>, addScatterModes},
+};
+
 void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions &annotate) {
   const ParallelizeOptions &options = annotate.request;
   DeclareMeshPassOptions mesh;
   mesh.mesh = options.mesh;
   mesh.device = options.device.empty() ? "h100" : options.device;
+  mesh.roles = options.axes.complete();
   pm.addPass(createDeclareMeshPass(mesh));
-
-  if (!options.shardings.rules.empty())
-    pm.addPass(createAnnotateRulesPass({options.shardings}));
-
-  AnnotateDataParallelPassOptions data;
-  data.axis = options.dataParallel.getName("dp").str();
-  data.optional = options.dataParallel.kind == AxisChoice::Auto;
-  pm.addPass(createAnnotateDataParallelPass(data));
-
-  if (options.contextParallel.isWanted())
-    pm.addPass(createSplitJointAttentionPass());
-  // Stages with a policy of their own; and stages that the option `fold` names.
-  SmallVector<std::string> folded, apart;
-  for (const FoldRule &rule : options.fold)
-    apart.push_back(rule.stage);
-  if (options.contextParallel.isWanted()) {
-    ChooseContextParallelPassOptions choose;
-    choose.ulysses = options.contextParallel.ulysses;
-    choose.ring = options.contextParallel.ring;
-    choose.order = options.contextParallel.order;
-    choose.data = data.axis;
-    choose.tensor = options.tensorParallel.getName("tp").str();
-    choose.exceptStages = apart;
-    choose.memoryCeiling = options.memoryCeiling.value_or(0);
-    pm.addPass(createChooseContextParallelPass(choose));
-  }
-  for (const FoldRule &rule : options.fold) {
-    if (rule.mode == FoldMode::None)
-      continue;
-    folded.push_back(rule.stage);
-    pm.addPass(createSplitFusedLinearsPass());
-    FoldEncoderPassOptions fold;
-    fold.stage = rule.stage;
-    fold.mode = rule.mode;
-    fold.ulysses = options.contextParallel.ulysses;
-    fold.ring = options.contextParallel.ring;
-    fold.data = data.axis;
-    fold.tensor = options.tensorParallel.getName("tp").str();
-    fold.sequenceParallel = options.sequenceParallel;
-    fold.memoryCeiling = options.memoryCeiling.value_or(0);
-    pm.addPass(createFoldEncoderPass(fold, annotate.priceFold));
-  }
-  bool isTensorParallel = options.tensorParallel.kind != AxisChoice::None;
-  AnnotateTensorParallelPassOptions tensor;
-  if (isTensorParallel) {
-    pm.addPass(createSplitFusedLinearsPass());
-    tensor.axis = options.tensorParallel.getName("tp").str();
-    tensor.optional = options.tensorParallel.kind == AxisChoice::Auto;
-    tensor.exceptStages = folded;
-    pm.addPass(createAnnotateTensorParallelPass(tensor));
-  }
-  if (options.contextParallel.isWanted()) {
-    AnnotateContextParallelPassOptions context;
-    context.ulysses = options.contextParallel.ulysses;
-    context.ring = options.contextParallel.ring;
-    context.order = options.contextParallel.order;
-    context.exceptStages = apart;
-    pm.addPass(createAnnotateContextParallelPass(context));
-  }
-  if (!isTensorParallel)
-    return;
-  pm.addPass(
-      createAnnotateScatterModesPass({tensor.axis, tensor.optional, options.sequenceParallel}));
+  for (const Policy &policy : policies)
+    if (policy.applies(options))
+      policy.build(pm, annotate);
 }
 
 void meshwright::buildFoldPipeline(OpPassManager &pm, const FoldEncoderPassOptions &fold) {
   pm.addPass(createFoldEncoderPass(fold));
-  if (!fold.tensor.empty())
-    pm.addPass(createAnnotateScatterModesPass(
-        {fold.tensor, /*optional=*/true, fold.sequenceParallel}));
+  if (fold.tensor.kind == AxisChoice::None)
+    return;
+  AnnotateScatterModesPassOptions scatter;
+  scatter.axis = fold.tensor;
+  scatter.optional = true;
+  scatter.mode = fold.sequenceParallel;
+  pm.addPass(createAnnotateScatterModesPass(scatter));
 }

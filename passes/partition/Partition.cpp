@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/passes/partition/Partitioner.h"
 #include "meshwright/passes/partition/Passes.h"
 
@@ -74,6 +75,7 @@ struct PartitionPass : meshwright::impl::PartitionPassBase<PartitionPass> {
     auto mesh = getOnlyMesh(module);
     if (failed(mesh))
       return signalPassFailure();
+    clearRoles(*mesh);
     SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
     auto &factors = SharedFactorAnalysis::get(getAnalysisManager(), functions);
     if (failed(factors))

@@ -118,7 +118,7 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     Requires a sharding on every value of `@main` (see `propagate-shardings`).
     Guarantees an SPMD program: local shapes, collectives where layouts change, layouts
     of arguments and results on the function, and no annotations inside. The placement
-    verifier proves it.
+    verifier proves it. The mesh loses the roles of its axes, which only policies read.
 
     Each op computes in the sharding of its result, and its operands are resharded to
     fit. If an operand of a contraction has to move, the contraction computes over the axes

@@ -106,6 +106,9 @@ def ShardOptimizerPass : Pass<"shard-optimizer", "::mlir::ModuleOp"> {
     layout. So the gradient is reduced and scattered, each rank updates its shard, and the new
     parameter is gathered: as many bytes as the all-reduce of the gradient.
 
+    Without `axes` these are the axes with the roles data, ring and ulysses, along which ranks see
+    other tokens. On a mesh without roles this is `dp`.
+
     In mode `auto` a parameter's states are sharded if the cost model finds that the update
     becomes faster by more than the collectives cost that take the place of one all-reduce.
 
@@ -130,7 +133,8 @@ def ShardOptimizerPass : Pass<"shard-optimizer", "::mlir::ModuleOp"> {
     ```
   }];
   let options = [
-    ListOption<"axes", "axes", "std::string", "mesh axes; those that the mesh lacks are left out">,
+    ListOption<"axes", "axes", "std::string",
+               "mesh axes; those that the mesh lacks are left out; by default those of the roles above">,
     Option<"mode", "mode", "::meshwright::OnOffAuto", "::meshwright::OnOffAuto::Auto",
            "on, off or auto">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];

@@ -7,7 +7,7 @@
 
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
-#include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/passes/train/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -231,11 +231,7 @@ struct ShardOptimizerPass : meshwright::impl::ShardOptimizerPassBase<ShardOptimi
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    AxisList found;
-    for (const StageMesh &view : getStageMeshes(*meshOp))
-      for (const std::string &name : axes)
-        if (auto axis = findAxis(*meshOp, view, name); axis && axis->size > 1)
-          found.push_back(*axis);
+    AxisList found = findAxes(*meshOp);
     if (found.empty())
       return markAllAnalysesPreserved();
     SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
@@ -243,6 +239,24 @@ struct ShardOptimizerPass : meshwright::impl::ShardOptimizerPassBase<ShardOptimi
     if (failed(factors) ||
         failed(OptimizerShards(module, *meshOp, *factors, found, mode).run()))
       return signalPassFailure();
+  }
+
+private:
+  /// The axes of the option, or else those along which ranks see other tokens.
+  AxisList findAxes(MeshOp meshOp) {
+    SmallVector<RoleAxes> wanted;
+    for (const std::string &name : axes)
+      wanted.emplace_back(AxisRole::Data, AxisChoice::get(name));
+    if (axes.empty())
+      for (AxisRole role : {AxisRole::Data, AxisRole::Ring, AxisRole::Ulysses})
+        wanted.emplace_back(role, AxisChoice());
+    AxisList found;
+    for (const StageMesh &view : getStageMeshes(meshOp))
+      for (const RoleAxes &role : wanted)
+        for (const Axis &axis : role.get(meshOp, view))
+          if (!contains(found, axis))
+            found.push_back(axis);
+    return found;
   }
 };
 } // namespace

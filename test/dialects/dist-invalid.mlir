@@ -34,7 +34,7 @@ dist.mesh @mesh = <["tp"=2 {speed = 1.0}]>
 
 // Roles of axes.
 
-// expected-error@+1 {{mesh axis "tp" has the role 'model', expected data, tensor, ring or ulysses}}
+// expected-error@+1 {{mesh axis "tp" has the role 'model', expected data, tensor, ring}}
 dist.mesh @mesh = <["tp"=2 {roles = [tensor, model]}]>
 
 // -----
@@ -784,17 +784,6 @@ func.func @main() attributes {dist.spmd = @mesh} {
   %0 = dist.positions <16{"tp", "tp"}> : tensor<4xi64>
   return
 }
-
-// -----
-
-// expected-error@+1 {{'dist.context_parallel': expected a dictionary with a string 'ring'}}
-module attributes {dist.context_parallel = {ulysses = "sp", order = "contiguous"}} {
-}
-
-// -----
-
-// expected-error@+1 {{'dist.context_parallel': expected a module}}
-func.func @main() attributes {dist.context_parallel = {ulysses = "sp", ring = "", order = "contiguous"}} { return }
 
 // -----
 

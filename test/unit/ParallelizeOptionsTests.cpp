@@ -36,7 +36,8 @@ std::string getError(llvm::StringRef text) {
 TEST(ParallelizeOptions, Defaults) {
   ParallelizeOptions options = parseValid("");
   EXPECT_TRUE(options.mesh.axes.empty());
-  EXPECT_EQ(options.tensorParallel.getName("tp"), "tp");
+  EXPECT_EQ(options.axes.get(AxisRole::Tensor).kind, AxisChoice::Auto);
+  EXPECT_EQ(options.axes.get(AxisRole::Ring).kind, AxisChoice::None);
   EXPECT_EQ(options.sequenceParallel, OnOffAuto::Auto);
   EXPECT_EQ(options.overlap, OnOffAuto::Auto);
   EXPECT_FALSE(options.memoryCeiling);
@@ -65,8 +66,8 @@ TEST(ParallelizeOptions, AllOfThem) {
   ASSERT_EQ(options.mesh.axes.size(), 2u);
   EXPECT_EQ(options.mesh.axes[1].name, "tp");
   EXPECT_EQ(options.mesh.axes[1].size, 4);
-  EXPECT_EQ(options.dataParallel.getName("dp"), "dp");
-  EXPECT_EQ(options.tensorParallel.getName("tp"), "");
+  EXPECT_EQ(options.axes.get(AxisRole::Data).name, "dp");
+  EXPECT_EQ(options.axes.get(AxisRole::Tensor).kind, AxisChoice::None);
   EXPECT_EQ(options.sequenceParallel, OnOffAuto::On);
   ASSERT_EQ(options.shardings.rules.size(), 2u);
   EXPECT_EQ(options.shardings.rules[0].sharding, "[{\"tp\"}, {}]");
@@ -78,6 +79,39 @@ TEST(ParallelizeOptions, AllOfThem) {
   EXPECT_EQ(options.memoryCeiling, int64_t(80) << 30);
   // The spelling reads back.
   EXPECT_EQ(parseValid(options.str()).str(), options.str());
+}
+
+TEST(ParallelizeOptions, AxesOfRoles) {
+  ParallelizeOptions options =
+      parseValid("data-parallel=auto context-parallel={ulysses=sp ring=auto order=zigzag}");
+  EXPECT_EQ(options.axes.get(AxisRole::Ulysses).name, "sp");
+  EXPECT_EQ(options.axes.get(AxisRole::Ring).kind, AxisChoice::Auto);
+  EXPECT_EQ(options.sequenceOrder, SequenceOrder::Zigzag);
+  EXPECT_TRUE(options.shardsSequences());
+  EXPECT_FALSE(options.axes.isSet(AxisRole::Tensor));
+  EXPECT_TRUE(options.axes.complete().isSet(AxisRole::Tensor));
+  EXPECT_EQ(parseValid(options.str()).str(), options.str());
+  EXPECT_FALSE(parseValid("").shardsSequences());
+
+  // As declare-mesh reads and prints them.
+  std::string text, message;
+  llvm::raw_string_ostream os(text);
+  os << options.axes.complete();
+  EXPECT_EQ(text, "data=auto,tensor=auto,ring=auto,ulysses=sp");
+  auto read = [&](llvm::StringRef list) {
+    AxisChoices choices;
+    return parseOptionText(list, choices, [&](const llvm::Twine &error) -> llvm::LogicalResult {
+      message = error.str();
+      return llvm::failure();
+    });
+  };
+  EXPECT_TRUE(succeeded(read(text)));
+  EXPECT_TRUE(failed(read("model=tp")));
+  EXPECT_EQ(message.find("unknown role 'model' in 'model=tp': expected role=axis with data, "), 0u);
+  EXPECT_TRUE(failed(read("data=a,data=b")));
+  EXPECT_EQ(message, "role 'data' is given twice");
+  EXPECT_TRUE(failed(read("data=")));
+  EXPECT_EQ(message, "role 'data' is empty: expected the name of an axis, none or auto");
 }
 
 TEST(ParallelizeOptions, TypesOfSums) {

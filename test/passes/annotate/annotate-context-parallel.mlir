@@ -6,6 +6,7 @@
 // RUN: not sharding-opt %s --annotate-context-parallel="ulysses=ulysses ring=ulysses" 2>&1 | FileCheck %s --check-prefix=SAME
 // RUN: sharding-opt %s --parallelize="context-parallel={ulysses=auto order=auto}" | FileCheck %s --check-prefix=SPMD
 // RUN: not sharding-opt %s --annotate-context-parallel="ulysses=auto" 2>&1 | FileCheck %s --check-prefix=CHOSEN
+// RUN: sharding-opt %s --declare-mesh="roles=ulysses=ulysses" --annotate-context-parallel="ulysses=auto ring=auto" | FileCheck %s
 
 // CHOSEN: error: ulysses=auto: expected an axis, or choose-context-parallel before
 // AXIS: error: 'dist.mesh' op has no axis "cp" for Ulysses attention: expected one of "ulysses"

@@ -8,7 +8,7 @@
 
 // One host, heads enough: Ulysses.
 
-// CHECK: dist.context_parallel = {order = "contiguous", ring = "", ulysses = "sp"}
+// CHECK: dist.mesh @mesh = <["sp"=4 {roles = [ulysses]}], device = "h100">
 // WHY: remark: [choose-context-parallel] applied: attention takes 'ulysses=sp ring=none order=contiguous'
 // WHY-DAG: chosen: ulysses=sp ring=none order=contiguous (seconds = {{.*}}, bytes = {{.*}}, memory_bytes = {{.*}}, largest_over_mean_work = 1.000000e+00)
 // WHY-DAG: alternative: ulysses=none ring=sp order=zigzag ({{.*}}, largest_over_mean_work = 1.000000e+00)
@@ -25,7 +25,7 @@ func.func @one_host(%q: tensor<1x32x4096x128xbf16> {nn.input = "q"}) -> (tensor<
 
 // Across hosts keys move along the ring, with heads enough or not, in any order of the axes.
 
-// CHECK: dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}
+// CHECK: dist.mesh @mesh = <["sp"=4 {roles = [ulysses]}, "host"=2 {roles = [ring], order = zigzag}], device = "h100">
 dist.mesh @mesh = <["sp"=4, "host"=2], device = "h100">
 func.func @across_hosts(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x32x8192x128xbf16>, tensor<1x32x8192x128xbf16>) -> tensor<1x32x8192x128xbf16>
@@ -38,7 +38,7 @@ func.func @across_hosts(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (ten
 
 // Short sequences too.
 
-// CHECK: dist.context_parallel = {order = "zigzag", ring = "host", ulysses = "sp"}
+// CHECK: dist.mesh @mesh = <["host"=2 {roles = [ring], order = zigzag}, "sp"=4 {roles = [ulysses]}], device = "h100">
 dist.mesh @mesh = <["host"=2, "sp"=4], device = "h100">
 func.func @short_sequence(%q: tensor<1x8x64x128xf32> {nn.input = "q"}) -> (tensor<1x8x64x128xf32> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>) -> tensor<1x8x64x128xf32>
@@ -50,7 +50,7 @@ func.func @short_sequence(%q: tensor<1x8x64x128xf32> {nn.input = "q"}) -> (tenso
 
 // Only hosts: the ring. Without a causal mask its order is contiguous.
 
-// CHECK: dist.context_parallel = {order = "contiguous", ring = "host", ulysses = ""}
+// CHECK: dist.mesh @mesh = <["host"=2 {roles = [ring], order = contiguous}], device = "h100">
 // WHY: attention takes 'ulysses=none ring=host order=contiguous'
 dist.mesh @mesh = <["host"=2], device = "h100">
 func.func @only_hosts(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x32x8192x128xbf16> {nn.output = "o"}) {
@@ -63,7 +63,7 @@ func.func @only_hosts(%q: tensor<1x32x8192x128xbf16> {nn.input = "q"}) -> (tenso
 
 // Two heads for eight ranks would be padded to eight.
 
-// CHECK: dist.context_parallel = {order = "contiguous", ring = "sp", ulysses = ""}
+// CHECK: dist.mesh @mesh = <["sp"=8 {roles = [ring], order = contiguous}], device = "h100">
 dist.mesh @mesh = <["sp"=8], device = "h100">
 func.func @two_heads_for_eight_ranks(%q: tensor<1x2x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x2x16384x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x2x16384x128xbf16>, tensor<1x2x16384x128xbf16>) -> tensor<1x2x16384x128xbf16>
@@ -75,7 +75,7 @@ func.func @two_heads_for_eight_ranks(%q: tensor<1x2x16384x128xbf16> {nn.input = 
 
 // Tensor parallelism leaves four heads a rank.
 
-// CHECK: dist.context_parallel = {order = "zigzag", ring = "a", ulysses = "b"}
+// CHECK: dist.mesh @mesh = <["tp"=2 {roles = [tensor]}, "a"=2 {roles = [ring], order = zigzag}, "b"=4 {roles = [ulysses]}], device = "h100">
 dist.mesh @mesh = <["tp"=2, "a"=2, "b"=4], device = "h100">
 func.func @beside_tensor_parallel(%q: tensor<1x8x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x8x8192x128xbf16> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
@@ -87,7 +87,7 @@ func.func @beside_tensor_parallel(%q: tensor<1x8x8192x128xbf16> {nn.input = "q"}
 
 // A window that leaves most steps empty.
 
-// CHECK: dist.context_parallel = {order = "contiguous", ring = "host", ulysses = ""}
+// CHECK: dist.mesh @mesh = <["host"=8 {roles = [ring], order = contiguous}], device = "h100">
 // WHY: attention takes 'ulysses=none ring=host order=contiguous'
 dist.mesh @mesh = <["host"=8], device = "h100">
 func.func @window(%q: tensor<1x8x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x8x16384x128xbf16> {nn.output = "o"}) {
@@ -100,11 +100,23 @@ func.func @window(%q: tensor<1x8x16384x128xbf16> {nn.input = "q"}) -> (tensor<1x
 
 // No axis is left.
 
-// CHECK: dist.context_parallel = {order = "contiguous", ring = "", ulysses = ""}
+// CHECK: dist.mesh @mesh = <["dp"=2 {roles = [data]}, "tp"=2 {roles = [tensor]}], device = "h100">
 // WHY: declined: context-parallel=auto: the mesh has no axis of more than one rank that data or tensor parallelism leaves
 dist.mesh @mesh = <["dp"=2, "tp"=2], device = "h100">
 func.func @no_axis_left(%q: tensor<1x8x128x128xf32> {nn.input = "q"}) -> (tensor<1x8x128x128xf32> {nn.output = "o"}) {
   %0 = nn.add %q, %q : (tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>) -> tensor<1x8x128x128xf32>
   %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>, tensor<1x8x128x128xf32>) -> tensor<1x8x128x128xf32>
   return %o : tensor<1x8x128x128xf32>
+}
+
+// -----
+
+// An axis that has a role keeps it: of the others, only "b" is free.
+
+// CHECK: dist.mesh @mesh = <["a"=2 {roles = [data]}, "b"=2 {roles = [ulysses]}, "c"=2 {roles = [ring], order = zigzag}], device = "h100">
+dist.mesh @mesh = <["a"=2 {roles = [data]}, "b"=2 {roles = []}, "c"=2 {roles = [ring]}], device = "h100">
+func.func @a_ring_before(%q: tensor<1x8x8192x128xbf16> {nn.input = "q"}) -> (tensor<1x8x8192x128xbf16> {nn.output = "o"}) {
+  %0 = nn.add %q, %q : (tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
+  %o = nn.attention %0, %0, %0 scale 0.1 {causal} : (tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>, tensor<1x8x8192x128xbf16>) -> tensor<1x8x8192x128xbf16>
+  return %o : tensor<1x8x8192x128xbf16>
 }

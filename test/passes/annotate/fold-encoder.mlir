@@ -8,7 +8,11 @@
 // RUN: not sharding-opt %s --fold-encoder="stage=encoder mode=sp" 2>&1 | FileCheck %s --check-prefix=NEEDS
 // RUN: not sharding-opt %s --fold-encoder="stage=encoder mode=up" 2>&1 | FileCheck %s --check-prefix=MODE
 // RUN: not sharding-opt %s --fold-encoder="stage=text mode=replica" 2>&1 | FileCheck %s --check-prefix=STAGE
+// RUN: sharding-opt %s --declare-mesh="roles=ring=ring,ulysses=ulysses" --fold-encoder="stage=encoder mode=sp ring=auto ulysses=auto" | FileCheck %s --check-prefixes=CHECK,SP
+// RUN: sharding-opt %s --declare-mesh="roles=tensor=tp" --fold-encoder="stage=encoder mode=none tensor=auto" | FileCheck %s --check-prefixes=CHECK,NONE
+// RUN: not sharding-opt %s --fold-encoder="stage=encoder mode=sp ring=auto" 2>&1 | FileCheck %s --check-prefix=CHOSEN
 
+// CHOSEN: error: ring=auto: expected an axis, or choose-context-parallel before
 // NEEDS: error: fold mode 'sp' for stage 'encoder' needs the axis that context-parallel names: expected one for ulysses or ring, got none
 // MODE: for the --mode option: 'up': expected sp, ulysses, ring, replica, batch, auto or none
 // STAGE: error: fold names stage 'text', expected one of encoder, denoiser

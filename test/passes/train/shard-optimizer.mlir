@@ -2,6 +2,10 @@
 // RUN: sharding-opt %s --bind-state --shard-optimizer="axes=dp mode=auto" | FileCheck %s --check-prefixes=CHECK,AUTO
 // RUN: sharding-opt %s --bind-state --shard-optimizer="axes=dp mode=off" | FileCheck %s --check-prefix=OFF
 // RUN: sharding-opt %s --bind-state --shard-optimizer="axes=pp mode=on" | FileCheck %s --check-prefix=OFF
+// RUN: sharding-opt %s --bind-state --shard-optimizer="mode=on" | FileCheck %s --check-prefixes=CHECK,ON
+// RUN: sharding-opt %s --bind-state --declare-mesh="roles=data=dp" --shard-optimizer="mode=on" | FileCheck %s --check-prefixes=CHECK,ON
+// RUN: sharding-opt %s --bind-state --declare-mesh="roles=data=none,ulysses=dp" --shard-optimizer="mode=on" | FileCheck %s --check-prefixes=CHECK,ON
+// RUN: sharding-opt %s --bind-state --declare-mesh="roles=data=none" --shard-optimizer="mode=on" | FileCheck %s --check-prefix=OFF
 // OFF-NOT: dist.constrain
 
 dist.mesh @mesh = <["dp"=2, "tp"=2], device = "h100">
