@@ -76,3 +76,23 @@ def test_ring_across_hosts():
     assert choice == {"ulysses": "sp", "ring": "host", "order": "zigzag"}
     assert report["attention_work"]["largest_over_mean"] <= 1.05
     assert {c["kind"] for c in report["collectives"]} >= {"all_to_all", "permute"}
+
+
+def test_optimizer_shards_over_the_chosen_axis():
+    """An axis that is chosen shards the state of the optimizer as one that is named."""
+    torch.manual_seed(0)
+    config = tf.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=1, vocab_size=64, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=16,
+    )  # fmt: skip
+    ids = torch.randint(0, 64, (1, 16))
+    inputs = {"input_ids": ids, "labels": ids, "use_cache": False}
+    net = tf.LlamaForCausalLM(config)
+    model = mw.from_torch(net, (), inputs, training=True).train(mw.AdamW(lr=1e-3))
+
+    def optimizer(context, shard):
+        plan = model.parallelize(mesh={"sp": 2}, context_parallel=context, shard_optimizer=shard)
+        return plan.report(format="json")["memory_per_rank"]["optimizer"]
+
+    whole, named, chosen = optimizer("auto", "off"), optimizer({"ulysses": "sp"}, "on"), optimizer("auto", "on")
+    assert chosen == named < 0.6 * whole
