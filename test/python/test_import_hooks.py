@@ -5,8 +5,10 @@ import functools
 
 import pytest
 import torch
+import torch.nn.functional as F
 from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
+from torch.utils import checkpoint
 
 X = torch.randn(5, 4)
 
@@ -111,16 +113,61 @@ def test_hooks_of_the_forward_pass_stay():
     assert "a tensor has the hook scale" in diagnostic(module).message
 
 
+@pytest.mark.parametrize("name, hook", [
+    ("Hardtanh", nn.Hardtanh(-1e-3, 1e-3)), ("relu", F.relu), ("tanh", F.tanh), ("sgn", torch.sgn),
+    ("clamp", functools.partial(torch.clamp, max=1)), ("nan_to_num", torch.nan_to_num)])
+def test_hooks_that_are_functions_of_pytorch(name, hook):
+    def of_tensor(y):
+        y.register_hook(hook)
+        return y
+
+    def of_saved(y):
+        with torch.autograd.graph.saved_tensors_hooks(hook, hook):
+            return y.tanh()
+
+    assert f"a tensor has the hook {name} on its gradient" in diagnostic(Net(of_tensor).train()).message
+    assert f"the hooks {name} and {name} change" in diagnostic(Net(of_saved).train()).message
+    module = Net().train()
+    module.a.weight.register_hook(hook)
+    assert f"parameter a.weight has the hook {name}" in diagnostic(module).message
+
+
+def accumulates(parameter):
+    return parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+
+
+@pytest.mark.parametrize("how", ["register_hook", "register_prehook"])
+@pytest.mark.parametrize("hook", [scale, torch.sgn])
+def test_hooks_on_the_node_that_accumulates_a_gradient(how, hook):
+    module = Net().train()
+    node = accumulates(module.a.weight)
+    import_module(module, (X,), training=True)
+    handle = getattr(node, how)(hook)
+    assert "the node of the backward pass that accumulates the gradient of parameter a.weight has the " \
+        f"hook {hook.__name__}" in diagnostic(module).message
+    import_module(module, (X,))
+    handle.remove()
+    import_module(module, (X,), training=True)
+    module.function = lambda y: (getattr(node, how)(hook), y)[1]
+    assert "a.weight has the hook" in diagnostic(module).message
+
+
 def saved_elsewhere(y):
     with torch.autograd.graph.save_on_cpu():
         return y.tanh()
 
 
+def kept_as_weak(y):
+    return checkpoint.checkpoint(lambda y: checkpoint.checkpoint(torch.tanh, y, use_reentrant=False), y,
+                                 use_reentrant=False)
+
+
 def test_what_changes_no_gradient():
-    module = Net(saved_elsewhere).train()
-    module.a.weight.register_hook(scale)
-    module.a.requires_grad_(False)
-    import_module(module, (X,), training=True)
+    for function in saved_elsewhere, kept_as_weak:
+        module = Net(function).train()
+        module.a.weight.register_hook(scale)
+        module.a.requires_grad_(False)
+        import_module(module, (X,), training=True)
 
 
 def scales(y):

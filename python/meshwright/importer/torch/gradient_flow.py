@@ -8,7 +8,9 @@ where PyTorch's gradients end.
 """
 import contextlib
 import functools
+import gc
 import inspect
+import types
 
 import torch
 from torch.utils import checkpoint
@@ -35,6 +37,8 @@ def tracing_gradients(module: torch.nn.Module):
         if problems:
             raise ImportFailed(problems)
         yield
+    # The forward pass may have placed hooks on nodes that it has from before.
+    problems += _hooks_of_nodes(module)
     if problems:
         raise ImportFailed(dict.fromkeys(problems))
 
@@ -84,6 +88,25 @@ def _registered_hooks(module) -> list[Diagnostic]:
         if parameter.requires_grad:
             problems += [_refusal(f"parameter {path} has the hook {_name(hook)} on its gradient", hook)
                          for hook in hooks]
+    return problems + _hooks_of_nodes(module)
+
+
+def _hooks_of_nodes(module) -> list[Diagnostic]:
+    """The hooks on the nodes that accumulate the gradients of parameters. Such a node lives on where
+    its owner keeps it."""
+    problems = []
+    for path, parameter in module.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        with torch.enable_grad():
+            node = parameter.view_as(parameter).grad_fn.next_functions[0][0]
+        # A node tells its hooks to the garbage collector alone. It has those of the tensor, too.
+        own = (parameter._backward_hooks, parameter._post_accumulate_grad_hooks)
+        problems += [_refusal(f"the node of the backward pass that accumulates the gradient of parameter "
+                              f"{path} has the hook {_name(hook)}", hook)
+                     for hooks in gc.get_referents(node)
+                     if isinstance(hooks, dict) and not any(hooks is known for known in own)
+                     for hook in hooks.values()]
     return problems
 
 
@@ -93,9 +116,8 @@ def _watch_hooks(patch, problems):
         kept = getattr(owner, name)
 
         def call(self, hook, *args, **kwargs):
-            if not _of_torch(hook):
-                problems.append(_refusal(f"{subject} has the hook {_name(hook)} on its gradient", hook,
-                                         calling_line()))
+            problems.append(_refusal(f"{subject} has the hook {_name(hook)} on its gradient", hook,
+                                     calling_line()))
             return kept(self, hook, *args, **kwargs)
 
         patch(owner, name, functools.wraps(kept)(call))
@@ -111,7 +133,7 @@ def _watch_hooks(patch, problems):
         return several(tensors, hook, **kwargs)
 
     def of_saved(self, pack, unpack):
-        if not (_of_torch(pack) and _of_torch(unpack)):
+        if not (_keeps_values(pack) and _keeps_values(unpack)):
             problems.append(_refusal(f"the hooks {_name(pack)} and {_name(unpack)} change what the "
                                      "backward pass reads", pack, calling_line()))
         saved(self, pack, unpack)
@@ -152,15 +174,21 @@ class _WatchedNode:
         return getattr(self._node, name)
 
 
-def _of_torch(hook) -> bool:
-    module = getattr(inspect.unwrap(hook), "__module__", None) or ""
-    return module.split(".")[0] == "torch"
+#: The files of PyTorch's own hooks on saved tensors: those of save_on_cpu and of checkpoints.
+_OWN_HOOKS = (torch.autograd.graph.__file__, checkpoint.__file__)
+
+
+def _keeps_values(hook) -> bool:
+    """Whether a hook on saved tensors gives back what it was given. Other functions of PyTorch, F.relu
+    say, are as good or bad as any."""
+    return isinstance(hook, types.FunctionType) and hook.__code__.co_filename in _OWN_HOOKS
 
 
 def _name(hook) -> str:
     while isinstance(hook, functools.partial):
         hook = hook.func
-    return getattr(hook, "__qualname__", type(hook).__qualname__)
+    own = "__qualname__" if hasattr(hook, "__code__") else "__name__"
+    return getattr(hook, own, type(hook).__qualname__)
 
 
 def _refusal(message, hook, frame=None) -> Diagnostic:
