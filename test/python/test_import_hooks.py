@@ -3,6 +3,7 @@
 """Hooks on gradients, and writes that gradients do not see, are refused in an import for training."""
 import functools
 
+import meshwright as mw
 import pytest
 import torch
 import torch.nn.functional as F
@@ -199,3 +200,48 @@ def test_writes_that_gradients_do_not_see(function):
     assert "a value that requires gradients is written to where gradients are off" in found.message
     assert found.file == __file__ and found.line
     import_module(Net(function).eval(), (X,))
+
+
+def mixed(t, layer):
+    with torch.no_grad():
+        kept = layer(t)
+        with torch.enable_grad():
+            flowing = kept * layer(t)
+        return flowing * layer(t)
+
+
+MAPPED = {
+    "a layer": lambda n, y: torch.vmap(n.b)(y),
+    "an operation": lambda n, y: torch.func.vmap(lambda t: t * 2)(y),
+    "nested": lambda n, y: torch.vmap(torch.vmap(lambda t: t * 2))(n.b(y)),
+    "weights": lambda n, y: torch.vmap(lambda w, t: w @ t)(torch.stack([n.b.weight] * 5), y),
+    "detached": lambda n, y: torch.vmap(lambda t: n.b(t) * n.b(t).detach())(y),
+    "regions": lambda n, y: torch.vmap(lambda t: mixed(t, n.b) + t)(y),
+    "in place": lambda n, y: torch.vmap(lambda t: n.b(t).mul_(t))(y),
+    "several results": lambda n, y: torch.vmap(lambda t: n.b(t).chunk(2)[0].repeat(2))(y),
+    "parameters of the call": lambda n, y: torch.func.functional_call(
+        n.b, {k: p * 2 for k, p in n.b.named_parameters()}, (y,)),
+}
+
+
+@pytest.mark.parametrize("how", MAPPED)
+def test_gradients_through_vmap(how):
+    module = Net().train()
+    module.function = lambda y: MAPPED[how](module, y)
+    module(X).backward()
+    model = mw.from_torch(module, (X,), training=True).differentiate()
+    got = dict(zip(model.outputs, model.parallelize(mesh={"dp": 1}).run(X), strict=True))
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(got[f"grad.{name}"], parameter.grad)
+
+
+@pytest.mark.parametrize("function", [
+    lambda y: torch.func.grad(lambda t: t.square().sum())(y),
+    lambda y: torch.func.vjp(torch.sin, y)[1](y)[0],
+    lambda y: torch.func.jvp(torch.sin, (y,), (y,))[1],
+    lambda y: torch.func.jacfwd(torch.sin)(y).sum((2, 3))])
+def test_derivatives_in_the_forward_pass(function):
+    found = diagnostic(Net(function).train())
+    assert "the forward pass takes a derivative by torch.func." in found.message
+    assert (found.file, found.line) == (__file__, function.__code__.co_firstlineno)
+    assert torch._C._functorch.peek_interpreter_stack() is None

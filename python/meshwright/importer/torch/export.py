@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from ..errors import Diagnostic, ImportFailed
 from .decompose import kept_whole, take_apart
 from .functionalize import functionalize, writes_to_arguments, written_placeholders
-from .gradient_flow import end_gradients, tracing_gradients
+from .gradient_flow import end_gradients, refusing_transforms, tracing_gradients
 from .locations import Locations, is_model_file
 from .own_derivatives import refusing_other_derivatives
 from .patches import patched
@@ -197,7 +197,7 @@ def _functional(module, args, kwargs, variable, training):
 
     Also the writes to buffers, and whether shapes depended on constants."""
     def trace():
-        with _data_detached(), _training(module) if training else contextlib.nullcontext():
+        with _data_detached(), refusing_transforms(training), _training(module) if training else contextlib.nullcontext():
             return torch.export.export(module, args, kwargs, strict=False)
 
     def run(repeated=False):

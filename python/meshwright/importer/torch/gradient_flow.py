@@ -13,6 +13,9 @@ import inspect
 import types
 
 import torch
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+from torch._functorch import eager_transforms
+from torch.autograd import forward_ad
 from torch.utils import checkpoint
 
 from ..errors import Diagnostic, ImportFailed
@@ -59,6 +62,35 @@ def _enter_inference(self):
 
 def _exit_inference(self, *_):
     torch._C._set_grad_enabled(self.gradients_before)
+
+
+@contextlib.contextmanager
+def refusing_transforms(training: bool):
+    """Refuses derivatives that a forward pass itself takes by torch.func: torch.export cannot trace
+    them, or their own gradients."""
+    problems = []
+
+    def refused(name):
+        def call(*_):
+            problems.append(Diagnostic(
+                f"the forward pass takes a derivative by {name}: it is not covered"
+                f"{' in an import with training=True' if name == _FORWARD else ''}; expected the "
+                "derivative written with operations of PyTorch", "error", *(calling_line() or (None, None))))
+            raise ImportFailed(problems)
+
+        return call
+
+    with patched() as patch:
+        patch(eager_transforms, "grad_increment_nesting", refused("torch.func.grad, vjp or jacrev"))
+        if training:
+            patch(eager_transforms, "jvp_increment_nesting", refused(_FORWARD))
+            patch(forward_ad, "enter_dual_level", refused(_FORWARD))
+        yield
+    if problems:  # the forward pass may have caught the exception
+        raise ImportFailed(problems)
+
+
+_FORWARD = "torch.func.jvp, jacfwd or torch.autograd.forward_ad"
 
 
 # Hooks.
@@ -209,20 +241,28 @@ def end_gradients(graph: torch.fx.Graph):
 
     Raises ImportFailed for a write that PyTorch leaves out of the gradient of the written value."""
     flowing, memory, problems, locations = set(), set(), {}, Locations()
+    mapped = 0
 
     def flows(*nodes):
         flowing.update(nodes)
         memory.update(_memory(n) for n in nodes)
+
+    def requires(node):
+        """Within torch.vmap no value tells that it requires a gradient: the region around it decides."""
+        if mapped:
+            return node.meta.get(GRADIENTS, True) and node.target not in _DETACH
+        return requires_gradient(node)
 
     for node in list(graph.nodes):
         if node.op == "placeholder" and requires_gradient(node):
             flows(node)
         if node.op != "call_function":
             continue
+        mapped += _MAPS.get(getattr(node.target, "__name__", ""), 0)
         written = written_arguments(node)
         depends = not flowing.isdisjoint(node.all_input_nodes)
         if written and node.target not in _DETACH:
-            counts = bool(requires_gradient(node)) and node.meta.get(GRADIENTS, True)
+            counts = bool(requires(node)) and node.meta.get(GRADIENTS, True)
             if counts and depends:
                 flows(node, *written)
             elif not counts and _memory(written[0]) in memory:
@@ -239,7 +279,7 @@ def end_gradients(graph: torch.fx.Graph):
             if not isinstance(value, torch.Tensor):
                 flowing.add(node)  # several results, or a number
             elif value.is_floating_point() or value.is_complex():
-                if requires_gradient(node) is not False:
+                if requires(node) is not False:
                     flows(node)
                 elif node.target not in _DETACH:
                     _detach(graph, node)
@@ -247,8 +287,14 @@ def end_gradients(graph: torch.fx.Graph):
         raise ImportFailed(problems.values())
 
 
+#: The operations at which a region of torch.vmap begins and ends.
+_MAPS = {"_vmap_increment_nesting": 1, "_vmap_decrement_nesting": -1}
+
+
 def _memory(node):
     value = node.meta.get("val")
+    while isinstance(value, torch.Tensor) and is_functorch_wrapped_tensor(value):
+        value = get_unwrapped(value)
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 

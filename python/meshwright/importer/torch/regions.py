@@ -38,8 +38,9 @@ def _detach_results(graph):
     def detached(node):
         if not isinstance(node, torch.fx.Node) or node.op == "placeholder":
             return node
-        # A function of autograd turns gradients on behind its forward without a trace.
-        if requires_gradient(node):
+        # A function of autograd turns gradients on behind its forward without a trace. Within
+        # torch.vmap only a region inside this one tells.
+        if requires_gradient(node) or node.meta.get(GRADIENTS):
             return node
         with graph.inserting_before(output):
             copy = graph.call_function(torch.ops.aten.detach.default, (node,))
