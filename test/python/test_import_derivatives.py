@@ -119,6 +119,162 @@ class FiniteAtZero(torch.autograd.Function):
         return torch.where(x > 0, gradient / (2 * x.sqrt()), 0.0)
 
 
+class Root(torch.autograd.Function):
+    """Has no gradient at 0, where that of the root is infinite."""
+
+    @staticmethod
+    def forward(ctx, x):
+        y = x.sqrt()
+        ctx.save_for_backward(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (y,) = ctx.saved_tensors
+        return torch.where(y > 0, gradient / (2 * y), 0.0)
+
+
+class OfSaved(torch.autograd.Function):
+    """A function with the derivative that a subclass states."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.view_as(x)
+
+
+class Relu(OfSaved):
+    """Has the slope 1 at 0, or 0."""
+    slope = 1.0
+
+    @classmethod
+    def of(cls, number):
+        return type(f"Relu{number:g}", (cls,), {"slope": number, "backward": staticmethod(
+            lambda ctx, g: torch.where(ctx.saved_tensors[0] == 0, number * g, g * (ctx.saved_tensors[0] > 0)))})
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.relu()
+
+
+class Largest(OfSaved):
+    """Gives all largest numbers the gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.max(-1, keepdim=True)[0]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (x == x.max(-1, keepdim=True)[0])
+
+
+class Steps(OfSaved):
+    """Has another slope at halves."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * (1.0 + (x == 1.5))
+
+
+class ClipsVeryLarge(OfSaved):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-1e4, 1e4)
+
+
+class ClipsHuge(OfSaved):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-1e29, 1e29)
+
+
+class DropsTiny(OfSaved):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * (gradient.abs() > 1e-15)
+
+
+class Cleans(OfSaved):
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.nan_to_num(gradient, 0.0, torch.inf, -torch.inf)
+
+
+class CleansInfinity(OfSaved):
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.where(gradient.isinf(), 0.0, gradient)
+
+
+class Quotient(torch.autograd.Function):
+    """Has a derivative of 0 where the numerator is 0."""
+
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        return x / y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, y = ctx.saved_tensors
+        return gradient / y * (x != 0), -gradient * x / y / y
+
+
+def right(function, derivative):
+    """A function with its own derivative."""
+    class Right(OfSaved):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return function(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return derivative(ctx.saved_tensors[0], gradient)
+
+    return Right.apply
+
+
+def of_softmax(x, g):
+    y = x.softmax(-1)
+    return y * (g - (g * y).sum(-1, True))
+
+
+def of_norm(x, g):
+    scale = (x.square().mean(-1, True) + 1e-5).rsqrt()
+    y = x * scale
+    return scale * (g - y * (g * y).mean(-1, True))
+
+
+RIGHT = {
+    "tanh": right(torch.tanh, lambda x, g: g * (1 - x.tanh() ** 2)),
+    "root": right(torch.sqrt, lambda x, g: g / (2 * x.sqrt())),
+    "logarithm": right(torch.log, lambda x, g: g / x),
+    "swish": right(lambda x: x * x.sigmoid(), lambda x, g: g * x.sigmoid() * (1 + x * (1 - x.sigmoid()))),
+    "gelu": right(lambda x: 0.5 * x * (1 + torch.erf(x / 2 ** 0.5)), lambda x, g: g * (
+        0.5 * (1 + torch.erf(x / 2 ** 0.5)) + x * torch.exp(-x * x / 2) / (2 * torch.pi) ** 0.5)),
+    "relu": right(torch.relu, lambda x, g: torch.where(x > 0, g, 0.0)),
+    "relu by a factor": right(torch.relu, lambda x, g: g * (x > 0)),
+    "clamp": right(lambda x: x.clamp(min=0), lambda x, g: g.masked_fill(x < 0, 0)),
+    "softmax": right(lambda x: x.softmax(-1), of_softmax),
+    "norm": right(lambda x: x * (x.square().mean(-1, True) + 1e-5).rsqrt(), of_norm),
+    "absolute": right(torch.abs, lambda x, g: g * x.sign()),
+    "square in f32": right(lambda x: x.float().square().to(x.dtype), lambda x, g: 2 * x * g),
+    "scaled": right(lambda x: x * 3, lambda x, g: g * 3),
+    "sum": right(lambda x: x.sum(-1), lambda x, g: g[..., None].expand_as(x)),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_right_functions(name):
+    import_module(Calls(lambda x, _: RIGHT[name](x), 4), (torch.ones(2, 4), None), training=True)
+
+
 class NoDerivative(Function):
     @staticmethod
     def forward(ctx, x):
@@ -201,6 +357,17 @@ class Calls(nn.Module):
     ("ClipsGradients .* differs from that of its forward, by [0-9.]+ times", ClipsGradients.apply),
     ("ClipsSmall .* differs from that of its forward, by 1 times", ClipsSmall.apply),
     ("FiniteAtZero .* differs .*, which is not finite in places", FiniteAtZero.apply),
+    ("Root .* differs from that of its forward at 0, where one of both is not finite", Root.apply),
+    ("Relu1 .* differs from that of its forward at 0, by 1 times", Relu.of(1.0).apply),
+    ("Relu0.5 .* differs from that of its forward at 0, by 1 times", Relu.of(0.5).apply),
+    ("Largest .* differs from that of its forward at 0, by", Largest.apply),
+    ("Steps .* differs from that of its forward at .*, by", Steps.apply),
+    ("ClipsVeryLarge .* differs from that of its forward, by [0-9.]+ times", ClipsVeryLarge.apply),
+    ("ClipsHuge .* differs from that of its forward, by [0-9.]+ times", ClipsHuge.apply),
+    ("DropsTiny .* differs from that of its forward, by 1 times", DropsTiny.apply),
+    ("Cleans .* differs from that of its forward at gradients that are nan", Cleans.apply),
+    ("CleansInfinity .* differs from that of its forward at gradients that are inf", CleansInfinity.apply),
+    ("Quotient .* differs from that of its forward at ", lambda x: Quotient.apply(x, x.exp())),
     ("CallsAnother .* differs from that of its forward, by 0.001 times", CallsAnother.apply),
     ("NoDerivative .* differs from that of its forward, by 1 times", NoDerivative.apply),
     ("InList .* differs from that of its forward, by 1 times", lambda x: InList.apply([x])),

@@ -3,7 +3,8 @@
 """Functions with a derivative of their own (torch.autograd.Function).
 
 A graph has only the forward of such a function, and the derivative of the graph is that of the
-forward. A function is accepted if both derivatives agree at numbers drawn at random, or else refused.
+forward. A function is accepted if both derivatives agree at numbers drawn at random and at special
+points (zeros, ties, integers; large, infinite and missing gradients), or else refused.
 """
 import concurrent.futures
 import contextlib
@@ -28,6 +29,25 @@ _TOLERANCE = 1e-5
 _BOUNDS = (1.0, 30.0, 1e-8)
 #: Bounds of the cotangents: a derivative may clip them.
 _SCALES = (1.0, 1e3, 1e-3)
+#: Further ones, for numbers up to 1. Those of f32 end at 1e38.
+_FAR_SCALES = (1e6, 1e12, 1e30, 1e-12, 1e-30)
+#: Cotangents that a derivative may replace.
+_NO_NUMBERS = (math.nan, math.inf, -math.inf)
+#: Numbers at which a derivative may have a kink, a bound or a tie.
+_POINTS = {
+    "0": lambda random, whole: random * 0,
+    "-0": lambda random, whole: random * -0.0,
+    "numbers of which some are 0": lambda random, whole: random * (whole % 2),
+    "integers": lambda random, whole: whole - 8,
+    "halves": lambda random, whole: whole / 2 - 4,
+    "positive integers": lambda random, whole: whole + 1,
+    "numbers of both signs of which some are equal": lambda random, whole: whole % 4 - 1.5,
+    # Equal numbers: bounds are halves as a rule.
+    **{f"{half / 2:g}": lambda random, whole, value=half / 2: random * 0 + value
+       for half in (*range(1, 13), *range(-12, 0))},
+    "equal numbers": lambda random, whole: random * 0 + 0.625,
+    "equal negative numbers": lambda random, whole: random * 0 - 0.625,
+}
 #: A function of more elements than this is compared at smaller shapes.
 _MOST_ELEMENTS = 1 << 18
 _SMALL_SIZE = 16
@@ -44,6 +64,14 @@ class _Drawn(NamedTuple):
         if self.dtype == torch.bool:
             return numbers < 0.5
         return (low + (high - low) * numbers).requires_grad_(self.requires_grad)
+
+    def at(self, point, wide, generator):
+        """Numbers of `_POINTS`. Without a point they are in [0, 1)."""
+        random = self.draw(0, 1, wide, generator)
+        if self.dtype == torch.bool or point is None:
+            return random
+        whole = torch.randint(0, 17, self.shape, generator=generator).to(random.dtype)
+        return _POINTS[point](random.detach(), whole).requires_grad_(self.requires_grad)
 
 
 @contextlib.contextmanager
@@ -184,11 +212,15 @@ def _verdict(function, leaves, spec) -> str | None:
             return f"cannot be compared with that of its forward{where}: {kind}{said}"
     if error is None:
         return f"cannot be compared with that of its forward{where}: it is not finite"
+    error, point = error
     if error <= _TOLERANCE:
         return None
+    at = f" at {point}" if point else ""
     if not math.isfinite(error):
+        if point:
+            return f"differs from that of its forward{at}, where one of both is not finite"
         return "differs from that of its forward, which is not finite in places"
-    return f"differs from that of its forward, by {error:.2g} times the largest entry"
+    return f"differs from that of its forward{at}, by {error:.2g} times the largest entry"
 
 
 def _smaller(leaves: list) -> list:
@@ -199,8 +231,9 @@ def _smaller(leaves: list) -> list:
             for x in leaves]
 
 
-def _difference(function, leaves, spec) -> float | None:
-    """The first difference beyond rounding, or else the last one, relative to the largest entry.
+def _difference(function, leaves, spec) -> tuple[float, str] | None:
+    """The first difference beyond rounding, or else the last one, relative to the largest entry; and
+    at which point it is, if that is a special one.
 
     None if no draw gives numbers."""
     def forward(*args):
@@ -217,11 +250,13 @@ def _difference(function, leaves, spec) -> float | None:
     return _difference_between((function.apply, forward), leaves, spec, torch.float32)
 
 
-def _difference_between(calls, leaves, spec, wide) -> float | None:
+def _difference_between(calls, leaves, spec, wide) -> tuple[float, str] | None:
     generator = torch.Generator().manual_seed(0)
     error = None
     with torch.random.fork_rng(devices=()):
-        for low, bound, scale in itertools.product((-1, 0), _BOUNDS, _SCALES):
+        # The numbers of the first products decide whether the derivatives can be compared at all.
+        for low, bound, scale in (*itertools.product((-1, 0), _BOUNDS, _SCALES),
+                                  *((low, 1.0, scale) for low in (-1, 0) for scale in _FAR_SCALES)):
             low, high = low * bound, bound
             given = [x.draw(low, high, wide, generator) if isinstance(x, _Drawn) else x for x in leaves]
             own, want = (_gradients(call, given, spec, scale) for call in calls)
@@ -231,12 +266,61 @@ def _difference_between(calls, leaves, spec, wide) -> float | None:
             top = max(float(own[is_finite].abs().max()), float(want[is_finite].abs().max()))
             error = float((own - want)[is_finite].abs().max()) / (top or 1)
             if not error <= _TOLERANCE:  # also if it is not a number
-                break
-    return error
+                return error, ""
+        if error is None:
+            return None
+        for given, point in _special(leaves, wide, generator):
+            with contextlib.suppress(Exception):  # a function may refuse such numbers
+                own, want = (_gradients(call, given, spec, 1.0) for call in calls)
+                if own is None or want is None:
+                    continue
+                found = _apart(own, want)
+                if not found <= _TOLERANCE:
+                    return found, point
+        given = [x.at(None, wide, generator) if isinstance(x, _Drawn) else x for x in leaves]
+        for number in _NO_NUMBERS:
+            if _replaces(calls, given, spec, number):
+                return math.inf, f"gradients that are {number}"
+    return error, ""
 
 
-def _gradients(call, leaves, spec, scale) -> torch.Tensor | None:
-    """The gradients by all arguments, with random cotangents up to `scale`, the same in each call.
+def _special(leaves, wide, generator):
+    """All arguments at a special point, and each one at 0 beside others that are not."""
+    drawn = [i for i, x in enumerate(leaves) if isinstance(x, _Drawn)]
+    for point in _POINTS:
+        yield [x.at(point, wide, generator) if i in drawn else x for i, x in enumerate(leaves)], point
+    for zero in drawn if len(drawn) > 1 else ():
+        yield [x.at("0" if i == zero else None, wide, generator) if i in drawn else x
+               for i, x in enumerate(leaves)], "0"
+
+
+def _apart(own, want) -> float:
+    """The difference relative to the largest entry. NaN and infinities have to agree."""
+    is_finite = own.isfinite() & want.isfinite()
+    agree = is_finite | (own == want) | (own.isnan() & want.isnan())
+    if not agree.all():
+        return math.inf
+    own, want = own[is_finite], want[is_finite]
+    if not own.numel():
+        return 0.0
+    top = max(float(own.abs().max()), float(want.abs().max()))
+    return float((own - want).abs().max()) / (top or 1)
+
+
+def _replaces(calls, given, spec, number) -> bool:
+    """Whether the derivative is finite where it depends on a gradient that is no number, unlike that
+    of the forward."""
+    with contextlib.suppress(Exception):
+        usual = _gradients(calls[0], given, spec, 1.0)
+        own, want = (_gradients(call, given, spec, 1.0, number) for call in calls)
+        if not any(x is None for x in (usual, own, want)):
+            return bool(((usual != 0) & own.isfinite() & ~want.isfinite()).any())
+    return False
+
+
+def _gradients(call, leaves, spec, scale, number=None) -> torch.Tensor | None:
+    """The gradients by all arguments, with random cotangents up to `scale`, the same in each call; or
+    with cotangents that all are `number`.
 
     None where a result is not a number. The call gets copies: it may write to its arguments."""
     torch.default_generator.manual_seed(0)
@@ -250,6 +334,8 @@ def _gradients(call, leaves, spec, scale) -> torch.Tensor | None:
     generator = torch.Generator().manual_seed(1)
     cotangents = [scale * _Drawn(tuple(x.shape), x.dtype, False).draw(-1, 1, x.dtype, generator)
                   for x in outputs]
+    if number is not None:
+        cotangents = [torch.full_like(x, number) for x in cotangents]
     wanted = [x for x in leaves if isinstance(x, torch.Tensor) and x.requires_grad]
     flowing = [i for i, x in enumerate(outputs) if x.requires_grad]
     found = torch.autograd.grad([outputs[i] for i in flowing], wanted, [cotangents[i] for i in flowing],
