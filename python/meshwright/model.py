@@ -33,7 +33,7 @@ class Model:
         #: Of a model whose last outputs are gradients: the loss and the patterns of parameters.
         self._loss = None
         self._meta = any(is_meta(p) for p in parameters.values())
-        self._dense: dict[str, tuple[Dense, object]] = {}
+        self._dense: dict[str, tuple[Dense, object, object]] = {}
 
     @property
     def entries(self) -> list[str]:
@@ -186,24 +186,25 @@ class Model:
             weights.write(data, {name: self._parameter(name) for name in self._parameters})
 
     def _parameter(self, name) -> Dense:
-        return self._look_at(name)[0]
-
-    def _look_at(self, name):
-        """A parameter as it is now, and what is another one where it has changed."""
+        """A parameter as it is now: the same object as long as nothing was written to it."""
         value = self._parameters[name]
         weights.check_whole(value)
         state = state_of(value)
         known = self._dense.get(name)
-        if known is None or known[1] != state:
-            known = self._dense[name] = (dense(value), state)
-        return known
+        if known is None or known[1] != state or known[2] is not value:
+            known = self._dense[name] = (dense(value), state, value)
+        return known[0]
 
     def _compute_constants(self):
-        """Computes anew what the import computed from buffers that have changed since."""
+        """Takes the tensors that were assigned to the module since the import, and computes anew what the
+        import computed from buffers that have changed since."""
         from .importer import ImportFailed
 
         try:
             for prefix, imported in self._imports:
+                for name, tensor in imported.follow_module().items():
+                    if prefix + name in self._parameters:
+                        self._parameters[prefix + name] = tensor
                 for name, tensor in imported.read.constants().items():
                     if prefix + name in self._parameters:
                         self._parameters[prefix + name] = tensor
@@ -268,7 +269,7 @@ def from_torch(module, args=(), kwargs=None, training=False, *, batch_inputs=Non
 
     Shapes and element types are those of the arguments; a dynamic shape is refused. The module is
     left as it was and its weights are referenced, not copied: runs see what is written to them in
-    place. Weights and arguments on the meta device make a model that can be planned, not run.
+    place, and what is assigned to the module in their place. Weights and arguments on the meta device make a model that can be planned, not run.
     PyTorch's default type is that of the caller. An import within torch.autocast is refused.
     `Model.check` compares the import with the module.
     """

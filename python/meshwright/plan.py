@@ -196,7 +196,7 @@ class Plan:
         self._model._compute_constants()
         with self._lock:
             for name in self._model._parameters:
-                tensor, state = self._model._look_at(name)
+                tensor = self._model._parameter(name)
                 if self._parameters.get(name) is not tensor:
                     unwrap(self._plan.set_parameter(name, tensor.raw))
                     self._parameters[name] = tensor

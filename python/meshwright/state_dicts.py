@@ -117,7 +117,11 @@ def training_of_model(model, optimizer, patterns, ports) -> Training:
         keys = {name: name for name in names}
     else:
         keys = imported.state_names
-    values = {**(imported.state_values if imported else {}), **model._parameters}
+    values = {
+        **(imported.state_values if imported else {}),
+        **(imported.follow_module() if imported else {}),
+        **model._parameters,
+    }
     states = {port.name for port in ports}
     fixed = {name: values[name] for name in keys.values() if name not in states and name in values}
     trained = _trained_names(keys, values, ports, patterns)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Derivatives of losses that compare elements with targets (derivatives.py)."""
 from .derivatives import derivative
-from .formulas import Formula, exp, log, sigmoid, where
+from .formulas import Formula, exp, log, sigmoid, sqrt, where
 
 _NONE, _MEAN, _SUM = 0, 1, 2
 #: PyTorch's bound is 1e-12 as an f32, for all types.
@@ -66,3 +66,24 @@ def soft_margin_loss(d, x, y, reduction=_MEAN):
     """As PyTorch computes it: NaN where the exponential overflows."""
     z = exp(-(y * x))
     return _reduced(d(x) * (-y * z / (z + 1)), reduction)
+
+
+@derivative("cosine_similarity")
+def cosine_similarity(d, x, y, dim=1, eps=1e-8):
+    """PyTorch bounds the norms where gradients are off: their derivative is that of the norms
+    themselves, also below the bound."""
+    rank = max(x.rank, y.rank)
+    shape, dims = [max(sizes) for sizes in zip(*([1] * (rank - v.rank) + list(v.shape) for v in (x, y)))], \
+        [dim % rank]
+
+    def unit(v):
+        wide = Formula(v.build, v.build.broadcast(v.node, shape), v.build.broadcast(d(v).node, shape))
+        squares = wide * wide
+        norm = sqrt(squares.sum(dims, True))
+        slope = where(norm.equals(0), 0, wide / norm)
+        change, bound = wide.of(wide.tangent), norm.at_least(eps)
+        of_norm = (change * slope).sum(dims, True)
+        return wide / bound, change / bound - wide / bound / bound * of_norm
+
+    (x, of_x), (y, of_y) = unit(x), unit(y)
+    return (of_x * y + of_y * x).sum(dims)

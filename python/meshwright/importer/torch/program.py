@@ -35,7 +35,7 @@ from . import (  # noqa: F401 (they register handlers and derivatives)
     random_numbers,
     surroundings,
 )
-from .buffers import ReadBuffers
+from .buffers import ReadBuffers, assigned
 from .convert import Convert, covers, has_handler
 from .export import differs_in_evaluation, export, shared_names
 from .values import TORCH_DTYPES, largest, tensor_of
@@ -78,6 +78,8 @@ class ImportedProgram:
     state_names: dict[str, str]
     #: The tensors of the state_dict, by their names in the program.
     state_values: dict[str, torch.Tensor]
+    #: All keys of each tensor of the module, by the name in the program.
+    tied: dict[str, list[str]]
     #: The graph that was printed.
     graph: Graph
     #: The module, which is not copied, and how it was imported: with the ends of gradients, or wholly
@@ -111,6 +113,14 @@ class ImportedProgram:
         if problems:
             raise ImportFailed(problems)
         return [values[name] for name in self.inputs]
+
+    def follow_module(self) -> dict[str, torch.Tensor]:
+        """The tensors of parameters, buffers and states that were assigned anew since the import, by
+        their keys. Raises ImportFailed where one does not fit the program."""
+        known = {**self.read.tensors, **self.state_values, **self.parameters}
+        new = assigned(self.module, known, self.tied, self.training)
+        self.read.follow(new)
+        return new
 
     def unflatten(self, values) -> tuple[tuple, dict]:
         """The arguments of the module, of the program's inputs by name."""
@@ -170,7 +180,8 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
     graph.constants = dict(constants or {})
     rewrite(graph)
     live = {id(n) for n in graph.nodes()}
-    first = {key: names[0] for key, names in shared_names(module).items()}
+    tied = {names[0]: names for names in shared_names(module).values()}
+    first = {key: name for name, keys in tied.items() for key in keys}
     kept = module.state_dict(keep_vars=True)
     graph.parameters = [p for p in graph.parameters if id(p) in live]
     written = {write.state for write in graph.writes}
@@ -201,6 +212,7 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         batch_inputs=None if batch_inputs is None else list(batch_inputs),
         state_names={key: first.get(key, key) for key in kept},
         state_values={first.get(key, key): tensor for key, tensor in kept.items()},
+        tied=tied,
         again=lambda names: import_module(
             module, args, kwargs, {*variable, *names}, training, evaluation, constants,
             batch_inputs, around),
