@@ -1,11 +1,20 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Numbers that a forward pass draws: by PyTorch, by Python, by NumPy. And what it changes."""
+import array
+import collections
+import dataclasses
+import decimal
+import itertools
 import random
+import types
 
+import counters
 import numpy as np
 import pytest
 import torch
+from counters import Counter, inner
+from counters import tick as renamed
 from meshwright.importer.torch import ImportFailed, import_module
 from torch import nn
 
@@ -173,3 +182,138 @@ def test_numbers_that_are_not_covered(function, message):
 def test_evaluation_mode():
     assert "operation aten.rand.default in evaluation mode draws other numbers in each call" in refused(lambda m, h: h * torch.rand(4, 1), False).message
     import_module(Call(lambda m, h: (torch.rand(4), h)[1]), (X,))  # without a use
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    n: int = 0
+
+
+class Object:
+    n = 0
+
+    def __init__(self):
+        self.inside = {"a": [{"b": ({"c": [0]},)}]}
+
+    def tick(self):
+        self.n += 1
+        return self.n
+
+
+class Numbers(list):
+    n = 0
+
+
+def generated():
+    n = 0
+    while True:
+        n += 1
+        yield n
+
+
+def bump(counter, key, by=1):
+    counter[key] += by
+    return counter[key]
+
+
+def attribute(owner, name, by=1):
+    setattr(owner, name, getattr(owner, name) + by)
+    return float(getattr(owner, name))
+
+
+STATES = {
+    "a slot": (Slots, lambda s: attribute(s, "n")), "an object": (Object, lambda s: s.tick()),
+    "a long list": (lambda: [0.0] * 300, lambda s: bump(s, 299)),
+    "a longer list": (lambda: [[0]] + [None] * 5000, lambda s: bump(s[0], 0)),
+    "a long dict": (lambda: dict.fromkeys(range(1000), 0), lambda s: bump(s, 500)),
+    "deep": (Object, lambda s: bump(s.inside["a"][0]["b"][0]["c"], 0)),
+    "an attribute of a list": (Numbers, lambda s: attribute(s, "n")),
+    "an iterator": (lambda: iter(range(1, 99)), next), "of a list": (lambda: iter([1, 2, 3, 4, 5, 6, 7, 8]), next),
+    "of pairs": (lambda: enumerate(range(1, 9), 1), lambda s: next(s)[0]),
+    "a cycle": (lambda: itertools.cycle([1, 2, 3, 4, 5]), next), "count": (lambda: itertools.count(1), next),
+    "a generator": (generated, next), "Decimal": (lambda: [decimal.Decimal(0)], lambda s: float(bump(s, 0))),
+    "bytearray": (lambda: bytearray(1), lambda s: bump(s, 0)), "array": (lambda: array.array("i", [0]), lambda s: bump(s, 0)),
+    "NumPy": (lambda: np.zeros(1), lambda s: float(bump(s, 0))), "Counter": (collections.Counter, lambda s: bump(s, "x")),
+    "defaultdict": (lambda: collections.defaultdict(int), lambda s: bump(s, "x")),
+    "namespace": (lambda: types.SimpleNamespace(n=0), lambda s: attribute(s, "n")),
+    "deque": (lambda: collections.deque([1, 2, 3, 4, 5]), lambda s: (s.rotate(), s[0])[1]),
+}
+held = None
+
+
+def by_variable(function):
+    return lambda m, h: h * function(held)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_state_inside_of_objects(name):
+    """In an attribute of the module, a variable of the file, one of a function around, a default."""
+    global held
+    make, function = STATES[name]
+    module = Call(lambda m, h: h * function(m.state))
+    module.state = make()
+    with pytest.raises(ImportFailed, match="changes attribute state of the module"):
+        import_module(module, (X,))
+    held, around, default = make(), make(), make()
+    places = {"variable held of": by_variable(function), "variable around of": lambda m, h: h * function(around),
+              "the default arguments of": lambda m, h, s=default: h * function(s)}
+    place = list(places)[list(STATES).index(name) % 3]
+    with pytest.raises(ImportFailed, match=f"changes {place}"):
+        import_module(Call(places[place]), (X,))
+    held = None
+
+
+class Static:
+    count = 0
+
+    @classmethod
+    def tick(cls):
+        cls.count += 1
+        return cls.count
+
+
+def own_attribute(m, h):
+    own_attribute.calls += 1
+    return h * own_attribute.calls
+
+
+own_attribute.calls = 0
+static = Static()
+
+
+def of_other_file(m, h):
+    counters.count += 1
+    return h * counters.count
+
+
+@pytest.mark.parametrize("function, name", [
+    (own_attribute, "attribute calls of own_attribute"), (of_other_file, "variable count of counters"),
+    (lambda m, h: h * renamed(), "variable count of counters"), (lambda m, h: h * inner(), "variable count of counters"),
+    (lambda m, h: h * counters.tick(), "variable count of counters"),
+    (lambda m, h: h * attribute(Counter, "count"), "attribute count of class Counter"),
+    (lambda m, h: h * attribute(counters.Counter, "count"), "attribute count of class Counter"),
+    (lambda m, h: h * Static.tick(), "attribute count of class Static"),
+    (lambda m, h: h * static.tick(), "attribute count of class Static")])
+def test_state_behind_variables(function, name):
+    with pytest.raises(ImportFailed) as failed:
+        import_module(Call(function), (X,))
+    assert f"the forward pass changes {name}" in failed.value.diagnostics[0].message
+
+
+def test_state_that_stays():
+    """What a forward pass reads alone, or makes anew with equal contents."""
+    for make, _ in STATES.values():
+        module = Call(lambda m, h: h)
+        module.state = module.other = make()
+        module.function = lambda m, h: (setattr(m, "other", make()), h)[1]
+        import_module(module, (X,))
+
+
+def test_numbers_of_the_operating_system():
+    own = random.SystemRandom()
+    module = Call(lambda m, h: h)
+    module.system = own
+    import_module(module, (X,))
+    assert "draws random numbers from" in refused(lambda m, h: h * own.random(), False).message
+    assert "draws random numbers from" in refused(lambda m, h: h[:, own.sample(range(4), 4)], True).message
+    import_module(Call(lambda m, h: (own.random(), h)[1]), (X,))

@@ -8,6 +8,7 @@ depends on the state.
 """
 import collections
 import contextlib
+import contextvars
 import copy
 import functools
 import inspect
@@ -15,6 +16,7 @@ import itertools
 import random
 import sys
 import types
+import warnings
 import zlib
 from typing import Any, NamedTuple
 
@@ -32,10 +34,18 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 #: Values that their text tells whole.
 _BY_TEXT = (np.generic, torch.device, torch.dtype, range, slice, itertools.count)
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
-#: A container of more elements counts by its length, an array of more bytes by its first ones.
-_MOST_ELEMENTS, _MOST_BYTES = 256, 1 << 20
-#: Objects in attributes of objects in attributes are looked into, further ones are not.
-_DEPTH = 3
+#: A container of more numbers and texts counts by its length, an array of more bytes by its first ones.
+_MOST_ELEMENTS, _MOST_BYTES = 1 << 20, 1 << 24
+#: A snapshot looks into so many objects and containers; further ones count by their types.
+_MOST_OBJECTS = 20_000
+#: Containers and objects of the model's classes are looked into up to this depth, objects of a
+#: library's classes up to the second one.
+_DEPTH, _DEPTH_OF_LIBRARIES = 40, 3
+#: Libraries into whose functions and variables a snapshot does not look: they are no part of the model.
+_LIBRARIES = sys.stdlib_module_names - {"__main__"} | {"torch", "numpy", "transformers", "triton",
+                                                       __package__.split(".")[0]}
+#: Standard classes of objects that hold the model's own values.
+_STANDARD = (types.SimpleNamespace, collections.UserDict, collections.UserList, collections.ChainMap)
 #: What each module has, but `training`.
 _OF_MODULES = frozenset(vars(torch.nn.Module())) - {"training"}
 
@@ -59,6 +69,8 @@ class Snapshot:
         self._values: dict[str, Any] = {}
         self._known: dict[int, Any] = {}
         self._functions: set = set()
+        self._files: set = set()
+        self._left = _MOST_OBJECTS
         self._keep: list = []
         for name, generator in _GLOBAL_GENERATORS.items():
             self._generator(name, generator)
@@ -117,50 +129,92 @@ class Snapshot:
             self._put_back.append(_put_back(generator))
 
     def _class(self, kind):
-        """Plain attributes of a class, and what its functions reach."""
+        """Attributes of a class, and what its functions reach."""
         for base in kind.__mro__:
-            if base.__module__.split(".")[0] in ("torch", "builtins", "abc", "typing") or \
-                    id(base) in self._known:
+            root = base.__module__.split(".")[0]
+            if root in _LIBRARIES - {"transformers"} or id(base) in self._known:
                 continue
             self._known[id(base)] = None
             for key, value in vars(base).items():
-                function = inspect.unwrap(getattr(value, "__func__", value)) \
-                    if not isinstance(value, type) else value
+                function = value.fget if isinstance(value, property) else inspect.unwrap(
+                    getattr(value, "__func__", value)) if not isinstance(value, type) else value
                 if isinstance(function, types.FunctionType):
                     self._function(function)
-                elif not key.startswith("__") and isinstance(value, _PLAIN + (list, dict, set)):
+                elif not key.startswith("__") and not hasattr(kind, "__get__") and (
+                        isinstance(value, _PLAIN + (list, dict, set)) or
+                        root not in _LIBRARIES and not inspect.isroutine(value) and
+                        not inspect.isdatadescriptor(value)):
                     self._add(f"attribute {key} of class {base.__name__}", base, key, value)
 
     def _function(self, function):
-        """What a function reads from around it: variables of its file and of functions around it."""
-        function = function.__func__ if isinstance(function, types.MethodType) else function
+        """What a function reads from around it: variables of its file and of functions around it, its
+        default arguments and its attributes."""
+        if isinstance(function, types.MethodType):
+            self._owner(function.__self__)
+            function = function.__func__
         if isinstance(function, functools.partial):
+            self._fingerprint((function.args, function.keywords), _DEPTH)
             function = function.func
+        function = inspect.unwrap(function) if callable(function) else function
         if not isinstance(function, types.FunctionType) or function in self._functions or \
-                (function.__module__ or "").split(".")[0] in ("torch", __package__.split(".")[0]):
+                _root(function) in _LIBRARIES - {"transformers"}:
             return
         self._functions.add(function)
-        around = function.__globals__
-        for key in _names(function.__code__):
-            value = around.get(key)
-            kind = type(value)
-            if kind is types.FunctionType:
-                if value.__globals__ is around:
-                    self._function(value)
-            elif key in around and (kind in _PLAIN or kind in _CONTAINERS):
-                name = f"variable {key} of {around.get('__name__')}"
-                self.states[name] = self._fingerprint(value, 1)
-            elif kind not in (types.BuiltinFunctionType, types.ModuleType, type, type(None)) and \
-                    isinstance(value, _GENERATORS):
-                self._generator(f"the generator {key} of {around.get('__name__')}", value)
+        self._variables(function.__globals__, _names(function.__code__), _root(function))
+        name = function.__qualname__
         for key, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             with contextlib.suppress(ValueError):  # it is empty
-                value = cell.cell_contents
-                if isinstance(value, _GENERATORS):
-                    self._generator(f"the generator {key} of {function.__qualname__}", value)
-                elif not isinstance(value, torch.nn.Module):
-                    self.states[f"variable {key} of {function.__qualname__}"] = \
-                        self._fingerprint(value, 1)
+                self._variable(f"{key} of {name}", cell.cell_contents, _DEPTH)
+        kept = [x for x in (function.__defaults__ or ()) + tuple((function.__kwdefaults__ or {}).values())
+                if type(x) not in _PLAIN]
+        if kept:
+            self.states[f"the default arguments of {name}"] = self._fingerprint(kept, _DEPTH)
+        for key, value in vars(function).items():
+            if key != "__wrapped__":
+                self._variable(f"attribute {key} of {name}", value, _DEPTH, "")
+
+    def _owner(self, value):
+        """An object whose method is called."""
+        if not isinstance(value, (torch.nn.Module, type)):
+            name = f"an object of class {type(value).__name__}"
+            self.states[f"{name} {id(value)}"] = self._fingerprint(value, _DEPTH)
+
+    def _variables(self, around, names, root):
+        """Variables of a file that a function may read."""
+        known = (id(around), names)
+        if known in self._files:
+            return
+        self._files.add(known)
+        for key in names:
+            if key not in around:
+                continue
+            value, kind = around[key], type(around[key])
+            if kind in (types.BuiltinFunctionType, type(None)):
+                continue
+            if root in _LIBRARIES:  # of transformers
+                if kind is types.FunctionType:
+                    if value.__globals__ is around:
+                        self._function(value)
+                elif kind in _PLAIN or kind in _CONTAINERS:
+                    self._variable(f"{key} of {around.get('__name__')}", value, 1)
+            elif isinstance(value, types.ModuleType):
+                if value.__name__.split(".")[0] not in _LIBRARIES:
+                    self._variables(vars(value), names, "")
+            elif isinstance(value, type):
+                if value.__module__.split(".")[0] not in _LIBRARIES:
+                    self._class(value)
+            elif callable(value) and not isinstance(value, torch.nn.Module) and \
+                    isinstance(inspect.unwrap(value), types.FunctionType):
+                if _root(inspect.unwrap(value)) not in _LIBRARIES:
+                    self._function(value)
+            else:
+                self._variable(f"{key} of {around.get('__name__')}", value, _DEPTH)
+
+    def _variable(self, name, value, depth, what="variable "):
+        if type(value) not in _PLAIN and isinstance(value, _GENERATORS):
+            self._generator(f"the generator {name}", value)
+        elif not isinstance(value, torch.nn.Module):
+            self.states[f"{what}{name}"] = self._fingerprint(value, depth)
 
     # Fingerprints.
 
@@ -176,8 +230,8 @@ class Snapshot:
             self._keep.append(value)
             return "parameter" if isinstance(value, torch.nn.Parameter) else \
                 (id(value), _version(value))
-        if isinstance(value, torch.nn.Module) or depth == 0:
-            return id(value)
+        if isinstance(value, torch.nn.Module) or depth <= 0 or self._left <= 0:
+            return id(value) if not isinstance(value, _CONTAINERS) else (kind, len(value))
         if isinstance(value, _GENERATORS):
             self._generator(f"a generator of type {kind.__name__}", value)
             return id(value)
@@ -185,17 +239,14 @@ class Snapshot:
             return self._known[id(value)]
         self._known[id(value)] = id(value)  # it may hold itself
         self._keep.append(value)
+        self._left -= 1
         found = self._known[id(value)] = self._inside(value, kind, depth - 1)
         return found
 
     def _inside(self, value, kind, depth):
         if isinstance(value, _CONTAINERS):
-            if len(value) > _MOST_ELEMENTS:
-                return kind, len(value)
-            parts = value.items() if isinstance(value, dict) else value
-            if isinstance(value, (set, frozenset)):
-                parts = sorted(value, key=hash)
-            return kind, tuple(self._part(p, depth) for p in parts)
+            inside = self._elements(value, kind, depth)
+            return inside if kind in _CONTAINERS else (inside, self._attributes(value, kind, depth))
         if isinstance(value, np.ndarray):
             count = _MOST_BYTES // max(value.itemsize, 1)
             return value.shape, str(value.dtype), zlib.crc32(value.reshape(-1)[:count].tobytes())
@@ -204,15 +255,74 @@ class Snapshot:
             return kind  # a call may define it anew
         if isinstance(value, (type, types.ModuleType)):
             return id(value)
-        inside = getattr(value, "__dict__", {})
-        if len(inside) <= _MOST_ELEMENTS:
-            return kind, tuple((k, self._fingerprint(v, depth)) for k, v in inside.items())
-        return kind
+        if isinstance(value, types.GeneratorType):
+            frame = value.gi_frame
+            return kind, frame and (frame.f_lasti, self._fingerprint(dict(frame.f_locals), depth))
+        if isinstance(value, contextvars.ContextVar):
+            return kind, self._fingerprint(value.get(None), depth)
+        return kind, self._attributes(value, kind, depth)
+
+    def _elements(self, value, kind, depth):
+        parts = itertools.chain(value.keys(), value.values()) if isinstance(value, dict) else value
+        if len(value) > _MOST_ELEMENTS:
+            return kind, len(value)
+        if isinstance(value, (set, frozenset)):
+            parts = sorted(value, key=hash)
+        elif len(value) > 16:
+            parts = tuple(parts)
+            if _PLAIN_KINDS.issuperset(map(type, parts)):
+                return kind, len(value), hash(parts)
+        return kind, tuple(self._part(p, depth) for p in parts)
+
+    def _attributes(self, value, kind, depth):
+        """What an object holds: its attributes, slots too. An object of Python's own types, an iterator
+        say, tells its state as for pickle."""
+        root = kind.__module__.split(".")[0]
+        if root not in _LIBRARIES:
+            self._class(kind)
+        elif not isinstance(value, _STANDARD):
+            depth = min(depth, _DEPTH_OF_LIBRARIES - 1)
+        inside, slots = getattr(value, "__dict__", None), _slots(kind)
+        if inside is None and not slots and root in sys.stdlib_module_names:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # iterators are not to be pickled in later versions
+                    state = value.__reduce_ex__(4)
+            except Exception:  # objects raise exceptions of any type
+                return None
+            return state if isinstance(state, str) else tuple(
+                self._fingerprint(part, depth) for part in state if not callable(part))
+        found = [(k, self._fingerprint(v, depth)) for k, v in list((inside or {}).items())]
+        for name in slots:
+            with contextlib.suppress(AttributeError):
+                found.append((name, self._fingerprint(getattr(value, name), depth)))
+        return tuple(found)
 
     def _part(self, part, depth):
-        if type(part) is tuple:  # also the items of a dictionary
+        if type(part) is tuple:
             return tuple(self._fingerprint(p, max(depth, 0)) for p in part)
         return self._fingerprint(part, max(depth, 0))
+
+
+_PLAIN_KINDS = frozenset(_PLAIN)
+
+
+def _root(function) -> str:
+    return (function.__module__ or "").split(".")[0]
+
+
+@functools.lru_cache(maxsize=4096)
+def _slots(kind) -> tuple[str, ...]:
+    """The names of the slots of a class's objects."""
+    names = []
+    for base in kind.__mro__:
+        own = vars(base).get("__slots__", ())
+        for name in [own] if isinstance(own, str) else own:
+            if name.startswith("__") and not name.endswith("__"):
+                name = f"_{base.__name__.lstrip('_')}{name}"
+            if name not in ("__dict__", "__weakref__"):
+                names.append(name)
+    return tuple(names)
 
 
 def _version(tensor):
@@ -241,7 +351,28 @@ _GLOBAL_GENERATORS = {
 }
 
 
+#: Of the system's generator, which has no state: how often it was asked for numbers.
+_asked = [0]
+
+
+@contextlib.contextmanager
+def _counting_draws():
+    def counted(kept):
+        def call(self, *args):
+            _asked[0] += 1
+            return kept(self, *args)
+
+        return call
+
+    with patched() as patch:
+        for name in ("random", "getrandbits", "randbytes"):
+            patch(random.SystemRandom, name, counted(vars(random.SystemRandom)[name]))
+        yield
+
+
 def _state(generator):
+    if isinstance(generator, random.SystemRandom):
+        return _asked[0]
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, torch.Generator):
@@ -261,6 +392,8 @@ def _flat(state, prefix=""):
 
 
 def _put_back(generator):
+    if isinstance(generator, random.SystemRandom):
+        return lambda: None
     if isinstance(generator, random.Random):
         return functools.partial(generator.setstate, generator.getstate())
     if isinstance(generator, torch.Generator):
@@ -288,6 +421,7 @@ def _extreme(high: bool):
     between = lambda low=0.0, high=1.0, size=None: _filled(low + (high - low) * share, size)
     with patched() as patch:
         patch(random, "random", lambda: share)
+        patch(random.SystemRandom, "random", lambda self: share)
         patch(random, "uniform", lambda low, high: low + (high - low) * share)
         for name in ("random", "random_sample", "ranf", "sample"):
             patch(np.random, name, lambda size=None: _filled(share, size))
@@ -305,14 +439,15 @@ def _filled(value, size):
 def traced(module: torch.nn.Module, trace):
     """What `trace()` returns: an exported program. Raises ImportFailed where it holds what another
     call would change: numbers drawn outside of PyTorch's operations, attributes of modules."""
-    program, before, after = _observed(module, trace)
-    changed = before.differences(after)
-    if not changed:
-        return program
-    try:
-        problems = _problems(module, trace, program, before, after, changed)
-    finally:
-        before.put_generators_back()
+    with _counting_draws():
+        program, before, after = _observed(module, trace)
+        changed = before.differences(after)
+        if not changed:
+            return program
+        try:
+            problems = _problems(module, trace, program, before, after, changed)
+        finally:
+            before.put_generators_back()
     if problems:
         raise ImportFailed(problems)
     return program
