@@ -10,6 +10,8 @@ from points_elementwise import of_one, of_two
 #: PyTorch has complex numbers of f32 and f64 alone.
 _WIDE = ("f32", "f64")
 
+_EXPONENTS = [-70, -2, -1, 0, 1, 5, 30, 31, 32, 62, 63, 64]
+
 POWERS = [
     *(of_one(f"pow {p}", lambda x, p=p: torch.pow(x, p))
       for p in (0, 0.5, 1, 2, 3, 4, 7, -1, -2, -3, 1.5, 0.3, 12)),
@@ -22,6 +24,10 @@ DIGITS = [
     of_one("round", torch.round), of_one("round, decimals", lambda x: torch.round(x, decimals=1)),
     # NaN has no sign to speak of.
     Case("copysign", torch.copysign, grid(math.inf, -math.inf, extreme=False)),
+    # PyTorch's derivative takes the power of two in the type of the exponent.
+    *(Case(f"ldexp, {dtype}", lambda x, e=torch.tensor(_EXPONENTS, dtype=dtype): torch.ldexp(x, e),
+           (torch.linspace(-2, 2, len(_EXPONENTS)),), _WIDE) for dtype in (torch.int32, torch.int64)),
+    Case("ldexp", torch.ldexp, (torch.linspace(-2, 2, 8), torch.tensor([-3.0, -1, 0, 0.5, 1, 2, 10, 31]))),
     of_one("copysign of a number", lambda x: torch.copysign(x, -1.0)),
     of_two("fmax", torch.fmax), of_two("fmin", torch.fmin),
 ]

@@ -103,5 +103,9 @@ SPREADS = [
     *[Case(f"cdist {p}", lambda x, y, p=p: torch.cdist(x, y, p), (EQUAL, y), ("f32", "f64"))
       for p in (0.5, 1, 2, 3, inf) for y in (EQUAL, EQUAL.flip(1)[:3])],
     Case("cosine_similarity", lambda x, y: F.cosine_similarity(x, y, -1), (EQUAL, EQUAL.flip(1))),
+    # Norms below the bound keep their derivative.
+    *[Case(f"cosine_similarity, bound {eps}", lambda x, y, e=eps: F.cosine_similarity(x, y, -1, e),
+           (EQUAL[1:], y)) for eps in (1.0, 3.0, 100.0) for y in (EQUAL[1:].flip(1), EQUAL[1:2])],
+    Case("cosine_similarity along rows", lambda x, y: F.cosine_similarity(x, y, 0, 3.0), (EQUAL, EQUAL.flip(1))),
     Case("cosine_similarity of zeros", lambda x, y: F.cosine_similarity(x, y, -1), (torch.zeros(2, 3), EQUAL[4:6, :3])),
 ]

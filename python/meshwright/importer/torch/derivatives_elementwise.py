@@ -23,6 +23,7 @@ from .formulas import (
     sqrt,
     where,
 )
+from .graph import FLOATS
 from .ops_elementwise import floor_div
 
 #: PyTorch rounds it to f32 for all types.
@@ -381,3 +382,14 @@ def complex_polar(d, size, angle, other, is_imag):
 @derivative("copysign")
 def copysign(d, x, sign_of):
     return d(x) * where(x.equals(0), 0, d.result / x)
+
+
+@derivative("ldexp")
+def ldexp(d, x, exponent):
+    """PyTorch takes the power of two in the type of the exponent. An integer's is 0 for a negative
+    exponent, and for one beyond its bits; the last bit is the sign."""
+    power = d.result.number(2) ** exponent.cast(d.result.node.dtype)
+    if exponent.node.dtype not in FLOATS:
+        sign = {"i32": 31, "i64": 63}[exponent.node.dtype]
+        power = where(exponent.equals(sign), -power, power).where((exponent > -1) & (exponent < sign + 1))
+    return d(x) * power + d(exponent) * x * power * math.log(2)
