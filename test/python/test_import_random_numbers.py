@@ -170,6 +170,28 @@ def test_a_seed():
     assert diagnostic.line == line_of(seeded) + 1
 
 
+def forked(m, h):
+    with torch.random.fork_rng(devices=()):
+        return h * torch.rand(4, 1)
+
+
+def test_states_that_are_put_back():
+    """By the model, and by PyTorch around its own work."""
+    assert "calls torch.set_rng_state, which" in refused(forked, True).message
+    branches = lambda m, h: torch.cond(h.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (h,))
+    for training in (True, False):
+        assert "operation cond is not covered" in refused(branches, training).message
+
+
+def test_a_counter_that_nothing_reads():
+    def counted(m, h):
+        m.calls += 1
+        return h
+
+    assert "changes attribute calls of the module (0 before, 1 behind) in each call, which the program would " \
+        "not do: a later call may" in refused(counted, False).message
+
+
 @pytest.mark.parametrize("function, message", [
     (lambda m, h: h[torch.randperm(4)], "operation aten.randperm"),
     (lambda m, h: torch.multinomial(h.softmax(-1), 1), "operation aten.multinomial"),

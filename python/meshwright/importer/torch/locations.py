@@ -14,6 +14,10 @@ _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PYTHON = os.path.dirname(os.__file__) + os.sep
 
 
+def is_in_torch(path: str) -> bool:
+    return path.startswith(_TORCH)
+
+
 def is_model_file(path: str) -> bool:
     if path.startswith((_TORCH, "<")) or os.path.dirname(os.path.abspath(__file__)) in path:
         return False

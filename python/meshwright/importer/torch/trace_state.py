@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import Diagnostic, ImportFailed
-from .locations import calling_line, is_model_file
+from .locations import calling_line, is_in_torch, is_model_file
 from .patches import patched
 
 _GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
@@ -507,7 +507,7 @@ def _problems(module, trace, program, before, after, changed) -> list[Diagnostic
     with _watching_lines(module, changed, lines):
         trace()
     return [_drawn_problem(name, lines.get(name)) for name in drawn] + \
-        [_moved_problem(name, before, after, lines.get(name)) for name in moved]
+        [_moved_problem(name, before, after, lines.get(name), is_same) for name in moved]
 
 
 def _decides(program, trace, generators) -> bool:
@@ -540,7 +540,7 @@ def refusing_seeds():
     def watched(function):
         def call(*args, **kwargs):
             frame = calling_line()
-            if frame is not None:
+            if frame is not None and _is_called_by_model():
                 problems[frame] = Diagnostic(
                     f"the forward pass calls torch.{function.__name__}, which lets each call draw the "
                     "same random numbers: the program draws others in each step; expected no such "
@@ -558,6 +558,15 @@ def refusing_seeds():
         raise ImportFailed(problems.values())
 
 
+def _is_called_by_model() -> bool:
+    """Whether the function that runs is called by the model's code, perhaps through fork_rng: PyTorch
+    keeps and restores the state around its own work, that of torch.cond say."""
+    frame = sys._getframe(2)
+    while frame and frame.f_code.co_filename in (torch.random.__file__, contextlib.__file__):
+        frame = frame.f_back
+    return frame is None or not is_in_torch(frame.f_code.co_filename)
+
+
 def _drawn_problem(name, frame) -> Diagnostic:
     return Diagnostic(
         f"the forward pass draws random numbers from {name}, in each call others: the program would "
@@ -565,13 +574,18 @@ def _drawn_problem(name, frame) -> Diagnostic:
         "with training=True, or an argument of the module", "error", *(frame or (None, None)))
 
 
-def _moved_problem(name, before, after, frame) -> Diagnostic:
+def _moved_problem(name, before, after, frame, is_same=False) -> Diagnostic:
+    """With `is_same` the next call computes the same, as far as the import sees."""
     told = [s.states.get(name) for s in (before, after)]
     values = f" ({told[0]!r} before, {told[1]!r} behind)" \
         if all(type(t) in (bool, int, float, str) for t in told) else ""
+    change = f"changes {name}{values}, and so what the next call computes: the program would keep what " \
+        "the import saw"
+    if is_same:
+        change = f"changes {name}{values} in each call, which the program would not do: a later call may " \
+            "compute something else"
     return Diagnostic(
-        f"the forward pass changes {name}{values}, and so what the next call computes: the program "
-        "would keep what the import saw; expected a registered buffer, or an argument of the module",
+        f"the forward pass {change}; expected a registered buffer, or an argument of the module",
         "error", *(frame or (None, None)))
 
 
