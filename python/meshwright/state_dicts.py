@@ -239,7 +239,7 @@ def from_state_dict(training, ports, saved) -> tuple[dict, Loaded]:
             "trained"
         )
     loaded.rate = _check_groups(training.optimizer, groups, problems)
-    steps = {int(slots[i]["step"]) for i in order if "step" in slots.get(i, {})}
+    steps = _steps(slots, order, problems)
     values.update(_moments(training, ports, slots, order, problems))
     if len(steps) > 1:
         problems.append(
@@ -255,6 +255,23 @@ def from_state_dict(training, ports, saved) -> tuple[dict, Loaded]:
         if name in ports and (steps or "optimizer.step" in ports):
             values[name] = np.array(taken, np.int64)
     return values, loaded
+
+
+def _steps(slots, order, problems) -> set[int]:
+    """The numbers of steps that parameters have taken."""
+    steps = set()
+    for i in order:
+        if "step" not in slots.get(i, {}):
+            continue
+        number = float(slots[i]["step"])
+        if 0 <= number < 2**53 and number.is_integer():
+            steps.add(int(number))
+        else:
+            problems.append(
+                f"the optimizer's step of parameter {i!r} is {number:g}: expected a whole number of "
+                "steps, 0 or more"
+            )
+    return steps
 
 
 def _moments(training, ports, slots, order, problems):

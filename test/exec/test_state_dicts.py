@@ -404,6 +404,9 @@ def test_refused(is_bundle, tmp_path):
         assert "the optimizer has a state of parameter 99, which is in none of its groups" in said(lambda s: (ours(s), slots(s).update({99: slots(s)[0]})))
         assert "the optimizer's groups have parameter 1 twice" in said(lambda s: group(s).update(params=[1, *range(1, 9)]))
         assert "the optimizer has 'momentum_buffer' of 'scale': mw.Adam has none" in said(lambda s: (ours(s), slots(s)[0].update(momentum_buffer=torch.zeros(shapes[0]))))
+        for step in (-1.0, 1.5, 0.25, 2.0**60):
+            assert f"the optimizer's step of parameter 1 is {step:g}: expected a whole number of steps, 0 or more" in said(
+                lambda s, step=step: (ours(s), slots(s)[1].update(step=torch.tensor(step))))
         for rate, words in NO_RATES:
             assert f"the optimizer's {words}" in said(lambda s, rate=rate: group(s).update(lr=rate))
         assert "parameters have taken 3 and 4 steps" in said(lambda s: slots(s).update({0: {"step": torch.tensor(3.0)}, 1: {"step": torch.tensor(4.0)}}))
