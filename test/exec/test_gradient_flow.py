@@ -117,6 +117,11 @@ CASES = {
     "a region behind it": lambda n, x: behind(n, again(n.b, n.a(x))),
     "a region inside it": lambda n, x: again(lambda y: behind(n, y), n.a(x)),
     "in another one": lambda n, x: again(lambda y: again(n.b, y) + y, n.a(x)),
+    "a question in it that decides nothing": lambda n, x: again(
+        lambda y: (torch.is_grad_enabled(), y.tanh().requires_grad, n.b(y))[2], n.a(x)),
+    "a question about its argument": lambda n, x: again(lambda y: n.b(y) if y.requires_grad else y, n.a(x)),
+    "a question in one that is not reentrant": lambda n, x: checkpoint(
+        lambda y: n.b(y) * (2 if torch.is_grad_enabled() else 3), n.a(x), use_reentrant=False),
     "in one that is not reentrant": lambda n, x: checkpoint(lambda y: again(n.b, y), n.a(x), use_reentrant=False),
     "in a region": lambda n, x: n.a(x) * without(lambda: again(n.b, n.a(x))),
     "a tensor around it": lambda n, x: (lambda z: again(lambda y: n.b(y) * z, n.a(x)))(n.b.weight.sum()),
@@ -146,6 +151,19 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_gradients(name):
     compare(CASES[name])
+
+
+@pytest.mark.parametrize("function", [
+    lambda n, x: again(lambda y: n.b(y) * (2 if torch.is_grad_enabled() else 3), n.a(x)),
+    lambda n, x: again(lambda y: again(lambda z: n.b(z) * (2 if torch.is_grad_enabled() else 3), y), n.a(x)),
+    lambda n, x: again(lambda y: n.b(y) * (2 if n.b(y).requires_grad else 3), n.a(x)),
+    lambda n, x: again(lambda y: n.b(y) if torch.is_grad_enabled() else n.b(y).tanh(), n.a(x))])
+def test_questions_in_reentrant_checkpoints(function):
+    """PyTorch's forward pass and backward pass differ there."""
+    with pytest.raises(mw.Error, match=r"test_gradient_flow.py:[0-9]+: the function of a reentrant checkpoint "
+                                       "computes something else where gradients are off"):
+        mw.from_torch(Net(function).train(), (X,), training=True)
+    mw.from_torch(Net(function).eval(), (X,))
 
 
 def test_frozen_layers():

@@ -16,14 +16,19 @@ from torch.utils import _pytree as pytree
 from ..errors import Diagnostic, ImportFailed
 from .decompose import kept_whole, take_apart
 from .functionalize import functionalize, writes_to_arguments, written_placeholders
-from .gradient_flow import end_gradients, refusing_transforms, tracing_gradients
+from .gradient_flow import (
+    AskedInCheckpoints,
+    end_gradients,
+    refusing_transforms,
+    tracing_gradients,
+)
 from .locations import Locations, is_model_file
 from .own_derivatives import refusing_other_derivatives
 from .patches import patched
 from .regions import inline_regions
 from .specialise import specialise
 from .surroundings import plain
-from .trace_state import refusing_seeds, traced
+from .trace_state import difference, refusing_seeds, traced
 from .writes import remove_writes
 
 
@@ -177,8 +182,8 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
 
 
 @contextlib.contextmanager
-def _training(module):
-    with tracing_gradients(module), refusing_other_derivatives(), refusing_seeds():
+def _training(module, asked):
+    with tracing_gradients(module, asked), refusing_other_derivatives(), refusing_seeds():
         yield
 
 
@@ -197,7 +202,17 @@ def _functional(module, args, kwargs, variable, training):
 
     Also the writes to buffers, and whether shapes depended on constants."""
     def trace():
-        with _data_detached(), refusing_transforms(training), _training(module) if training else contextlib.nullcontext():
+        asked = AskedInCheckpoints()
+        program = trace_with(asked)
+        if asked.lines:
+            asked.is_forward = True
+            if difference(program, trace_with(asked)) is not None:
+                asked.refuse()
+        return program
+
+    def trace_with(asked):
+        with _data_detached(), refusing_transforms(training), \
+                _training(module, asked) if training else contextlib.nullcontext():
             return torch.export.export(module, args, kwargs, strict=False)
 
     def run(repeated=False):

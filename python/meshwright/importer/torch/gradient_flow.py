@@ -10,6 +10,7 @@ import contextlib
 import functools
 import gc
 import inspect
+import sys
 import types
 
 import torch
@@ -28,11 +29,11 @@ _DETACH = {torch.ops.aten.detach.default, torch.ops.aten.detach_.default}
 
 
 @contextlib.contextmanager
-def tracing_gradients(module: torch.nn.Module):
+def tracing_gradients(module: torch.nn.Module, asked: "AskedInCheckpoints"):
     """Refuses hooks on gradients, and lets a trace see through what hides gradients from it."""
     problems = _registered_hooks(module)
     with patched() as patch:
-        patch(checkpoint.CheckpointFunction, "apply", staticmethod(_checkpointed))
+        patch(checkpoint.CheckpointFunction, "apply", staticmethod(asked.checkpointed))
         # The mode is not recorded, that of torch.no_grad() is.
         patch(torch.inference_mode, "__enter__", _enter_inference)
         patch(torch.inference_mode, "__exit__", _exit_inference)
@@ -46,13 +47,59 @@ def tracing_gradients(module: torch.nn.Module):
         raise ImportFailed(dict.fromkeys(problems))
 
 
-def _checkpointed(function, preserve_rng_state, *args):
-    """A reentrant checkpoint: it has the gradients of its function if some tensor among its own
-    arguments has one, and else none."""
-    flows = torch.is_grad_enabled() and any(
-        isinstance(x, torch.Tensor) and x.requires_grad for x in args)
-    with contextlib.nullcontext() if flows else torch.no_grad():
-        return function(*args)
+class AskedInCheckpoints:
+    """Functions of reentrant checkpoints that ask whether gradients are on. The trace sees them on, as
+    in the backward pass. In PyTorch's forward pass they are off."""
+
+    def __init__(self):
+        #: The lines that ask, in order.
+        self.lines: dict[tuple[str, int], None] = {}
+        #: Whether to answer as in the forward pass.
+        self.is_forward = False
+        self._depth = 0
+
+    def checkpointed(self, function, preserve_rng_state, *args):
+        """A reentrant checkpoint: it has the gradients of its function if some tensor among its own
+        arguments has one, and else none."""
+        flows = torch.is_grad_enabled() and any(
+            isinstance(x, torch.Tensor) and x.requires_grad for x in args)
+        if not flows:
+            with torch.no_grad():
+                return function(*args)
+        self._depth += 1
+        try:
+            with patched() as patch:
+                if self._depth == 1:
+                    self._listen(patch, args)
+                return function(*args)
+        finally:
+            self._depth -= 1
+
+    def _listen(self, patch, args):
+        is_on, requires_grad = torch.is_grad_enabled, torch.Tensor.requires_grad
+        given = {id(x) for x in args}
+
+        def told(value):
+            caller = sys._getframe(2)
+            line = caller.f_code.co_filename, caller.f_lineno
+            if not value or not is_model_file(line[0]):
+                return value
+            self.lines[line] = None
+            return not self.is_forward
+
+        def requires(x):
+            value = requires_grad.__get__(x)
+            return value if x.is_leaf or id(x) in given else told(value)
+
+        patch(torch, "is_grad_enabled", lambda: told(is_on()))
+        patch(torch.Tensor, "requires_grad", property(requires, requires_grad.__set__))
+
+    def refuse(self):
+        raise ImportFailed([Diagnostic(
+            "the function of a reentrant checkpoint computes something else where gradients are off, as "
+            "they are in PyTorch's forward pass, than in the backward pass: it is not covered; expected "
+            "checkpoint(..., use_reentrant=False), or no question whether gradients are on", "error",
+            *next(iter(self.lines)))])
 
 
 def _enter_inference(self):
