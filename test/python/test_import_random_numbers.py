@@ -323,7 +323,7 @@ def test_state_behind_variables(function, name):
 
 
 def test_state_that_stays():
-    """What a forward pass reads alone, or makes anew with equal contents."""
+    """Objects that a forward pass only reads, or makes anew with equal contents."""
     for make, _ in STATES.values():
         module = Call(lambda m, h: h)
         module.state = module.other = make()

@@ -147,7 +147,7 @@ class Snapshot:
                     self._add(f"attribute {key} of class {base.__name__}", base, key, value)
 
     def _function(self, function):
-        """What a function reads from around it: variables of its file and of functions around it, its
+        """The state that a function reads around it: variables of its file and of functions around it, its
         default arguments and its attributes."""
         if isinstance(function, types.MethodType):
             self._owner(function.__self__)
@@ -275,7 +275,7 @@ class Snapshot:
         return kind, tuple(self._part(p, depth) for p in parts)
 
     def _attributes(self, value, kind, depth):
-        """What an object holds: its attributes, slots too. An object of Python's own types, an iterator
+        """The attributes of an object, slots too. An object of Python's own types, an iterator
         say, tells its state as for pickle."""
         root = kind.__module__.split(".")[0]
         if root not in _LIBRARIES:
