@@ -13,7 +13,6 @@ import copy
 import functools
 import inspect
 import itertools
-import random
 import sys
 import types
 import warnings
@@ -26,10 +25,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..errors import Diagnostic, ImportFailed
+from .generators import (
+    GENERATORS,
+    GLOBAL_GENERATORS,
+    counting_draws,
+    extreme,
+    put_back,
+    reseed,
+    state_of_generator,
+)
 from .locations import calling_line, is_in_torch, is_model_file
 from .patches import patched
 
-_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator, torch.Generator)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 #: Values that their text tells whole.
 _BY_TEXT = (np.generic, torch.device, torch.dtype, range, slice, itertools.count)
@@ -72,7 +79,7 @@ class Snapshot:
         self._files: set = set()
         self._left = _MOST_OBJECTS
         self._keep: list = []
-        for name, generator in _GLOBAL_GENERATORS.items():
+        for name, generator in GLOBAL_GENERATORS.items():
             self._generator(name, generator)
         kinds = set()
         for path, part in module.named_modules():
@@ -114,7 +121,7 @@ class Snapshot:
     # What there is.
 
     def _add(self, name, owner, key, value):
-        if type(value) not in _PLAIN and isinstance(value, _GENERATORS):
+        if type(value) not in _PLAIN and isinstance(value, GENERATORS):
             self._generator(f"the generator in {name}", value)
         else:
             self.places[name] = Place(owner, key)
@@ -125,8 +132,8 @@ class Snapshot:
     def _generator(self, name, generator):
         if generator not in self.generators.values():
             self.generators[name] = generator
-            self.states[name] = _state(generator)
-            self._put_back.append(_put_back(generator))
+            self.states[name] = state_of_generator(generator)
+            self._put_back.append(put_back(generator))
 
     def _class(self, kind):
         """Attributes of a class, and what its functions reach."""
@@ -211,7 +218,7 @@ class Snapshot:
                 self._variable(f"{key} of {around.get('__name__')}", value, _DEPTH)
 
     def _variable(self, name, value, depth, what="variable "):
-        if type(value) not in _PLAIN and isinstance(value, _GENERATORS):
+        if type(value) not in _PLAIN and isinstance(value, GENERATORS):
             self._generator(f"the generator {name}", value)
         elif not isinstance(value, torch.nn.Module):
             self.states[f"{what}{name}"] = self._fingerprint(value, depth)
@@ -232,7 +239,7 @@ class Snapshot:
                 (id(value), _version(value))
         if isinstance(value, torch.nn.Module) or depth <= 0 or self._left <= 0:
             return id(value) if not isinstance(value, _CONTAINERS) else (kind, len(value))
-        if isinstance(value, _GENERATORS):
+        if isinstance(value, GENERATORS):
             self._generator(f"a generator of type {kind.__name__}", value)
             return id(value)
         if id(value) in self._known:
@@ -342,104 +349,12 @@ def _names(code) -> tuple[str, ...]:
     return tuple(names)
 
 
-# Generators.
-
-_GLOBAL_GENERATORS = {
-    "Python's generator (random)": random._inst,
-    "NumPy's generator (numpy.random)": np.random.mtrand._rand,
-    "PyTorch's generator on the CPU": torch.default_generator,
-}
-
-
-#: Of the system's generator, which has no state: how often it was asked for numbers.
-_asked = [0]
-
-
-@contextlib.contextmanager
-def _counting_draws():
-    def counted(kept):
-        def call(self, *args):
-            _asked[0] += 1
-            return kept(self, *args)
-
-        return call
-
-    with patched() as patch:
-        for name in ("random", "getrandbits", "randbytes"):
-            patch(random.SystemRandom, name, counted(vars(random.SystemRandom)[name]))
-        yield
-
-
-def _state(generator):
-    if isinstance(generator, random.SystemRandom):
-        return _asked[0]
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, torch.Generator):
-        return bytes(generator.get_state().numpy()) if generator.device.type == "cpu" else None
-    state = generator.get_state(legacy=False) if isinstance(generator, np.random.RandomState) else \
-        generator.bit_generator.state
-    return repr({k: v.tobytes() if isinstance(v, np.ndarray) else v
-                 for k, v in _flat(state)})
-
-
-def _flat(state, prefix=""):
-    for key, value in state.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _put_back(generator):
-    if isinstance(generator, random.SystemRandom):
-        return lambda: None
-    if isinstance(generator, random.Random):
-        return functools.partial(generator.setstate, generator.getstate())
-    if isinstance(generator, torch.Generator):
-        return functools.partial(generator.set_state, generator.get_state())
-    if isinstance(generator, np.random.RandomState):
-        return functools.partial(generator.set_state, generator.get_state(legacy=False))
-    source = generator.bit_generator
-    return functools.partial(setattr, source, "state", source.state)
-
-
-def _reseed(generator, seed: int):
-    if isinstance(generator, torch.Generator):
-        generator.manual_seed(seed)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = type(generator.bit_generator)(seed).state
-    else:
-        generator.seed(seed)
-
-
-@contextlib.contextmanager
-def _extreme(high: bool):
-    """Lets numbers drawn uniformly be the least ones, or the largest ones: where they are compared
-    with a probability, one of both decides otherwise."""
-    share = 1 - 2.0 ** -20 if high else 2.0 ** -20
-    between = lambda low=0.0, high=1.0, size=None: _filled(low + (high - low) * share, size)
-    with patched() as patch:
-        patch(random, "random", lambda: share)
-        patch(random.SystemRandom, "random", lambda self: share)
-        patch(random, "uniform", lambda low, high: low + (high - low) * share)
-        for name in ("random", "random_sample", "ranf", "sample"):
-            patch(np.random, name, lambda size=None: _filled(share, size))
-        patch(np.random, "rand", lambda *shape: _filled(share, shape or None))
-        patch(np.random, "uniform", between)
-        yield
-
-
-def _filled(value, size):
-    return value if size is None else np.full(size, value)
-
-
 # Traces.
 
 def traced(module: torch.nn.Module, trace):
     """What `trace()` returns: an exported program. Raises ImportFailed where it holds what another
     call would change: numbers drawn outside of PyTorch's operations, attributes of modules."""
-    with _counting_draws():
+    with counting_draws():
         program, before, after = _observed(module, trace)
         changed = before.differences(after)
         if not changed:
@@ -514,18 +429,18 @@ def _decides(program, trace, generators) -> bool:
     """Whether the graph depends on what generators draw."""
     def differs(seed):
         for generator in generators:
-            _reseed(generator, seed)
+            reseed(generator, seed)
         return difference(program, trace()) is not None
 
     ends = []
     for seed in (2, 3, 4):
         if differs(seed):
             return True
-        ends.append([_state(g) for g in generators])
+        ends.append([state_of_generator(g) for g in generators])
     if all(end == ends[0] for end in ends):  # the forward pass sets their states itself
         return False
     for high in (False, True):
-        with _extreme(high):
+        with extreme(high):
             if differs(1):
                 return True
     return False
