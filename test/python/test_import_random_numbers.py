@@ -5,6 +5,7 @@ import array
 import collections
 import dataclasses
 import decimal
+import functools
 import itertools
 import random
 import types
@@ -303,13 +304,45 @@ own_attribute.calls = 0
 static = Static()
 
 
+def counted(function):
+    calls = 0
+
+    @functools.wraps(function)
+    def call(*args):
+        nonlocal calls
+        calls += 1
+        return function(*args) * calls
+
+    return call
+
+
+@counted
+def wrapped(h):
+    return h
+
+
+class Called:
+    calls = 0
+
+    def __call__(self, module, inputs, output):
+        self.calls += 1
+        return output * self.calls
+
+
+def test_hooks_of_the_forward_pass_that_count():
+    module = Call(lambda m, h: h)
+    module.layer.register_forward_hook(Called())
+    with pytest.raises(ImportFailed, match="the forward pass changes an object of class Called"):
+        import_module(module, (X,))
+
+
 def of_other_file(m, h):
     counters.count += 1
     return h * counters.count
 
 
 @pytest.mark.parametrize("function, name", [
-    (own_attribute, "attribute calls of own_attribute"), (of_other_file, "variable count of counters"),
+    (lambda m, h: wrapped(h), "variable calls of wrapped"), (own_attribute, "attribute calls of own_attribute"), (of_other_file, "variable count of counters"),
     (lambda m, h: h * renamed(), "variable count of counters"), (lambda m, h: h * inner(), "variable count of counters"),
     (lambda m, h: h * counters.tick(), "variable count of counters"),
     (lambda m, h: h * attribute(Counter, "count"), "attribute count of class Counter"),

@@ -100,8 +100,8 @@ class Snapshot:
                 if self.states.get(name, self) != other.states.get(name, self)]
 
     def put_generators_back(self):
-        for put_back in self._put_back:
-            put_back()
+        for restore in self._put_back:
+            restore()
 
     @contextlib.contextmanager
     def put_in_place(self, names):
@@ -143,9 +143,8 @@ class Snapshot:
                 continue
             self._known[id(base)] = None
             for key, value in vars(base).items():
-                function = value.fget if isinstance(value, property) else inspect.unwrap(
-                    getattr(value, "__func__", value)) if not isinstance(value, type) else value
-                if isinstance(function, types.FunctionType):
+                function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+                if not isinstance(value, type) and isinstance(inspect.unwrap(function), types.FunctionType):
                     self._function(function)
                 elif not key.startswith("__") and not hasattr(kind, "__get__") and (
                         isinstance(value, _PLAIN + (list, dict, set)) or
@@ -162,12 +161,21 @@ class Snapshot:
         if isinstance(function, functools.partial):
             self._fingerprint((function.args, function.keywords), _DEPTH)
             function = function.func
-        function = inspect.unwrap(function) if callable(function) else function
-        if not isinstance(function, types.FunctionType) or function in self._functions or \
-                _root(function) in _LIBRARIES - {"transformers"}:
+        wrapped = getattr(function, "__wrapped__", None)
+        if not isinstance(function, types.FunctionType):
+            if wrapped is not None:
+                self._function(wrapped)
+            elif callable(function) and not inspect.isbuiltin(function):
+                self._owner(function)
+            return
+        if function in self._functions:
             return
         self._functions.add(function)
-        self._variables(function.__globals__, _names(function.__code__), _root(function))
+        if wrapped is not None:
+            self._function(wrapped)
+        if _root_of_code(function) in _LIBRARIES - {"transformers"}:
+            return
+        self._variables(function.__globals__, _names(function.__code__), _root_of_code(function))
         name = function.__qualname__
         for key, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
             with contextlib.suppress(ValueError):  # it is empty
@@ -212,7 +220,7 @@ class Snapshot:
                     self._class(value)
             elif callable(value) and not isinstance(value, torch.nn.Module) and \
                     isinstance(inspect.unwrap(value), types.FunctionType):
-                if _root(inspect.unwrap(value)) not in _LIBRARIES:
+                if _root_of_code(value) not in _LIBRARIES or _root_of_code(inspect.unwrap(value)) not in _LIBRARIES:
                     self._function(value)
             else:
                 self._variable(f"{key} of {around.get('__name__')}", value, _DEPTH)
@@ -296,6 +304,8 @@ class Snapshot:
                     warnings.simplefilter("ignore")  # iterators are not to be pickled in later versions
                     state = value.__reduce_ex__(4)
             except Exception:  # objects raise exceptions of any type
+                with contextlib.suppress(Exception):
+                    return value.tell()  # of a file
                 return None
             return state if isinstance(state, str) else tuple(
                 self._fingerprint(part, depth) for part in state if not callable(part))
@@ -314,8 +324,11 @@ class Snapshot:
 _PLAIN_KINDS = frozenset(_PLAIN)
 
 
-def _root(function) -> str:
-    return (function.__module__ or "").split(".")[0]
+def _root_of_code(function) -> str:
+    """The library in which a function is written: wrappers state the file of what they wrap."""
+    around = getattr(function, "__globals__", None)
+    name = around.get("__name__") if around is not None else getattr(function, "__module__", None)
+    return (name or "").split(".")[0]
 
 
 @functools.lru_cache(maxsize=4096)
