@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import decimal
 import functools
+import io
 import itertools
 import random
 import types
@@ -259,6 +260,8 @@ STATES = {
     "NumPy": (lambda: np.zeros(1), lambda s: float(bump(s, 0))), "Counter": (collections.Counter, lambda s: bump(s, "x")),
     "defaultdict": (lambda: collections.defaultdict(int), lambda s: bump(s, "x")),
     "namespace": (lambda: types.SimpleNamespace(n=0), lambda s: attribute(s, "n")),
+    "a file": (lambda: open(__file__), lambda s: len(s.readline())),
+    "text": (lambda: io.StringIO("1\n22\n333\n4444\n55555\n"), lambda s: len(s.readline())),
     "deque": (lambda: collections.deque([1, 2, 3, 4, 5]), lambda s: (s.rotate(), s[0])[1]),
 }
 held = None

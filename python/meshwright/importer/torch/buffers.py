@@ -69,7 +69,8 @@ def assigned(module: torch.nn.Module, known: dict[str, torch.Tensor],
     for key, old in known.items():
         new, is_computed = _tensor_at(module, key)
         others = names.get(key, [key])[1:]
-        if new is None and not is_computed or new is old and all(_tensor_at(module, n)[0] is old for n in others):
+        if new is None and not is_computed or new is old and (
+                not others or all(_tensor_at(module, n)[0] is old for n in others)):
             continue
         why = "is computed from others now" if new is None else _misfit(old, new, training)
         for other in others if new is not None else ():
@@ -95,9 +96,13 @@ def _tensor_at(module, key: str) -> tuple[torch.Tensor | None, bool]:
         module = module._modules.get(part)
         if module is None:
             return None, False
-    for kept in (module._parameters, module._buffers, vars(module)):
-        if isinstance(kept.get(name), torch.Tensor):
-            return (kept[name], False) if kept[name].is_leaf else (None, True)
+    kept = module._parameters.get(name)
+    if kept is None:
+        kept = module._buffers.get(name)
+    if kept is None:
+        kept = vars(module).get(name)
+    if isinstance(kept, torch.Tensor):
+        return (kept, False) if kept.is_leaf else (None, True)
     return None, isinstance(getattr(type(module), name, None), property)
 
 

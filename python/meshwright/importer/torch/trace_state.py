@@ -12,6 +12,7 @@ import contextvars
 import copy
 import functools
 import inspect
+import io
 import itertools
 import sys
 import types
@@ -146,7 +147,7 @@ class Snapshot:
                 function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
                 if not isinstance(value, type) and isinstance(inspect.unwrap(function), types.FunctionType):
                     self._function(function)
-                elif not key.startswith("__") and not hasattr(kind, "__get__") and (
+                elif not key.startswith("__") and (
                         isinstance(value, _PLAIN + (list, dict, set)) or
                         root not in _LIBRARIES and not inspect.isroutine(value) and
                         not inspect.isdatadescriptor(value)):
@@ -273,6 +274,10 @@ class Snapshot:
         if isinstance(value, types.GeneratorType):
             frame = value.gi_frame
             return kind, frame and (frame.f_lasti, self._fingerprint(dict(frame.f_locals), depth))
+        if isinstance(value, io.IOBase):
+            with contextlib.suppress(OSError, ValueError):  # a pipe, a closed file
+                return kind, value.tell()
+            return kind
         if isinstance(value, contextvars.ContextVar):
             return kind, self._fingerprint(value.get(None), depth)
         return kind, self._attributes(value, kind, depth)
@@ -304,8 +309,6 @@ class Snapshot:
                     warnings.simplefilter("ignore")  # iterators are not to be pickled in later versions
                     state = value.__reduce_ex__(4)
             except Exception:  # objects raise exceptions of any type
-                with contextlib.suppress(Exception):
-                    return value.tell()  # of a file
                 return None
             return state if isinstance(state, str) else tuple(
                 self._fingerprint(part, depth) for part in state if not callable(part))
