@@ -377,9 +377,14 @@ LogicalResult CollectiveTransfer::slice(SliceOp op, Layout &layout, unsigned i) 
 
 LogicalResult CollectiveTransfer::reorder(ReorderOp op, Layout &layout) {
   DimLayout &dim = layout.dims[op.getDim()];
-  if (isUniform(dim))
-    return success();
   LayoutFactor from = getFactor(op.getFrom(), mesh), to = getFactor(op.getTo(), mesh);
+  // Equal elements have every order. Their chunks are then those of the order that the op gives.
+  if (isUniform(dim)) {
+    if (dim.getLocalSize() != to.getLocalSize() || to.isPadded())
+      return success();
+    dim = DimLayout(to);
+    return success();
+  }
   collapse(dim);
   if (dim.factors.size() != 1 || !dim.factors.front().sameShardingAs(from)) {
     Layout expected;

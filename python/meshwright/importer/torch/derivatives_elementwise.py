@@ -8,6 +8,7 @@ NaN, `x > 0` does not.
 import math
 import struct
 
+from ..graph.dialect import FLOATS
 from .derivatives import derivative
 from .formulas import (
     Formula,
@@ -23,7 +24,6 @@ from .formulas import (
     sqrt,
     where,
 )
-from .graph import FLOATS
 from .ops_elementwise import floor_div
 
 #: PyTorch rounds it to f32 for all types.
