@@ -122,3 +122,18 @@ func.func @promised_rows()
   %r = nn.constant dense<2.0> : tensor<1x8xf32>
   return %r : tensor<1x8xf32>
 }
+
+// -----
+
+// Equal elements have every order, so a reorder gives them the one that it states: that of %x.
+dist.mesh @mesh = <["ring"=3]>
+func.func @reordered(%x: tensor<4x5xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [(12 striped 3{"ring"}), {}]>, dist.global = tensor<12x5xf32>},
+                %g: tensor<1x2xf32> {nn.input = "g", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<1x2xf32>})
+    -> (tensor<2x5xf32> {nn.output = "w", dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<2x5xf32>}) attributes {dist.spmd = @mesh} {
+  %0 = nn.broadcast %g : (tensor<1x2xf32>) -> tensor<12x2xf32>
+  %1 = dist.reorder %0 dim 0 from <12> to <12 striped 3> : tensor<12x2xf32>
+  %2 = dist.slice %1 axes ["ring"] dims [0] : (tensor<12x2xf32>) -> tensor<4x2xf32>
+  %3 = nn.weight_grad %2, %x : (tensor<4x2xf32>, tensor<4x5xf32>) -> tensor<2x5xf32>
+  %4 = dist.all_reduce sum %3 axes ["ring"] : (tensor<2x5xf32>) -> tensor<2x5xf32>
+  return %4 : tensor<2x5xf32>
+}
