@@ -134,7 +134,7 @@ def ShardOptimizerPass : Pass<"shard-optimizer", "::mlir::ModuleOp"> {
   }];
   let options = [
     ListOption<"axes", "axes", "std::string",
-               "mesh axes; those that the mesh lacks are left out; by default those of the roles above">,
+               "mesh axes, without the ones that the mesh lacks; by default the axes of the roles above">,
     Option<"mode", "mode", "::meshwright::OnOffAuto", "::meshwright::OnOffAuto::Auto",
            "on, off or auto">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];

@@ -64,6 +64,8 @@ bool RankMemory::prepareWeight(int64_t index, const std::vector<HostTensor> &par
     }
     auto write = [&](char *to) { pack(weight.packing, local + weight.offset, to, countThreads()); };
     if (!local || !fillPart(r, parts[r].writable, bytes, write, error)) {
+      // Ranks before this one may wait in the queue.
+      queue.run(countThreads());
       parts.clear();
       return false;
     }

@@ -68,7 +68,7 @@ def test_without_torch(dtype):
 
 
 def test_known_values():
-    """Known values of the graph are those that PyTorch computes."""
+    """The graph computes known values as PyTorch does."""
     graph = hand.block("bf16")
     rewrite(graph)
     attention = next(n for n in graph.nodes() if n.op == "attention")

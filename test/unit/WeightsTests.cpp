@@ -118,29 +118,29 @@ protected:
 TEST_F(Weights, OfEachLinkAndEachPair) {
   const Matrix stored{16, "f32"};
   for (const std::string from : {"w", "t"})
-  for (bool isSpmd : {false, true})
-    for (const auto &[firstName, first] : getLinks(isSpmd))
-      for (const auto &[secondName, second] : getLinks(isSpmd)) {
-        SCOPED_TRACE(from + ", " + firstName + ", " + secondName);
-        Link a = first(stored), b = second(a.result);
-        std::string body = "%a = " + llvm::formatv(a.text.c_str(), "%" + from).str();
-        std::optional<Weight> weight = getWeight(parse(body));
-        ASSERT_TRUE(weight);
-        EXPECT_EQ(weight->name.getValue(), from);
-        EXPECT_EQ(weight->isState, from == "t");
-        EXPECT_EQ(weight->links.size(), 1u);
-        EXPECT_EQ(weight->isWhole, !a.takesPart);
-        body += "\n%b = " + llvm::formatv(b.text.c_str(), "%a").str();
-        Value value = parse(body);
-        weight = getWeight(value);
-        ASSERT_TRUE(weight);
-        EXPECT_EQ(weight->name.getValue(), from);
-        ASSERT_EQ(weight->links.size(), 2u);
-        EXPECT_EQ(weight->links[1], value.getDefiningOp());
-        EXPECT_EQ(weight->links[0], value.getDefiningOp()->getOperand(0).getDefiningOp());
-        EXPECT_EQ(weight->isWhole, !a.takesPart && !b.takesPart);
-        EXPECT_FALSE(weight->isStored());
-      }
+    for (bool isSpmd : {false, true})
+      for (const auto &[firstName, first] : getLinks(isSpmd))
+        for (const auto &[secondName, second] : getLinks(isSpmd)) {
+          SCOPED_TRACE(from + ", " + firstName + ", " + secondName);
+          Link a = first(stored), b = second(a.result);
+          std::string body = "%a = " + llvm::formatv(a.text.c_str(), "%" + from).str();
+          std::optional<Weight> weight = getWeight(parse(body));
+          ASSERT_TRUE(weight);
+          EXPECT_EQ(weight->name.getValue(), from);
+          EXPECT_EQ(weight->isState, from == "t");
+          EXPECT_EQ(weight->links.size(), 1u);
+          EXPECT_EQ(weight->isWhole, !a.takesPart);
+          body += "\n%b = " + llvm::formatv(b.text.c_str(), "%a").str();
+          Value value = parse(body);
+          weight = getWeight(value);
+          ASSERT_TRUE(weight);
+          EXPECT_EQ(weight->name.getValue(), from);
+          ASSERT_EQ(weight->links.size(), 2u);
+          EXPECT_EQ(weight->links[1], value.getDefiningOp());
+          EXPECT_EQ(weight->links[0], value.getDefiningOp()->getOperand(0).getDefiningOp());
+          EXPECT_EQ(weight->isWhole, !a.takesPart && !b.takesPart);
+          EXPECT_FALSE(weight->isStored());
+        }
 }
 
 TEST_F(Weights, OfArguments) {

@@ -155,7 +155,7 @@ private:
   }
 
   const mw_rt_packing what;
-  /// Steps of a panel, and those that the matrix has all elements of.
+  /// The steps of a panel, and how many of them the matrix fills.
   const int64_t steps, whole;
   const T *from;
   Element<T, Group> *to;

@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Tensors of a module that change after the import: those that are assigned anew, and buffers whose
+"""Tensors of a module that change after the import: parameters and buffers assigned anew, and buffers whose
 values the import has read: masks, positions, tables of frequencies."""
 import re
 from collections.abc import Callable
