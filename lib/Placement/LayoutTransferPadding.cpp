@@ -254,8 +254,11 @@ bool RuleTransfer::hidesPadding(Value positions, const LayoutFactor &piece) cons
   PositionsOp op = getPositions(positions);
   if (!op)
     return false;
+  // Positions of rows are repeated along the elements of a row.
   LayoutFactor own = getFactor(op.getFactor(), mesh);
-  return own.size == piece.size && own.padded == piece.padded && own.axes == piece.axes;
+  int64_t repeats = own.size == 0 ? 1 : piece.size / own.size;
+  return own.size * repeats == piece.size && own.padded * repeats == piece.padded &&
+         own.axes == piece.axes;
 }
 
 LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {

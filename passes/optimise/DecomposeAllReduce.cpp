@@ -137,9 +137,13 @@ void DecomposeAllReducePass::runOnOperation() {
     }
     std::optional<TokenDim> token = chooseTokens(cast<RankedTensorType>(op.getResult(0).getType()),
                                                  getCollectiveAxes(op, mesh));
-    // The tail of a dimension that is sharded or padded already is no tail of the tensor.
-    const Layout &layout = placement->getLayout(op.getResult(0));
-    if (token && (layout.dims[token->dim].isSharded() || layout.dims[token->dim].isPadded()))
+    // The tail of a dimension that is sharded or padded already is no tail of the tensor. Equal
+    // elements may be a part of such a dimension.
+    auto isCut = [](const DimLayout &dim) {
+      return dim.isSharded() || dim.isPadded() ||
+             llvm::any_of(dim.factors, [](const LayoutFactor &factor) { return factor.uniform; });
+    };
+    if (token && isCut(placement->getLayout(op.getResult(0)).dims[token->dim]))
       token.reset();
     if (token)
       seeds.insert({op.getResult(0), *token});

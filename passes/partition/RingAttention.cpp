@@ -267,9 +267,6 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
   const FactorAnalysis::Leaves &queryLeaves = opFactors.leaves[queryFactor];
   // Positions that the program gives are known at run time.
   bool comparesIndices = mask.isPositional() && !op.getKvPositions();
-  if (comparesIndices && (isProduct || queryLeaves.size() > 1))
-    return op.emitOpError() << "compares positions in a sequence that is a product of dimensions: "
-                               "a ring is supported for masks without positions there";
 
   auto getSharding = [&](unsigned i) {
     // Masks have all keys.
@@ -300,13 +297,18 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
   }
 
   ChunkWriter chunks(builder, loc, mesh, keys);
-  LayoutFactor queries;
-  if (queryLeaves.size() == 1)
-    queries = factors.getFactor(queryLeaves[0], queryAxes, padded[queryLeaves[0]]);
-  const LayoutFactor *compared = comparesIndices ? &queries : nullptr;
+  SmallVector<LayoutFactor, 2> queries;
+  if (comparesIndices)
+    for (auto [leaf, axes] : llvm::zip_equal(queryLeaves, assignment[queryFactor]))
+      queries.push_back(factors.getFactor(leaf, axes, padded[leaf]));
+  // A sequence of one token.
+  if (comparesIndices && queries.empty())
+    queries.emplace_back();
+  isProduct |= queries.size() > 1;
   RingOperands local{operands[0], operands[1], operands[2], {}, {}, {}, {}, {}, {}, {}, {}, {}};
-  addMasks(builder, op, mesh, keys, compared, chunks, ArrayRef(operands).drop_front(3), local);
-  RanksOfSteps needing = getNeedingRanks(mask, compared, keys.factor);
+  addMasks(builder, op, mesh, keys, queries, chunks, ArrayRef(operands).drop_front(3), local);
+  bool isKnown = comparesIndices && !isProduct;
+  RanksOfSteps needing = getNeedingRanks(mask, isKnown ? &queries.front() : nullptr, keys.factor);
   RanksOfSteps holding = getHoldingRanks(needing);
   // Positions of a product, and positions that the program gives, do not show which keys a
   // rank lacks.

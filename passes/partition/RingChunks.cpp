@@ -104,7 +104,7 @@ Value ChunkWriter::getPositions(int64_t shift) {
                                   builder.getI64IntegerAttr(shift));
   if (keys.above * keys.below == 1)
     return own;
-  // In a product only the sign is used (see partitionRing).
+  // In a product only the sign is used (see addMasks).
   Value wide = nn::BroadcastOp::create(
       builder, loc, type.clone({keys.above, keys.factor.getLocalSize(), keys.below}),
       reshape(own, {1, keys.factor.getLocalSize(), 1}));
@@ -112,7 +112,9 @@ Value ChunkWriter::getPositions(int64_t shift) {
 }
 
 Value ChunkWriter::cutPositions(Value prepared, int64_t shift) {
-  Value own = cut(prepared, cast<RankedTensorType>(prepared.getType()).getRank() - 1, shift);
+  // Keys are the last dimension, or the last three (see prepare).
+  int64_t rank = cast<RankedTensorType>(prepared.getType()).getRank();
+  Value own = cut(prepared, rank - (keys.above * keys.below > 1 ? 3 : 1), shift);
   if (!keys.factor.isPadded())
     return own;
   Value places = getPositions(shift);
@@ -172,19 +174,33 @@ RingOperands RingOperands::cut(ChunkWriter &chunks, int64_t shift) const {
   return own;
 }
 
-/// The positions of the rows of `query`, which are sharded as `queries`; zeros where it is null.
+/// The positions of the rows of `query`, a product of factors; zeros where there are no factors.
 static Value makeQueryPositions(OpBuilder &builder, Location loc, MeshAttr mesh, Value query,
-                                const LayoutFactor *queries) {
-  int64_t rows = cast<RankedTensorType>(query.getType()).getDimSize(2);
-  auto type = RankedTensorType::get({rows}, builder.getI64Type());
-  auto zero = builder.getI64IntegerAttr(0);
-  if (queries)
-    return PositionsOp::create(builder, loc, type, getFactorAttr(*queries, mesh), zero);
-  return nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, zero));
+                                ArrayRef<LayoutFactor> queries) {
+  nn::Writer writer(builder, loc);
+  Type element = builder.getI64Type();
+  auto getPositions = [&](const LayoutFactor &factor) -> Value {
+    auto type = RankedTensorType::get({factor.getLocalSize()}, element);
+    return PositionsOp::create(builder, loc, type, getFactorAttr(factor, mesh),
+                               builder.getI64IntegerAttr(0));
+  };
+  if (queries.empty())
+    return writer.fill(0, RankedTensorType::get({nn::Writer::shapeOf(query)[2]}, element));
+  Value positions = getPositions(queries.front());
+  for (const LayoutFactor &factor : queries.drop_front()) {
+    // Of a row of this factor, and of an element of the row.
+    int64_t rows = nn::Writer::shapeOf(positions)[0], columns = factor.getLocalSize();
+    Value start = writer.mul(positions, writer.number(factor.size, element));
+    Value table = writer.add(writer.broadcast(writer.reshape(start, {rows, 1}), {rows, columns}),
+                             writer.broadcast(writer.reshape(getPositions(factor), {1, columns}),
+                                              {rows, columns}));
+    positions = writer.reshape(table, {rows * columns});
+  }
+  return positions;
 }
 
 void meshwright::addMasks(OpBuilder &builder, nn::ScoresOpInterface op, MeshAttr mesh,
-                          const KeyDim &keys, const LayoutFactor *queries, ChunkWriter &chunks,
+                          const KeyDim &keys, ArrayRef<LayoutFactor> queries, ChunkWriter &chunks,
                           ArrayRef<Value> masks, RingOperands &operands) {
   Location loc = op.getLoc();
   auto take = [&](Value operand) {
@@ -206,7 +222,13 @@ void meshwright::addMasks(OpBuilder &builder, nn::ScoresOpInterface op, MeshAttr
   if (std::optional<int64_t> length = op.getKvLength())
     keyPadding =
         limitKeys(builder, loc, showFirst(builder, loc, *length, count), batch, keyPadding);
-  // In a product only the sign of positions is used.
+  bool isProduct = keys.above * keys.below > 1 || queries.size() > 1;
+  if (!queries.empty() && isProduct) {
+    queryPositions = makeQueryPositions(builder, loc, mesh, operands.query, queries);
+    keyPositions =
+        nn::Writer(builder, loc).iota(0, RankedTensorType::get({count}, builder.getI64Type()));
+  }
+  // Of a product's own positions, only the sign is used.
   if (lengths && !keyPositions && keys.above * keys.below > 1) {
     keyPadding =
         limitKeys(builder, loc, showLengths(builder, loc, lengths, count), batch, keyPadding);
@@ -228,6 +250,6 @@ void meshwright::addMasks(OpBuilder &builder, nn::ScoresOpInterface op, MeshAttr
   if (keyPositions)
     operands.keyPositions =
         chunks.prepare(keyPositions, cast<RankedTensorType>(keyPositions.getType()).getRank() - 1);
-  else if (queries || lengths || keys.factor.isPadded())
+  else if (!queries.empty() || lengths || keys.factor.isPadded())
     operands.queryPositions = makeQueryPositions(builder, loc, mesh, operands.query, queries);
 }

@@ -78,10 +78,10 @@ struct RingOperands {
 };
 
 /// Adds what hides keys in each step, and what drops weights, from the local operands behind
-/// query, key and value. `queries` is the factor of the queries if the mask compares indices,
-/// else null.
+/// query, key and value. `queries` are the factors of the queries if the mask compares indices,
+/// else none.
 void addMasks(mlir::OpBuilder &builder, nn::ScoresOpInterface op, dist::MeshAttr mesh,
-              const KeyDim &keys, const dist::LayoutFactor *queries, ChunkWriter &chunks,
+              const KeyDim &keys, mlir::ArrayRef<dist::LayoutFactor> queries, ChunkWriter &chunks,
               mlir::ArrayRef<mlir::Value> masks, RingOperands &operands);
 
 } // namespace meshwright

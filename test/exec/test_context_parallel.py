@@ -367,6 +367,51 @@ def test_attention_to_what_attention_made(context):
     assert (plan.run(x, y)[0].double() - want).abs().max() <= 1e-5 * want.abs().max()
 
 
+class Grouped(torch.nn.Module):
+    """Causal attention over tokens that are grouped behind it."""
+
+    def __init__(self, window=None):
+        super().__init__()
+        self.window = window
+
+    def forward(self, x):
+        i = torch.arange(x.shape[2])
+        seen = i[None] <= i[:, None]
+        if self.window:
+            seen = seen & (i[None] > i[:, None] - self.window)
+        y = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=seen)
+        return y.unflatten(2, (-1, 3)).square().sum(3)
+
+
+class GroupedLoss(Grouped):
+    def __init__(self, shape, window):
+        super().__init__(window)
+        self.x = torch.nn.Parameter(torch.randn(shape, dtype=torch.float64))
+
+    def forward(self, scale):
+        return super().forward(self.x * scale).sin().mean()
+
+
+@pytest.mark.parametrize("window", [None, 4], ids=str)
+@pytest.mark.parametrize("groups", [4, 5, 1])
+@pytest.mark.parametrize("mesh", [{"r": 2}, {"r": 3}, {"r": 2, "u": 2}], ids=str)
+def test_positions_of_grouped_tokens(window, groups, mesh):
+    torch.manual_seed(0)
+    context = {"ring": "r"} | ({"ulysses": "u"} if "u" in mesh else {})
+    x = torch.randn(2, 2, 3 * groups, 8)
+    plan = mw.from_torch(Grouped(window), (x,)).parallelize(mesh=mesh, context_parallel=context)
+    want = Grouped(window)(x.double())
+    assert (plan.run(x)[0] - want).abs().max() <= 1e-5 * want.abs().max()
+
+    net, scale = GroupedLoss((1, 2, 3 * groups, 8), window), torch.tensor(1.5, dtype=torch.float64)
+    model = mw.from_torch(net, (scale,), training=True).differentiate()
+    loss, gradient = model.parallelize(mesh=mesh, context_parallel=context).run(scale)
+    want = net(scale)
+    want.backward()
+    assert abs(float(loss) - want.item()) <= 1e-12
+    assert (gradient - net.x.grad).abs().max() <= 1e-12 * net.x.grad.abs().max()
+
+
 def test_padding_mask_on_a_ring():
     torch.manual_seed(0)
     model = MODELS["bert"]().eval()

@@ -119,3 +119,22 @@ func.func @parallel_branches(
   %y = nn.add %x, %s {nn.id = 7 : i64} : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
   return %y : tensor<16x8xf32>
 }
+
+// -----
+
+// Rows that are equal may stand for a part of a sharded dimension, which a shard of them would not.
+// CHECK-LABEL: func.func @equal_rows
+// CHECK: dist.all_reduce
+// CHECK-NOT: dist.reduce_scatter
+dist.mesh @mesh = <["tp"=2]>
+func.func @equal_rows(
+    %x: tensor<1x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<1x8xf32>},
+    %down: tensor<8x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x8xf32>})
+    -> (tensor<6x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<6x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %rows = nn.broadcast %x : (tensor<1x4xf32>) -> tensor<6x4xf32>
+  %partial = nn.linear %rows, %down : (tensor<6x4xf32>, tensor<8x4xf32>) -> tensor<6x8xf32>
+  %sum = dist.all_reduce sum %partial axes ["tp"] : (tensor<6x8xf32>) -> tensor<6x8xf32>
+  %y = nn.relu %sum : tensor<6x8xf32>
+  return %y : tensor<6x8xf32>
+}

@@ -152,3 +152,53 @@ func.func @own_positions(%q: tensor<2x2x7x8xf32> {nn.input = "q", dist.sharding 
   %o = nn.attention %q, %k1, %k1 positions %p, %p scale 0.5 {causal, dist.sharding = #own} : (tensor<2x2x7x8xf32>, tensor<2x2x7x8xf32>, tensor<2x2x7x8xf32>, tensor<2x7xi64>, tensor<2x7xi64>) -> tensor<2x2x7x8xf32>
   return %o : tensor<2x2x7x8xf32>
 }
+
+// -----
+
+// The sequence is a product of rows and columns: queries know where they are in it, and the positions
+// of the keys are cut as the keys.
+// CHECK-LABEL: func.func @product
+// CHECK: %[[ROW:.+]] = dist.positions <5 pad 6{"ring"}> : tensor<3xi64>
+// CHECK: nn.mul %[[ROW]]
+// CHECK: %[[COLUMN:.+]] = dist.positions <3> : tensor<3xi64>
+// CHECK: %[[Q:.+]] = nn.reshape %{{.+}} : (tensor<3x3xi64>) -> tensor<9xi64>
+// CHECK: %[[ALL:.+]] = nn.iota dim 0 : tensor<15xi64>
+// CHECK: %[[ROWS:.+]] = dist.pad %{{.+}} dims [1] : (tensor<1x5x3xi64>) -> tensor<1x6x3xi64>
+// CHECK: dist.slice %[[ROWS]] axes ["ring"] dims [1] : (tensor<1x6x3xi64>) -> tensor<1x3x3xi64>
+// CHECK: %[[K0:.+]] = nn.select
+// CHECK: nn.attention %{{.+}} positions %[[Q]], %[[K0]] scale {{.+}} {causal}
+// CHECK: dist.permute
+// CHECK: dist.slice %[[ROWS]] axes ["ring"] dims [1] shift 1
+// CHECK: %[[K1:.+]] = nn.select
+// CHECK: nn.attention %{{.+}} positions %[[Q]], %[[K1]] scale {{.+}} {causal}
+#rows = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}, {}]>
+#product = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["ring"=2]>
+func.func @product(%x: tensor<1x2x5x3x8xf32> {nn.input = "x", dist.sharding = #rows})
+    -> (tensor<1x2x15x8xf32> {nn.output = "o", dist.sharding = #product}) {
+  %q = nn.reshape %x {dist.sharding = #product} : (tensor<1x2x5x3x8xf32>) -> tensor<1x2x15x8xf32>
+  %k = dist.constrain %q <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #product} : tensor<1x2x15x8xf32>
+  %o = nn.attention %q, %k, %k scale 0.5 {causal, dist.sharding = #product} : (tensor<1x2x15x8xf32>, tensor<1x2x15x8xf32>, tensor<1x2x15x8xf32>) -> tensor<1x2x15x8xf32>
+  return %o : tensor<1x2x15x8xf32>
+}
+
+// -----
+
+// So are positions that the program gives.
+// CHECK-LABEL: func.func @own_positions_of_product
+// CHECK: dist.slice %{{.+}} axes ["ring"] dims [2] : (tensor<2x1x4x3xi64>) -> tensor<2x1x2x3xi64>
+// CHECK: nn.attention
+// CHECK: dist.permute
+// CHECK: dist.slice %{{.+}} axes ["ring"] dims [2] shift 1
+#own_rows = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}, {}]>
+#own_product = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>
+dist.mesh @mesh = <["ring"=2]>
+func.func @own_positions_of_product(
+    %x: tensor<2x2x4x3x8xf32> {nn.input = "x", dist.sharding = #own_rows},
+    %p: tensor<2x12xi64> {nn.input = "p", dist.sharding = #dist.sharding<@mesh, [{}, {}]>})
+    -> (tensor<2x2x12x8xf32> {nn.output = "o", dist.sharding = #own_product}) {
+  %q = nn.reshape %x {dist.sharding = #own_product} : (tensor<2x2x4x3x8xf32>) -> tensor<2x2x12x8xf32>
+  %k = dist.constrain %q <@mesh, [{}, {}, {"ring"}, {}]> {dist.sharding = #own_product} : tensor<2x2x12x8xf32>
+  %o = nn.attention %q, %k, %k positions %p, %p scale 0.5 {causal, dist.sharding = #own_product} : (tensor<2x2x12x8xf32>, tensor<2x2x12x8xf32>, tensor<2x2x12x8xf32>, tensor<2x12xi64>, tensor<2x12xi64>) -> tensor<2x2x12x8xf32>
+  return %o : tensor<2x2x12x8xf32>
+}
