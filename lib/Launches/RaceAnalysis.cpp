@@ -159,7 +159,8 @@ LogicalResult RaceAnalysis::checkGraphs(Operation *op) {
 
 void RaceAnalysis::findUses() {
   for (Operation &op : block) {
-    if (rt::isView(&op))
+    // A weight is packed before the call, from the value that it has then.
+    if (rt::isView(&op) || isa<rt::PrepareOp>(op))
       continue;
     int64_t position = positions[&op];
     auto start = dyn_cast<rt::StartOp>(op);
