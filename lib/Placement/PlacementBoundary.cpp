@@ -117,7 +117,9 @@ LogicalResult PlacementDerivation::addArguments() {
     LayoutRef interned = memo.intern(*layout);
     set(argument, interned);
     note();
-    known.try_emplace(facts, interned);
+    // Parameters have bounds that the values of a state may exceed.
+    if (!isState)
+      known.try_emplace(facts, interned);
   }
   return success();
 }
