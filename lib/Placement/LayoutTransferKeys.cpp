@@ -23,17 +23,6 @@ using namespace meshwright;
 using namespace meshwright::layout_transfer;
 using namespace meshwright::dist;
 
-/// The value itself, before ops that say when it is read.
-static Value getSource(Value value) {
-  for (;;) {
-    value = rt::getSource(value);
-    auto after = value.getDefiningOp<AfterOp>();
-    if (!after)
-      return value;
-    value = after.getInput();
-  }
-}
-
 static bool isPositions(Value value) { return bool(getSource(value).getDefiningOp<PositionsOp>()); }
 
 /// The value before the permutes that moved it around the ring.
@@ -182,15 +171,14 @@ LogicalResult RuleTransfer::coverKeys(nn::ScoresOpInterface attention) {
     auto op = getPositions(positions);
     return op ? toWord(op.getFactor().getAsOpaquePointer()) : 0;
   };
+  auto getNumber = [&](Value value) { return -1 - int64_t(context.numbers->get(value)); };
   auto getOperand = [&](Value operand) {
-    if (!operand || getPlaces(operand))
-      return getPlaces(operand);
-    return toWord(getSource(operand).getAsOpaquePointer());
+    int64_t places = getPlaces(operand);
+    return operand && !places ? getNumber(operand) : places;
   };
   ValueNumbers::Words words = {
-      toWord(getSource(attention.getQuery()).getAsOpaquePointer()),
-      toWord(getRingSource(attention.getKey()).getAsOpaquePointer()),
-      toWord(getRingSource(attention.getValue()).getAsOpaquePointer()), mask.causal,
+      getNumber(attention.getQuery()), getNumber(getRingSource(attention.getKey())),
+      getNumber(getRingSource(attention.getValue())), mask.causal,
       mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1), toWord(attention.getScale()),
       toWord(attention.getSoftCap()), bool(attention.getKeyPadding()), bool(attention.getBias()),
       getOperand(attention.getQPositions()), getPlaces(attention.getKvPositions()),

@@ -13,6 +13,16 @@
 using namespace mlir;
 using namespace meshwright;
 
+Value meshwright::getSource(Value value) {
+  for (;;) {
+    value = rt::getSource(value);
+    auto after = value.getDefiningOp<dist::AfterOp>();
+    if (!after)
+      return value;
+    value = after.getInput();
+  }
+}
+
 /// Returns true if the results of the op depend on its operands and properties alone.
 static bool isComputed(Operation *op) {
   return op && op->getNumRegions() == 0 && isa<dist::PaddingOpInterface>(op);
@@ -22,7 +32,7 @@ static constexpr auto kFlags =
     OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs;
 
 bool ValueNumbers::isKnown(Value value) const {
-  value = rt::getSource(value);
+  value = getSource(value);
   Operation *op = value.getDefiningOp();
   return !isComputed(op) || ops.contains(op);
 }
@@ -57,7 +67,7 @@ size_t ValueNumbers::get(Operation *op) {
     size_t size = open.size();
     for (Value operand : next->getOperands())
       if (!isKnown(operand))
-        open.push_back(rt::getSource(operand).getDefiningOp());
+        open.push_back(getSource(operand).getDefiningOp());
     if (open.size() != size)
       continue;
     open.pop_back();
@@ -68,7 +78,7 @@ size_t ValueNumbers::get(Operation *op) {
 }
 
 size_t ValueNumbers::get(Value value) {
-  value = rt::getSource(value);
+  value = getSource(value);
   if (auto it = values.find(value); it != values.end())
     return it->second;
   size_t number;

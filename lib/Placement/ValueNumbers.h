@@ -16,6 +16,10 @@
 
 namespace meshwright {
 
+/// The value itself: in kernels the one that an argument stands for, and the input of `dist.after`,
+/// which says when it is read.
+mlir::Value getSource(mlir::Value value);
+
 /// Numbers of values. Two have the same number if equal ops compute them from values with the same
 /// numbers: kernels compute a value again instead of reading it. Ops are compared, so no two values
 /// have one number by chance. Linear in the ops that it is asked for.

@@ -198,6 +198,7 @@ private:
   }
   void flush();
   void write(const ChunkOp &how, unsigned chunk);
+  Value findChunk(Value value, const TokenDim &place, unsigned chunk);
   Value getChunk(Value value, const TokenDim &place, unsigned chunk);
   Value exposeRows(Value value, Value part, const TokenDim &place);
   Value hideRanks(Value value, Value part, const TokenDim &place);
@@ -224,12 +225,27 @@ private:
   SmallVector<Operation *> replaced;
 };
 
+/// The chunk that a joined value is made of; null for other values. Of a value that waits, the chunk
+/// waits.
+Value Splitter::findChunk(Value value, const TokenDim &place, unsigned chunk) {
+  if (auto whole = joined.find(value); whole != joined.end()) {
+    auto known = chunks.find({region, whole->second});
+    bool isSame = known != chunks.end() && region->places.lookup(whole->second) == place;
+    return isSame ? known->second[chunk] : Value();
+  }
+  auto after = value.getDefiningOp<AfterOp>();
+  Value part = after ? findChunk(after.getInput(), place, chunk) : Value();
+  return part ? AfterOp::create(builder, after.getLoc(), part, after.getEarlier()) : Value();
+}
+
 Value Splitter::getChunk(Value value, const TokenDim &place, unsigned chunk) {
   SmallVector<Value, 4> &list = chunks[{region, value}];
   list.resize(region->bounds.size());
   if (list[chunk])
     return list[chunk];
   Location location = value.getLoc();
+  if (Value joinedChunk = findChunk(value, place, chunk))
+    return list[chunk] = joinedChunk;
   int64_t dim = place.dim + isSharded(value);
   Value whole = exposeRows(value, value, place);
   auto type = cast<RankedTensorType>(whole.getType());

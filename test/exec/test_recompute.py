@@ -208,3 +208,37 @@ def test_a_square_stays_one():
     for name, value in zip(model.outputs[1:], got[1:], strict=True):
         want = net.get_parameter(name.removeprefix("grad.")).grad
         torch.testing.assert_close(torch.as_tensor(value), want, atol=1e-6, rtol=1e-5)
+
+
+class Turned(nn.Module):
+    """Attention whose queries and keys turn by their positions, and a narrow layer behind it."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        torch.manual_seed(3)
+        self.fused, self.out = nn.Linear(width, 3 * width, False), nn.Linear(width, width)
+        self.down, self.up = nn.Linear(width, 2, False), nn.Linear(2, width, False)
+
+    def forward(self, x):
+        def turn(t):
+            a, b = t.chunk(2, -1)
+            angle = torch.arange(t.shape[2])[:, None] * torch.tensor([1.0, 0.1])
+            return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+
+        q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.fused(x).chunk(3, -1))
+        y = F.scaled_dot_product_attention(turn(q), turn(k), v)
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        return (x + self.up(self.down(x))).square().mean()
+
+
+def test_chunks_of_values_that_wait():
+    """The parts of one attention are over the same keys, though one of them waits."""
+    torch.manual_seed(0)
+    net, x = Turned(), torch.randn(2, 2, 8)
+    model = mw.from_torch(net, (x,), training=True).differentiate()
+    plan = model.parallelize(mesh={"ring": 2}, context_parallel={"ring": "ring"}, recompute="full", overlap="on")
+    got = plan.run(x)
+    net(x).backward()
+    for name, value in zip(model.outputs[1:], got[1:], strict=True):
+        want = net.get_parameter(name.removeprefix("grad.")).grad
+        torch.testing.assert_close(torch.as_tensor(value), want, atol=1e-6, rtol=1e-5)
