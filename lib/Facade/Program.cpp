@@ -9,6 +9,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Facade/PlanState.h"
 #include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Support/SourceNesting.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/compose/Compose.h"
 #include "meshwright/passes/compose/Join.h"
@@ -419,6 +420,12 @@ Result<Program> Program::parse(std::string_view text, std::string_view name) {
   auto state = std::make_shared<State>();
   state->context = createContext();
   DiagnosticCollector collector(state->context.get());
+  if (std::optional<SourcePlace> deep = findDeepNesting(text)) {
+    mlir::emitError(mlir::FileLineColLoc::get(state->context.get(), llvm::StringRef(name),
+                                              deep->line, deep->column))
+        << kDeepNesting;
+    return collector.take();
+  }
   state->module = mlir::parseSourceString<ModuleOp>(text, mlir::ParserConfig(state->context.get()),
                                                     llvm::StringRef(name));
   if (!state->module)

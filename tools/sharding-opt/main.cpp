@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Support/SourceNesting.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/runtime/include/WholeFile.h"
@@ -137,6 +138,11 @@ int main(int argc, char **argv) {
     file = mlir::openOutputFile(output, &error);
   if (!file) {
     llvm::errs() << "sharding-opt: error: " << error << "\n";
+    return kError;
+  }
+  if (auto deep = meshwright::findDeepNesting(buffer->getBuffer())) {
+    llvm::errs() << input << ":" << deep->line << ":" << deep->column
+                 << ": error: " << meshwright::kDeepNesting << "\n";
     return kError;
   }
   if (failed(mlir::MlirOptMain(file->os(), std::move(buffer), registry, config)))
