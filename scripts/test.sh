@@ -72,8 +72,6 @@ run() {
 }
 
 lit=("$PYTHON" -c 'from lit.main import main; main()' -sv --allow-empty-runs "$BUILD/test")
-# Tests that run whole programs or build another project are slow; they run last.
-slow='(exec|package|pipelines)/'
 pytest=("$PYTHON" -m pytest -q -p no:cacheprovider --durations=10 --durations-min=1 test)
 # One process per processor, if pytest-xdist is installed.
 "$PYTHON" -c 'import xdist' 2>/dev/null &&
@@ -82,10 +80,8 @@ pytest=("$PYTHON" -m pytest -q -p no:cacheprovider --durations=10 --durations-mi
 
 # pytest exits with 5 if no test was selected.
 pytest_stage() { local status=0; "${pytest[@]}" "$@" || status=$?; ((status == 0 || status == 5)); }
-lit_stage() {
-  if [[ $1 == slow ]]; then "${lit[@]}" --filter="$slow.*$filter"
-  else "${lit[@]}" --filter-out="$slow" --filter="$filter"; fi
-}
+# Tests that are marked as slow (`REQUIRES: slow` in lit, `pytest.mark.slow`) run last.
+lit_stage() { "${lit[@]}" --filter="$filter" "$@"; }
 # Runs `pip install .` into a folder. It uses the compiler that built Python, which is
 # gcc for Debian's Python. So the tree is built by both compilers.
 wheel_stage() {
@@ -130,8 +126,8 @@ checks_stage() {
 for stage in "${stages[@]}"; do
   case $stage in
     checks) run checks checks_stage ;;
-    lit) run lit lit_stage quick ;;
-    lit-slow) run lit-slow lit_stage slow ;;
+    lit) run lit lit_stage ;;
+    lit-slow) run lit-slow lit_stage -Dslow=1 ;;
     python) run python pytest_stage -m "not slow and not gpu" ;;
     gpu) run gpu gpu_stage ;;
     wheel) run wheel wheel_stage ;;

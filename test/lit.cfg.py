@@ -43,6 +43,10 @@ sanitizer_flags = {
 }
 config.substitutions.append(("%{sanitizer_flags}", sanitizer_flags[config.sanitizer]))
 
+# Tests with `REQUIRES: slow` take more than a few seconds. `lit -Dslow=1` runs them, and no others.
+if "slow" in lit_config.params:
+    config.available_features.add("slow")
+    config.limit_to_features.add("slow")
 if config.enable_python:
     config.available_features.add("python")
 backend = os.path.join(config.meshwright_build_dir, "lib", "libMeshwrightBackend_mpi.so")

@@ -5,7 +5,8 @@ import os
 import lit.formats
 
 config.name = "MeshwrightUnit"
-config.test_format = lit.formats.GoogleTest(".", "Tests")
+# None of them is slow (see ../lit.cfg.py).
+config.test_format = lit.formats.GoogleTest(".", "SlowTests" if "slow" in lit_config.params else "Tests")
 config.suffixes = []
 config.test_exec_root = os.path.join(config.meshwright_build_dir, "test", "unit")
 config.test_source_root = config.test_exec_root
