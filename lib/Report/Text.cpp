@@ -6,12 +6,12 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Report/Report.h"
+#include "meshwright/lib/Support/NumberText.h"
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/Support/FileSystem.h"
-#include "llvm/Support/Format.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/Path.h"
 #include "llvm/Support/ToolOutputFile.h"
@@ -113,39 +113,6 @@ std::string generalizeMessage(StringRef message) {
 //===----------------------------------------------------------------------===//
 // Words
 //===----------------------------------------------------------------------===//
-
-static std::string formatBytes(int64_t bytes) {
-  static constexpr StringRef units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  double value = bytes;
-  size_t unit = 0;
-  while (value >= 1024 && unit + 1 < std::size(units)) {
-    value /= 1024;
-    ++unit;
-  }
-  if (unit == 0)
-    return std::to_string(bytes) + " B";
-  return llvm::formatv(value < 10    ? "{0:f2} {1}"
-                       : value < 100 ? "{0:f1} {1}"
-                                     : "{0:f0} {1}",
-                       value, units[unit]);
-}
-
-static std::string formatSeconds(double number) {
-  return number < 1e-3 ? llvm::formatv("{0:f1} us", number * 1e6).str()
-                       : llvm::formatv("{0:f2} ms", number * 1e3).str();
-}
-
-static std::string formatNumber(StringRef name, double number) {
-  if (name.contains("bytes"))
-    return formatBytes(static_cast<int64_t>(number));
-  if (name.contains("seconds"))
-    return formatSeconds(number);
-  if (number == static_cast<double>(static_cast<int64_t>(number)))
-    return std::to_string(static_cast<int64_t>(number));
-  std::string text;
-  llvm::raw_string_ostream(text) << llvm::format("%.3g", number);
-  return text;
-}
 
 static std::string formatFile(const SourceLocation &location) {
   if (location.file.empty())

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Support/NumberText.h"
 #include "meshwright/passes/report/Passes.h"
 
 #include "llvm/ADT/STLExtras.h"
@@ -35,7 +36,10 @@ struct ReportDecisionsPass : meshwright::impl::ReportDecisionsPassBase<ReportDec
           return;
         diagnostic << " (";
         llvm::interleave(
-            numbers, [&](auto &number) { diagnostic << number.first << " = " << number.second; },
+            numbers,
+            [&](auto &number) {
+              diagnostic << number.first << " = " << formatNumber(number.first, number.second);
+            },
             [&] { diagnostic << ", "; });
         diagnostic << ")";
       };

@@ -6,7 +6,7 @@
 // CHECK: %[[SHARD:.*]] = dist.reduce_scatter sum %[[PARTIAL]] axes ["tp"] dims [0] : (tensor<16x8xf32>) -> tensor<4x8xf32>
 // CHECK: %[[WHOLE:.*]] = dist.all_gather %[[SHARD]] axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
 // CHECK: nn.add %{{.*}}, %[[WHOLE]]
-// LOG: [decompose-all-reduce] applied: all-reduce becomes reduce-scatter and all-gather over tokens (all_reduce_bytes = 7.680000e+02
+// LOG: [decompose-all-reduce] applied: all-reduce becomes reduce-scatter and all-gather over tokens (all_reduce_bytes = 768 B
 dist.mesh @mesh = <["tp"=4]>
 func.func @mlp(
     %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},
@@ -48,7 +48,7 @@ func.func @nothing_follows(
 // 17 tokens on 4 ranks: what padding sends is more than what a shard saves here.
 // CHECK-LABEL: func.func @padding_costs
 // CHECK: dist.all_reduce
-// LOG: declined: all-reduce stays whole: padding and launches cost more{{.*}}padded_rows = 3.0
+// LOG: declined: all-reduce stays whole: padding and launches cost more{{.*}}padded_rows = 3
 dist.mesh @mesh = <["tp"=4]>
 func.func @padding_costs(
     %x: tensor<17x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<17x8xf32>},
@@ -96,7 +96,7 @@ func.func @launch_costs(
 // CHECK-NOT: dist.reduce_scatter
 // CHECK: nn.id = 7
 // CHECK-NOT: dist.reduce_scatter
-// LOG: applied: 2 partial sums into one value share a reduction (bytes_before = 1.536000e+03, bytes_after = 7.680000e+02)
+// LOG: applied: 2 partial sums into one value share a reduction (bytes_before = 1.50 KiB, bytes_after = 768 B)
 dist.mesh @mesh = <["tp"=4]>
 func.func @parallel_branches(
     %x: tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},

@@ -212,7 +212,7 @@ func.func @sharded_below(
 // CHECK-LABEL: func.func @needed_whole
 // CHECK: dist.all_gather
 // CHECK-NEXT: nn.linear
-// LOG: declined: all-gather stays: its users need the whole value (bytes = 3.84
+// LOG: declined: all-gather stays: its users need the whole value (bytes = 384 B
 dist.mesh @mesh = <["tp"=4]>
 func.func @needed_whole(
     %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},

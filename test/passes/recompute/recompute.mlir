@@ -13,9 +13,9 @@
 // comes from the layer behind, and behind the gradient of that layer's weight. The second product, whose result is kept, is not repeated. The backward
 // pass begins with the last layer, which is left alone.
 
-// APPLIED: remark: [recompute] applied: the backward pass computes 6 ops of 3 of 4 segments again (saved_bytes = 1.228800e+04, seconds = {{.*}}, ops = 6.000000e+00, segments = 4.000000e+00
-// FREE: remark: [recompute] declined: the backward pass computes nothing again: there is no memory ceiling that asks for it (saved_bytes = 1.228800e+04
-// FITS: remark: [recompute] declined: the backward pass computes nothing again: the program keeps to the memory ceiling (saved_bytes = 1.228800e+04, seconds = {{.*}}, memory_ceiling_bytes = 5.000000e+04)
+// APPLIED: remark: [recompute] applied: the backward pass computes 6 ops of 3 of 4 segments again (saved_bytes = 12.0 KiB, seconds = {{.*}}, ops = 6, segments = 4
+// FREE: remark: [recompute] declined: the backward pass computes nothing again: there is no memory ceiling that asks for it (saved_bytes = 12.0 KiB
+// FITS: remark: [recompute] declined: the backward pass computes nothing again: the program keeps to the memory ceiling (saved_bytes = 12.0 KiB, seconds = {{.*}}, memory_ceiling_bytes = 48.8 KiB)
 // LESS: remark: [recompute] applied: the backward pass computes {{[0-9]+}} ops of {{[12]}} of 4 segments again
 // UNKNOWN: 'some': expected none, full or auto
 
