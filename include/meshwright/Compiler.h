@@ -157,10 +157,10 @@ public:
 
   /// The default entry is the first: `main`, or the first of the module if there is no `main`.
   const std::vector<Entry> &getEntries() const;
-  /// Those of the default entry.
+  /// The inputs and outputs of the default entry.
   const std::vector<Port> &getInputs() const;
   const std::vector<Port> &getOutputs() const;
-  /// Those of all entries.
+  /// The parameters and states of all entries.
   const std::vector<Port> &getParameters() const;
   const std::vector<Port> &getStates() const;
 
@@ -185,7 +185,7 @@ struct Connection {
 
 /// The phases of a plan.
 enum class PlanPhase {
-  /// As imported.
+  /// The program as it was imported.
   Global,
   /// Shardings on the values for which policies choose one.
   Annotated,
@@ -251,7 +251,7 @@ struct RunOptions {
   std::string state;
   /// A folder to save the state to after the run; empty for none.
   std::string saveState;
-  /// As in `SessionOptions`. No state is saved after a run that fails.
+  /// Recovers as `SessionOptions` says. No state is saved after a run that fails.
   bool recover = true;
   /// The number of the GPU in whose memory the outputs are, or -1 for the host's.
   int64_t outputGpu = -1;
@@ -368,7 +368,7 @@ public:
   /// an unknown entry, and for an SPMD program that runs as it is and whose layouts are wrong.
   std::string report(ReportFormat format, std::string_view entry = "") const;
   int64_t getNumRanks() const;
-  /// As those of `Program`.
+  /// The ports are those of `Program`.
   const std::vector<Entry> &getEntries() const;
   const std::vector<Port> &getInputs() const;
   const std::vector<Port> &getOutputs() const;

@@ -24,7 +24,7 @@ struct OptimizerOptions {
   std::string kind = "sgd";
   /// The learning rate of a step that states none.
   double lr = 1e-3;
-  /// Of sgd.
+  /// The momentum of sgd.
   double momentum = 0;
   /// Of adam and adamw: the weights of the former averages of gradients and of their squares, and
   /// the number that is added to the root of the average of squares.
@@ -45,7 +45,7 @@ struct TrainOptions {
   double clipNorm = 0;
   /// How many times a step runs the program, on chunks of rows. The program is for one of them.
   int64_t microbatches = 1;
-  /// Of the random numbers.
+  /// The seed of the random numbers.
   int64_t seed = 0;
   /// The factor of the loss before differentiation, at first; 0: none. Steps whose gradients are not
   /// finite are skipped.

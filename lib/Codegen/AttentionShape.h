@@ -61,9 +61,9 @@ struct AttentionLaunch {
 /// The flat buffers of a kernel of attention.
 struct AttentionBuffers {
   mlir::Value query, key, value, padding, bias, queryPositions, keyPositions, lengths, result, lse;
-  /// Of dropout.
+  /// The operands of dropout.
   mlir::Value dropRows, dropKeys, seed, step;
-  /// Of a backward pass, besides the log-sum-exp.
+  /// The buffers of a backward pass, besides the log-sum-exp.
   mlir::Value delta, cotangent, queryGrad, keyGrad, valueGrad, biasGrad;
 
   using Member = std::pair<mlir::Value, mlir::Value *>;

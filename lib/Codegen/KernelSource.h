@@ -42,7 +42,7 @@ struct KernelInfo {
   /// The fields below are those of `mw_rt_launch`. One item means one call.
   int64_t kind = MW_RT_ROWS;
   int64_t items = 1, grain = 1;
-  /// For each thread.
+  /// The bytes of the workspace of each thread.
   int64_t workspaceBytes = 0;
   int64_t flops = 0;
   /// Bytes that the kernel reads and writes. Negative: each input and output once.

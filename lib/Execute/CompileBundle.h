@@ -22,7 +22,7 @@ struct BundleOptions {
   std::string textReport, jsonReport;
   /// The tensors of weights that a bundle without weights is given when it is run.
   std::optional<std::vector<rt::WeightTensor>> tensors;
-  /// Of a program that trains, where it is known.
+  /// The layout of the state of a program that trains, where it is known.
   std::optional<StateDictLayout> stateDict;
 };
 

@@ -29,7 +29,7 @@ struct CompileOptions {
   std::string entry;
   /// Keep every value with an `nn.id`, for `getProbedValues`. Only with one entry.
   bool probes = false;
-  /// For programs that are not scheduled yet.
+  /// How programs are scheduled that are not scheduled yet.
   ScheduleOptions schedule;
 };
 
@@ -70,7 +70,7 @@ public:
     /// An array for each rank.
     std::vector<std::vector<char>> values;
   };
-  /// In program order.
+  /// The probed values, in program order.
   const std::vector<ProbedValue> &getProbedValues() const;
 
 private:

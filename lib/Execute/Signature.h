@@ -36,7 +36,7 @@ private:
   mlir::ModuleOp module;
   rt::ProgramDescription &program;
   dist::MeshAttr mesh;
-  /// By state: whether its layout is known.
+  /// Whether the layout of each state is known.
   std::vector<bool> isPlaced;
 };
 

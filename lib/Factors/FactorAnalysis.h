@@ -125,7 +125,7 @@ private:
   mlir::LogicalResult readOrders(mlir::Value value, dist::ShardingAttr attr);
 
   std::vector<SharedValue> shared;
-  /// By leaf.
+  /// The size of each leaf.
   std::vector<int64_t> sizes;
   llvm::DenseMap<mlir::Value, mlir::SmallVector<Leaves, 4>> values;
   std::deque<dist::FactorRule> rules;

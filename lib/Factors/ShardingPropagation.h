@@ -103,7 +103,7 @@ private:
   /// A deque, since places point to its elements.
   std::deque<State> states;
   llvm::DenseMap<mlir::Value, unsigned> stateIndices;
-  /// By shared value, and the shared value of an argument.
+  /// The index of each shared value, and the shared value of an argument.
   llvm::SmallVector<unsigned> sharedIndices;
   llvm::DenseMap<mlir::Value, const SharedValue *> sharedValues;
   llvm::DenseMap<mlir::Operation *, OpGroups> groups;

@@ -41,7 +41,7 @@ struct StatedSharding {
   mlir::Attribute attr;
   mlir::Location place;
 };
-/// Those of all places: of the `nn.state`, then of arguments, then of results.
+/// The shardings of all places: of the `nn.state`, then of arguments, then of results.
 mlir::SmallVector<StatedSharding> getStatedShardings(const SharedValue &value);
 
 /// The sharding that the program states for the value, if it does. Fails with an error that names

@@ -52,7 +52,7 @@ struct StateUpdate {
   mlir::StringAttr state;
   /// The old value; null if the function does not read it.
   mlir::Value old;
-  /// In program order. Several replace rows, each of the value of the one before.
+  /// The values, in program order. Several replace rows, each of the value of the one before.
   mlir::SmallVector<mlir::OpResult, 1> values;
 
   rt::KernelOp getKernel(size_t i) const {
@@ -72,7 +72,7 @@ struct StateResult {
   int64_t logBytes = 0;
 };
 
-/// For each result of a planned function.
+/// How each result of a planned function updates its state.
 std::vector<StateResult> getStateResults(mlir::func::FuncOp func);
 
 /// The memory that a session needs to leave the states as they are when a call fails. Entries

@@ -75,7 +75,7 @@ struct LoweredProgram {
   std::vector<LoweredConstant> constants;
   /// Names of the ops that call the runtime.
   std::vector<std::string> ops;
-  /// By index in `ops`, the names of the other ops of the same kernel.
+  /// The names of the other ops of the same kernel, by index in `ops`.
   std::map<int64_t, std::string> fused;
   std::vector<ProbedOp> probes;
   /// How each result of the entry that is a state gets its value.
@@ -83,7 +83,7 @@ struct LoweredProgram {
 };
 
 struct LowerOptions {
-  /// For programs that are not scheduled yet.
+  /// How programs are scheduled that are not scheduled yet.
   ScheduleOptions schedule;
   /// Pass every value with an `nn.id` to the runtime.
   bool probes = false;

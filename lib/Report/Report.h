@@ -81,7 +81,7 @@ struct Report {
     /// The dimensions that lose the axes, then the dimensions that gain them.
     std::vector<int64_t> dims;
     std::string dtype;
-    /// Of all launches together.
+    /// The traffic of all launches together.
     Traffic traffic;
     SourceLocation location;
   };
@@ -115,7 +115,7 @@ struct Report {
   std::string device;
   /// The target that the program is scheduled and compiled for.
   std::string target = "cpu";
-  /// In program order of their first launch.
+  /// The collectives, in program order of their first launch.
   std::vector<Collective> collectives;
   Traffic total;
   /// The traffic of the plan without sequence parallelism and without the rewrites of

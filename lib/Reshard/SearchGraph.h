@@ -78,7 +78,7 @@ struct Lists {
 using FactorAxes = SmallVector<SmallVector<Axis, 4>, 8>;
 
 struct Edge {
-  /// As in ReshardStep.
+  /// The kind and the axes are as in ReshardStep.
   std::optional<dist::CollectiveKind> kind;
   Parts axes;
   int from = -1, to = -1;

@@ -47,7 +47,7 @@ struct StageMeshOption {
 struct MeshOption {
   /// Major to minor.
   std::vector<MeshAxisOption> axes;
-  /// For a composed program: a mesh for each stage, over the same ranks.
+  /// A composed program has a mesh for each stage, over the same ranks.
   std::vector<StageMeshOption> stages;
 
   bool empty() const { return axes.empty() && stages.empty(); }
@@ -63,7 +63,7 @@ struct ShardingRule {
   bool matches(llvm::StringRef name) const;
 };
 
-/// In the order given: the first rule that matches a name wins.
+/// Rules in the order given: the first one that matches a name wins.
 struct ShardingRules {
   std::vector<ShardingRule> rules;
 };
@@ -86,7 +86,7 @@ struct ReduceRule {
   ReduceType type = ReduceType::Own;
 };
 
-/// In the order given: the first rule that matches a name wins. Names without a rule have `own`.
+/// Rules in the order given: the first one that matches a name wins. Others have `own`.
 struct ReduceTypes {
   std::vector<ReduceRule> rules;
 

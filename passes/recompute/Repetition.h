@@ -17,7 +17,7 @@ namespace meshwright {
 
 /// The ops of a segment that are computed again, before its part of the backward pass.
 struct Repetition {
-  /// In program order.
+  /// The ops, in program order.
   mlir::SmallVector<mlir::Operation *> ops;
   /// The results that backward ops read from the copies instead.
   mlir::SmallVector<mlir::Value> values;

@@ -17,7 +17,7 @@ namespace meshwright {
 
 /// The ops that one launch computes.
 struct KernelGroup {
-  /// In program order. An op may be in several groups; then each of them computes it.
+  /// The ops, in program order. An op may be in several groups; then each of them computes it.
   llvm::SmallVector<mlir::Operation *> ops;
   /// The values that ops outside read.
   llvm::SmallVector<mlir::Value> results;

@@ -34,7 +34,7 @@ void buildSchedulePipeline(mlir::OpPassManager &pm, const ScheduleOptions &optio
 struct CommunicationTime {
   /// While the compute stream is idle, and while it computes.
   double exposed = 0, hidden = 0;
-  /// Of the whole program.
+  /// The time of the whole program.
   double total = 0;
 };
 

@@ -39,7 +39,7 @@ inline int64_t getRows(const TokenDim &place) {
 bool isHeavy(mlir::Operation *op);
 
 struct SplitRegion {
-  /// In the program's order.
+  /// The ops, in the program's order.
   llvm::SmallVector<ChunkOp, 0> ops;
   /// The op's number in `ops`.
   llvm::DenseMap<mlir::Operation *, unsigned> index;

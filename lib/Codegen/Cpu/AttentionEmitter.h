@@ -44,7 +44,7 @@ public:
   /// The buffers of the kernel: inputs, then results, each with one dimension.
   SmallVector<Type> getBufferTypes();
   virtual int64_t getItems() const { return plan.getItems(); }
-  /// For each thread.
+  /// The bytes of the workspace of each thread.
   int64_t getWorkspaceBytes() const { return workspaceBytes; }
   /// Fills the function. Its arguments are the buffers, the first item, the item behind the
   /// last, and the workspace.
@@ -169,7 +169,7 @@ protected:
 
 private:
   std::optional<KernelRegion> biasRegion;
-  /// Of dropout; loaded before all loops.
+  /// The numbers of dropout, loaded before all loops.
   RandomStream random;
   /// The index of the row's first positions, if it has its own.
   Value firstQueryPlace, firstKeyPlace;

@@ -114,7 +114,7 @@ struct GemmPlan {
   /// The processor loads and stores parts of vectors of bf16.
   bool masksBf16;
 
-  /// Those of the launch, as in `KernelInfo`.
+  /// The numbers of the launch, as in `KernelInfo`.
   int64_t items, workspaceBytes, flops, bytes;
 };
 

@@ -181,7 +181,7 @@ private:
   std::array<int64_t, 4> biasStrides = {0, 0, 0, 0};
   /// The length of the row of the batch, by position.
   Value length;
-  /// Of dropout; loaded before all loops.
+  /// The numbers of dropout, loaded before all loops.
   RandomStream random;
 };
 

@@ -216,7 +216,7 @@ private:
   std::vector<std::pair<int64_t, DeviceMemory>> scratches;
   /// Stream 0 computes.
   std::vector<cuda::Stream *> streams;
-  /// By ticket: where the compute stream was, and the end of the collective.
+  /// Where the compute stream was, and the end of the collective, by ticket.
   std::map<int64_t, std::pair<Event, Event>> tickets;
   Tables tables;
   /// Copies of arrays of callers that are on other GPUs, until the next run ends.
@@ -225,7 +225,7 @@ private:
   Event taken;
   std::map<std::pair<mw_rt_entry, bool>, EntryState> entries;
 
-  // Of the current call.
+  // The state of the current call.
   EntryState *current = nullptr;
   size_t wordsUsed = 0, marksUsed = 0;
   bool isEnqueued = false;
