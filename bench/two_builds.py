@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Does another build of Meshwright run as fast as this one?
 
-Runs the benches of two checkouts in turns: forward.py, gemm.py, attention.py and overlap.py, small
-and short. Each checkout has its own `build` folder (with the target bench-gemm) and its own `bench`.
+Runs the benches of two checkouts in turns: forward.py, training.py, gemm.py, attention.py and
+overlap.py, small and short. Each checkout has its own `build` folder (with the target bench-gemm) and its own `bench`.
 The order of the two alternates from turn to turn. For each figure the result is the median, over the
 turns, of the new time over the old time, with its quartiles. A checkout beside itself shows the noise
 of the machine.
@@ -24,6 +24,7 @@ from pathlib import Path
 
 COMMANDS = {
     "forward": ["forward.py", "--no-compile", "--layers", "1", "--repeats", "3"],
+    "training": ["training.py", "--no-compile", "--layers", "2", "--repeats", "3", "--only", "threads"],
     "gemm": ["gemm.py", "--rounds", "3"],
     "attention": ["attention.py", "--rounds", "3"],
     "overlap": ["overlap.py", "--runs", "5", "--layers", "2", "--tokens", "256"],
@@ -37,6 +38,8 @@ def get_times(bench, result):
         for row in result["on_ranks"]:
             times.update({f"{row['dtype']} {name}": row[name] for name in ("one rank", "tp=2", "tp=2 sp", "dp=2")})
         return times
+    if bench == "training":
+        return {f"{row['dtype']} step": row["ours"] for row in result["threads"]}
     if bench == "gemm":
         return {f"{row['shape']} {row['dtype']}": 1 / row["gflops"] for row in result["summary"]}
     if bench == "attention":
