@@ -12,6 +12,7 @@
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -56,6 +57,15 @@ Operation *NnDialect::materializeConstant(OpBuilder &builder, Attribute value, T
 //===----------------------------------------------------------------------===//
 // Discardable attributes
 //===----------------------------------------------------------------------===//
+
+/// The attributes of an argument of a function: its role, and facts about it.
+static constexpr StringRef kArgumentAttrs[] = {
+    NnDialect::kInputAttr,   NnDialect::kDefaultAttr, NnDialect::kParameterAttr,
+    NnDialect::kStateAttr,   NnDialect::kAliasesAttr, kBatchAttr,
+    NnDialect::kParameterOffsetsAttr, NnDialect::kMagnitudeAttr};
+/// Those that only a parameter has.
+static constexpr StringRef kParameterFacts[] = {
+    NnDialect::kAliasesAttr, NnDialect::kParameterOffsetsAttr, NnDialect::kMagnitudeAttr};
 
 /// The name of an input, a parameter or an output: a string that is not empty.
 static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const llvm::Twine &where) {
@@ -118,13 +128,10 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                                << attribute.getValue();
     return success();
   }
-  for (StringRef misplaced :
-       {kInputAttr, kBatchAttr, kDefaultAttr, kParameterAttr, kStateAttr, kAliasesAttr,
-        kParameterOffsetsAttr, kOutputAttr})
-    if (attribute.getName() == misplaced)
-      return op->emitOpError()
-             << "expected " << misplaced
-             << " on an argument or a result of a function, got it on an operation";
+  StringRef name = attribute.getName().strref();
+  if (name == kOutputAttr || llvm::is_contained(kArgumentAttrs, name))
+    return op->emitOpError() << "expected " << name
+                             << " on an argument or a result of a function, got it on an operation";
   return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
                            << "': expected nn.backward, nn.id, nn.repeat, nn.stage, nn.table_rows or "
                               "nn.whole_keys";
@@ -205,9 +212,8 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
     return verifyBatch(function, argIndex, attribute.getValue());
   std::string where = "argument " + std::to_string(argIndex);
   bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
-  if (name != kAliasesAttr && name != kParameterOffsetsAttr && name != kMagnitudeAttr)
-    return op->emitOpError() << "expected one of nn.input, nn.default, nn.parameter, nn.state, "
-                                "nn.aliases, nn.batch, nn.parameter_offsets, nn.magnitude on "
+  if (!llvm::is_contained(kParameterFacts, name))
+    return op->emitOpError() << "expected one of " << llvm::join(ArrayRef(kArgumentAttrs), ", ") << " on "
                              << where << ", got " << name;
   if (!isParameter)
     return op->emitOpError() << "expected " << name << " on a parameter, got it on " << where

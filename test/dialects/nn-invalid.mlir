@@ -1199,6 +1199,14 @@ func.func @misplaced(%x: tensor<2xf32>) {
 
 // -----
 
+func.func @misplaced_magnitude(%x: tensor<2xf32>) {
+  // expected-error@+1 {{expected nn.magnitude on an argument or a result of a function, got it on an operation}}
+  %0 = nn.neg %x {nn.magnitude = 2.0 : f64} : tensor<2xf32>
+  return
+}
+
+// -----
+
 func.func @unknown(%x: tensor<2xf32>) {
   // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.id, nn.repeat, nn.stage, nn.table_rows or nn.whole_keys}}
   %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
