@@ -20,9 +20,14 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     Adds `dist.mesh @mesh`. A module with the same mesh is left as it is; one with
     another mesh is an error.
 
-    `--declare-mesh="mesh=dp=2,tp=4 device=h100"` gives
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<8x4xf32> {nn.input = "x"}) { return }
+    ```
+    After, with `mesh=dp=2,tp=4 device=h100`:
     ```mlir
     dist.mesh @mesh = <["dp"=2, "tp"=4], device = "h100">
+    func.func @main(%x: tensor<8x4xf32> {nn.input = "x"}) { return }
     ```
 
     With `roles` the pass also decides which axis has each role, and writes the roles of all
@@ -36,7 +41,11 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     mesh whose roles no pass has declared, a policy takes the usual axis. So each pass runs
     alone, too.
 
-    `--declare-mesh="mesh=dp=2,model=4 roles=tensor=model"` gives
+    Before:
+    ```mlir
+    dist.mesh @mesh = <["dp"=2, "model"=4]>
+    ```
+    After, with `roles=tensor=model`:
     ```mlir
     dist.mesh @mesh = <["dp"=2 {roles = [data]}, "model"=4 {roles = [tensor]} ]>
     ```
@@ -46,10 +55,23 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     one of its axes, and `dist.stages` has the mesh of each stage, with its roles. Policies
     look up axes in the mesh of each stage.
 
-    `--declare-mesh="mesh=target:dp=2,tp=3;draft:dp=3,sp=2"` gives
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<6xf32> {nn.input = "draft.x"}) -> tensor<6xf32> {
+      %0 = nn.neg %x {nn.stage = "draft"} : tensor<6xf32>
+      %1 = nn.exp %0 {nn.stage = "target"} : tensor<6xf32>
+      return %1 : tensor<6xf32>
+    }
+    ```
+    After, with `mesh=target:dp=2,tp=3;draft:dp=3,sp=2`:
     ```mlir
     dist.mesh @mesh = <["ranks"=6]> {dist.stages = {
-        draft = #dist.mesh<["dp"=3, "sp"=2]>, target = #dist.mesh<["dp"=2, "tp"=3]>}}
+      draft = #dist.mesh<["dp"=3, "sp"=2]>, target = #dist.mesh<["dp"=2, "tp"=3]>}}
+    func.func @main(%x: tensor<6xf32> {nn.input = "draft.x"}) -> tensor<6xf32> {
+      %0 = nn.neg %x {nn.stage = "draft"} : tensor<6xf32>
+      %1 = nn.exp %0 {nn.stage = "target"} : tensor<6xf32>
+      return %1 : tensor<6xf32>
+    }
     ```
   }];
   let options = [
@@ -69,14 +91,16 @@ def AnnotateRulesPass : AnnotatePass<"annotate-rules"> {
     shardings that rules state. A rule that matches no parameter is a warning. Axes of a dimension
     of size 1 shard nothing; the decision log says so.
 
-    Before, with `shardings={"*.up.weight": [{"tp"}, {} ] }`:
+    Before:
     ```mlir
-    func.func @main(%w: tensor<8x4xf32> {nn.parameter = "mlp.up.weight"}) -> ...
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%w: tensor<8x4xf32> {nn.parameter = "mlp.up.weight"}) { return }
     ```
-    After:
+    After, with `shardings={"*.up.weight": [{"tp"}, {} ] }`:
     ```mlir
+    dist.mesh @mesh = <["tp"=2]>
     func.func @main(%w: tensor<8x4xf32> {nn.parameter = "mlp.up.weight",
-        dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>}) -> ...
+        dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>}) { return }
     ```
   }];
   let options = [
@@ -97,12 +121,18 @@ def AnnotateDataParallelPass : AnnotatePass<"annotate-data-parallel"> {
 
     Before:
     ```mlir
-    func.func @main(%x: tensor<8x4xf32> {nn.input = "x"}) -> ...
+    dist.mesh @mesh = <["dp"=2]>
+    func.func @main(%x: tensor<8x4xf32> {nn.input = "x"},
+                    %scale: tensor<4xf32> {nn.input = "scale"}) { return }
     ```
     After:
     ```mlir
-    func.func @main(%x: tensor<8x4xf32> {nn.input = "x",
-        dist.sharding = #dist.sharding<@mesh, [{"dp"}, {} ]>}) -> ...
+    dist.mesh @mesh = <["dp"=2]>
+    func.func @main(
+        %x: tensor<8x4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {} ]>},
+        %scale: tensor<4xf32> {nn.input = "scale", dist.sharding = #dist.sharding<@mesh, [{} ]>}) {
+      return
+    }
     ```
   }];
   let options = [
@@ -122,14 +152,27 @@ def SplitFusedLinearsPass : AnnotatePass<"split-fused-linears"> {
 
     Before:
     ```mlir
-    %y = nn.linear %x, %w : (tensor<4x8xf32>, tensor<24x8xf32>) -> tensor<4x24xf32>
-    %q = nn.slice %y starts [0, 0] limits [4, 16] strides [1, 1] : ...
-    %k = nn.slice %y starts [0, 16] limits [4, 24] strides [1, 1] : ...
+    func.func @main(%x: tensor<4x8xf32>, %w: tensor<24x8xf32> {nn.parameter = "qk"})
+        -> (tensor<4x16xf32>, tensor<4x8xf32>) {
+      %y = nn.linear %x, %w : (tensor<4x8xf32>, tensor<24x8xf32>) -> tensor<4x24xf32>
+      %q = nn.slice %y starts [0, 0] limits [4, 16] strides [1, 1]
+        : (tensor<4x24xf32>) -> tensor<4x16xf32>
+      %k = nn.slice %y starts [0, 16] limits [4, 24] strides [1, 1]
+        : (tensor<4x24xf32>) -> tensor<4x8xf32>
+      return %q, %k : tensor<4x16xf32>, tensor<4x8xf32>
+    }
     ```
-    After, with `nn.parameter_offsets` on `%w0` and `%w1`:
+    After:
     ```mlir
-    %q = nn.linear %x, %w0 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
-    %k = nn.linear %x, %w1 : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+    func.func @main(
+        %x: tensor<4x8xf32>,
+        %w0: tensor<16x8xf32> {nn.parameter = "qk", nn.parameter_offsets = array<i64: 0, 0>},
+        %w1: tensor<8x8xf32> {nn.parameter = "qk", nn.parameter_offsets = array<i64: 16, 0>})
+        -> (tensor<4x16xf32>, tensor<4x8xf32>) {
+      %q = nn.linear %x, %w0 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+      %k = nn.linear %x, %w1 : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
+      return %q, %k : tensor<4x16xf32>, tensor<4x8xf32>
+    }
     ```
   }];
 }
@@ -145,15 +188,30 @@ def SplitJointAttentionPass : AnnotatePass<"split-joint-attention"> {
 
     Before:
     ```mlir
-    %k = nn.concat %image_k, %text_k dim 2 : ... -> tensor<1x4x71x16xf32>
-    %v = nn.concat %image_v, %text_v dim 2 : ... -> tensor<1x4x71x16xf32>
-    %o = nn.attention %q, %k, %v scale 0.25 : ... -> tensor<1x4x64x16xf32>
+    func.func @main(%q: tensor<1x2x6x8xf32>, %image: tensor<1x2x6x8xf32>,
+                    %text: tensor<1x2x3x8xf32>) -> tensor<1x2x6x8xf32> {
+      %kv = nn.concat %image, %text dim 2
+        : (tensor<1x2x6x8xf32>, tensor<1x2x3x8xf32>) -> tensor<1x2x9x8xf32>
+      %o = nn.attention %q, %kv, %kv scale 0.25
+        : (tensor<1x2x6x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>) -> tensor<1x2x6x8xf32>
+      return %o : tensor<1x2x6x8xf32>
+    }
     ```
     After:
     ```mlir
-    %a, %la = nn.attention %q, %image_k, %image_v scale 0.25 : ... -> (tensor<1x4x64x16xf32>, tensor<1x4x64xf32>)
-    %b, %lb = nn.attention %q, %text_k, %text_v scale 0.25 {nn.whole_keys} : ... -> (tensor<1x4x64x16xf32>, tensor<1x4x64xf32>)
-    %o, %l = nn.merge_attention %a, %la, %b, %lb : ... -> (tensor<1x4x64x16xf32>, tensor<1x4x64xf32>)
+    func.func @main(%q: tensor<1x2x6x8xf32>, %image: tensor<1x2x6x8xf32>,
+                    %text: tensor<1x2x3x8xf32>) -> tensor<1x2x6x8xf32> {
+      %a, %la = nn.attention %q, %image, %image scale 0.25
+        : (tensor<1x2x6x8xf32>, tensor<1x2x6x8xf32>, tensor<1x2x6x8xf32>)
+        -> (tensor<1x2x6x8xf32>, tensor<1x2x6xf32>)
+      %b, %lb = nn.attention %q, %text, %text scale 0.25 {nn.whole_keys}
+        : (tensor<1x2x6x8xf32>, tensor<1x2x3x8xf32>, tensor<1x2x3x8xf32>)
+        -> (tensor<1x2x6x8xf32>, tensor<1x2x6xf32>)
+      %o, %l = nn.merge_attention %a, %la, %b, %lb
+        : (tensor<1x2x6x8xf32>, tensor<1x2x6xf32>, tensor<1x2x6x8xf32>, tensor<1x2x6xf32>)
+        -> (tensor<1x2x6x8xf32>, tensor<1x2x6xf32>)
+      return %o : tensor<1x2x6x8xf32>
+    }
     ```
   }];
 }
@@ -175,11 +233,30 @@ def AnnotateTensorParallelPass : AnnotatePass<"annotate-tensor-parallel"> {
 
     Before:
     ```mlir
-    %1 = nn.linear %x, %up : (tensor<4x8xf32>, tensor<32x8xf32>) -> tensor<4x32xf32>
-    %2 = nn.relu %1 : tensor<4x32xf32>
-    %3 = nn.linear %2, %down : (tensor<4x32xf32>, tensor<8x32xf32>) -> tensor<4x8xf32>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x8xf32>, %up: tensor<32x8xf32> {nn.parameter = "up"},
+                    %down: tensor<8x32xf32> {nn.parameter = "down"}) -> tensor<4x8xf32> {
+      %0 = nn.linear %x, %up : (tensor<4x8xf32>, tensor<32x8xf32>) -> tensor<4x32xf32>
+      %1 = nn.relu %0 : tensor<4x32xf32>
+      %2 = nn.linear %1, %down : (tensor<4x32xf32>, tensor<8x32xf32>) -> tensor<4x8xf32>
+      return %2 : tensor<4x8xf32>
+    }
     ```
-    After: `%up` carries `[{"tp"}, {} ]`, `%down` `[{}, {"tp"} ]`.
+    After:
+    ```mlir
+    #column_parallel = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #row_parallel = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x8xf32>,
+                    %up: tensor<32x8xf32> {nn.parameter = "up", dist.sharding = #column_parallel},
+                    %down: tensor<8x32xf32> {nn.parameter = "down", dist.sharding = #row_parallel})
+        -> tensor<4x8xf32> {
+      %0 = nn.linear %x, %up : (tensor<4x8xf32>, tensor<32x8xf32>) -> tensor<4x32xf32>
+      %1 = nn.relu %0 : tensor<4x32xf32>
+      %2 = nn.linear %1, %down : (tensor<4x32xf32>, tensor<8x32xf32>) -> tensor<4x8xf32>
+      return %2 : tensor<4x8xf32>
+    }
+    ```
   }];
   let options = [
     Option<"axis", "axis", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
@@ -205,10 +282,32 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
 
     Before:
     ```mlir
-    %y = nn.linear %h, %down : (tensor<1x8x32xf32>, tensor<16x32xf32>) -> tensor<1x8x16xf32>
-    %z = nn.add %x, %y : (tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+    #row_parallel = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<1x8x16xf32>, %h: tensor<1x8x32xf32>,
+                    %down: tensor<16x32xf32> {nn.parameter = "down", dist.sharding = #row_parallel})
+        -> tensor<1x8x16xf32> {
+      %y = nn.linear %h, %down : (tensor<1x8x32xf32>, tensor<16x32xf32>) -> tensor<1x8x16xf32>
+      %z = nn.add %x, %y : (tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+      return %z : tensor<1x8x16xf32>
+    }
     ```
-    After: `%y` and `%z` carry `[{}, {"tp"}, {} ]`.
+    After, with `mode=on`:
+    ```mlir
+    #row_parallel = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #tokens = #dist.sharding<@mesh, [{}, {"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<1x8x16xf32>, %h: tensor<1x8x32xf32>,
+                    %down: tensor<16x32xf32> {nn.parameter = "down", dist.sharding = #row_parallel})
+        -> (tensor<1x8x16xf32> {dist.sharding = #whole}) {
+      %y = nn.linear %h, %down {dist.sharding = #tokens}
+        : (tensor<1x8x32xf32>, tensor<16x32xf32>) -> tensor<1x8x16xf32>
+      %z = nn.add %x, %y {dist.sharding = #tokens}
+        : (tensor<1x8x16xf32>, tensor<1x8x16xf32>) -> tensor<1x8x16xf32>
+      return %z : tensor<1x8x16xf32>
+    }
+    ```
   }];
   let options = [
     Option<"axis", "axis", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
@@ -241,13 +340,26 @@ def ChooseContextParallelPass : AnnotatePass<"choose-context-parallel"> {
     token. Under a window all its steps remain, and no tile of a kernel is free of the
     mask. So only a user can ask for striped order.
 
-    Before, `ulysses=auto ring=auto` with 8 heads:
+    Before:
     ```mlir
     dist.mesh @mesh = <["host"=2, "sp"=4], device = "h100">
+    func.func @main(%x: tensor<1x8x64x128xf32>) -> tensor<1x8x64x128xf32> {
+      %o = nn.attention %x, %x, %x scale 0.25 {causal}
+        : (tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>)
+        -> tensor<1x8x64x128xf32>
+      return %o : tensor<1x8x64x128xf32>
+    }
     ```
-    After:
+    After, with `ulysses=auto ring=auto`:
     ```mlir
-    dist.mesh @mesh = <["host"=2 {roles = [ring], order = zigzag}, "sp"=4 {roles = [ulysses]} ], device = "h100">
+    dist.mesh @mesh = <["host"=2 {roles = [ring], order = zigzag}, "sp"=4 {roles = [ulysses]} ],
+                       device = "h100">
+    func.func @main(%x: tensor<1x8x64x128xf32>) -> tensor<1x8x64x128xf32> {
+      %o = nn.attention %x, %x, %x scale 0.25 {causal}
+        : (tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>, tensor<1x8x64x128xf32>)
+        -> tensor<1x8x64x128xf32>
+      return %o : tensor<1x8x64x128xf32>
+    }
     ```
     An axis that has the role ring or ulysses before keeps it. On a mesh without roles, the pass
     writes those of `data` and `tensor`, too.
@@ -290,14 +402,28 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
 
     Before:
     ```mlir
-    %o = nn.attention %q, %k, %v scale 0.25 : (tensor<1x4x8x16xf32>, ...) -> tensor<1x4x8x16xf32>
+    dist.mesh @mesh = <["ring"=2, "ulysses"=2]>
+    func.func @main(%x: tensor<1x4x8x16xf32> {nn.input = "x"}) -> tensor<1x4x8x16xf32> {
+      %o = nn.attention %x, %x, %x scale 0.25
+        : (tensor<1x4x8x16xf32>, tensor<1x4x8x16xf32>, tensor<1x4x8x16xf32>) -> tensor<1x4x8x16xf32>
+      return %o : tensor<1x4x8x16xf32>
+    }
     ```
-    After:
+    After, with `ulysses=ulysses ring=ring`:
     ```mlir
-    %q1 = dist.constrain %q <@mesh, [{}, {"ulysses"}, {"ring"}, {} ]> : tensor<1x4x8x16xf32>
-    ... // %k1 and %v1 likewise
-    %o1 = nn.attention %q1, %k1, %v1 scale 0.25 : (tensor<1x4x8x16xf32>, ...) -> tensor<1x4x8x16xf32>
-    %o = dist.constrain %o1 <@mesh, [{}, {}, {"ring", "ulysses"}, {} ]> : tensor<1x4x8x16xf32>
+    #tokens = #dist.sharding<@mesh, [{}, {}, {"ring", "ulysses"}, {} ]>
+    #heads = #dist.sharding<@mesh, [{}, {"ulysses"}, {"ring"}, {} ]>
+    dist.mesh @mesh = <["ring"=2, "ulysses"=2]>
+    func.func @main(%x: tensor<1x4x8x16xf32> {nn.input = "x", dist.sharding = #tokens})
+        -> tensor<1x4x8x16xf32> {
+      %q = dist.constrain %x <@mesh, [{}, {"ulysses"}, {"ring"}, {} ]> : tensor<1x4x8x16xf32>
+      %k = dist.constrain %x <@mesh, [{}, {"ulysses"}, {"ring"}, {} ]> : tensor<1x4x8x16xf32>
+      %v = dist.constrain %x <@mesh, [{}, {"ulysses"}, {"ring"}, {} ]> : tensor<1x4x8x16xf32>
+      %0 = nn.attention %q, %k, %v scale 0.25 {dist.sharding = #heads}
+        : (tensor<1x4x8x16xf32>, tensor<1x4x8x16xf32>, tensor<1x4x8x16xf32>) -> tensor<1x4x8x16xf32>
+      %o = dist.constrain %0 <@mesh, [{}, {}, {"ring", "ulysses"}, {} ]> : tensor<1x4x8x16xf32>
+      return %o : tensor<1x4x8x16xf32>
+    }
     ```
   }];
   let options = [
@@ -341,14 +467,32 @@ def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
 
     Before:
     ```mlir
-    func.func @main(%ids: tensor<1x7xi64> {nn.input = "encoder.ids"},
-        %w: tensor<64x32xf32> {nn.parameter = "encoder.wi.weight"}) -> ...
+    dist.mesh @mesh = <["ulysses"=2]>
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "encoder.x"},
+                    %wi: tensor<16x8xf32> {nn.parameter = "encoder.wi"},
+                    %wo: tensor<8x16xf32> {nn.parameter = "encoder.wo"}) -> tensor<4x8xf32> {
+      %0 = nn.linear %x, %wi {nn.stage = "encoder"}
+        : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+      %1 = nn.linear %0, %wo {nn.stage = "encoder"}
+        : (tensor<4x16xf32>, tensor<8x16xf32>) -> tensor<4x8xf32>
+      return %1 : tensor<4x8xf32>
+    }
     ```
-    After `stage=encoder mode=ulysses`:
+    After, with `stage=encoder mode=ulysses ulysses=ulysses`:
     ```mlir
-    func.func @main(%ids: tensor<1x7xi64> {nn.input = "encoder.ids"},
-        %w: tensor<64x32xf32> {nn.parameter = "encoder.wi.weight",
-            dist.sharding = #dist.sharding<@mesh, [{"ulysses"}, {} ]>}) -> ...
+    #columns = #dist.sharding<@mesh, [{"ulysses"}, {} ]>
+    #rows = #dist.sharding<@mesh, [{}, {"ulysses"} ]>
+    dist.mesh @mesh = <["ulysses"=2]>
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "encoder.x"},
+                    %wi: tensor<16x8xf32> {nn.parameter = "encoder.wi", dist.sharding = #columns},
+                    %wo: tensor<8x16xf32> {nn.parameter = "encoder.wo", dist.sharding = #rows})
+        -> tensor<4x8xf32> {
+      %0 = nn.linear %x, %wi {nn.stage = "encoder"}
+        : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
+      %1 = nn.linear %0, %wo {nn.stage = "encoder"}
+        : (tensor<4x16xf32>, tensor<8x16xf32>) -> tensor<4x8xf32>
+      return %1 : tensor<4x8xf32>
+    }
     ```
   }];
   let options = [

@@ -61,11 +61,13 @@ def ReleaseParametersPass : Pass<"release-parameters", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    func.func @step(%w: tensor<6x8xf32> {nn.parameter = "w", nn.state = "w"})
+    nn.state @w : tensor<6x8xf32>
+    func.func @step(%w: tensor<6x8xf32> {nn.parameter = "w", nn.state = "w"}) { return }
     ```
     After:
     ```mlir
-    func.func @step(%w: tensor<6x8xf32> {nn.state = "w"})
+    nn.state @w : tensor<6x8xf32>
+    func.func @step(%w: tensor<6x8xf32> {nn.state = "w"}) { return }
     ```
   }];
   let dependentDialects = ["::meshwright::nn::NnDialect"];
@@ -84,10 +86,22 @@ def TieEntriesPass : Pass<"tie-entries", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    func.func @prefill(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>})
-    func.func @decode(%x: tensor<1x8xf32> {nn.input = "x"}, %w: tensor<6x8xf32> {nn.parameter = "w"})
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @prefill(%x: tensor<4x8xf32> {nn.input = "x"},
+                       %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #rows}) { return }
+    func.func @decode(%x: tensor<1x8xf32> {nn.input = "x"},
+                      %w: tensor<6x8xf32> {nn.parameter = "w"}) { return }
     ```
-    After: `%w` of `@decode` carries `[{"tp"}, {} ]`.
+    After:
+    ```mlir
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @prefill(%x: tensor<4x8xf32> {nn.input = "x"},
+                       %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #rows}) { return }
+    func.func @decode(%x: tensor<1x8xf32> {nn.input = "x"},
+                      %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #rows}) { return }
+    ```
   }];
   let options = [Option<"keepFirst", "keep-first", "bool", /*default=*/"false",
                         "resolve conflicts in favour of the first place">];

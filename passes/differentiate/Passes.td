@@ -56,8 +56,9 @@ def DifferentiateGradientsPass : Pass<"differentiate-gradients", "::mlir::Module
   let description = [{
     Replaces each `nn.gradient` by the ops of a backward pass, which all gradients of one loss
     share. The ops are behind the forward pass. Each has the location of the op that it
-    belongs to, and `nn.backward` if it has operands, which `recompute` reads and removes. Only cotangents of floats that depend on such a parameter, and that the loss
-    depends on, are computed.
+    belongs to, and `nn.backward` if it has operands, which `recompute` reads and removes. Only
+    cotangents of floats that depend on such a parameter, and that the loss depends on, are
+    computed.
 
     The cotangent of a value that carries `dist.sharding` carries it, too, without the axes of
     a partial sum. So does the gradient of a parameter. The gradient of a parameter of which
@@ -74,18 +75,26 @@ def DifferentiateGradientsPass : Pass<"differentiate-gradients", "::mlir::Module
 
     Before:
     ```mlir
-    %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-    %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
-    %2 = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<4xf32>
+    func.func @main(%x: tensor<4xf32>, %w: tensor<4xf32> {nn.parameter = "w"})
+        -> (tensor<f32>, tensor<4xf32>) {
+      %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
+      %2 = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<4xf32>
+      return %1, %2 : tensor<f32>, tensor<4xf32>
+    }
     ```
     After:
     ```mlir
-    %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
-    %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
-    %one = nn.constant dense<1.0> : tensor<f32>
-    %r = nn.reshape %one {nn.backward} : (tensor<f32>) -> tensor<1xf32>
-    %b = nn.broadcast %r {nn.backward} : (tensor<1xf32>) -> tensor<4xf32>
-    %2 = nn.mul %b, %x {nn.backward} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+    func.func @main(%x: tensor<4xf32>, %w: tensor<4xf32> {nn.parameter = "w"})
+        -> (tensor<f32>, tensor<4xf32>) {
+      %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
+      %one = nn.constant dense<1.0> : tensor<f32>
+      %r = nn.reshape %one {nn.backward} : (tensor<f32>) -> tensor<1xf32>
+      %b = nn.broadcast %r {nn.backward} : (tensor<1xf32>) -> tensor<4xf32>
+      %2 = nn.mul %b, %x {nn.backward} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      return %1, %2 : tensor<f32>, tensor<4xf32>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];

@@ -24,15 +24,34 @@ def WidenSumsPass : Pass<"widen-sums", "::mlir::ModuleOp"> {
     `types` are rules by the names of locations, which are those of modules: the first pattern that
     matches wins. A rule that matches no op is a warning.
 
+    Before:
     ```mlir
-    %1 = nn.linear %0, %w : (tensor<16x8xbf16>, tensor<4x8xbf16>) -> tensor<16x4xbf16>
-    %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<16x4xbf16>) -> tensor<16x4xbf16>
+    #split = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x8xbf16> {dist.sharding = #split, dist.global = tensor<4x16xbf16>},
+                    %w: tensor<6x8xbf16> {dist.sharding = #split, dist.global = tensor<6x16xbf16>})
+        -> (tensor<4x6xbf16> {dist.sharding = #whole, dist.global = tensor<4x6xbf16>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.linear %x, %w : (tensor<4x8xbf16>, tensor<6x8xbf16>) -> tensor<4x6xbf16>
+      %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<4x6xbf16>) -> tensor<4x6xbf16>
+      return %1 : tensor<4x6xbf16>
+    }
     ```
-    becomes
+    After, with `types=f32`:
     ```mlir
-    %1 = nn.linear %0, %w : (tensor<16x8xbf16>, tensor<4x8xbf16>) -> tensor<16x4xf32>
-    %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<16x4xf32>) -> tensor<16x4xf32>
-    %3 = nn.cast %2 : (tensor<16x4xf32>) -> tensor<16x4xbf16>
+    #split = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x8xbf16> {dist.sharding = #split, dist.global = tensor<4x16xbf16>},
+                    %w: tensor<6x8xbf16> {dist.sharding = #split, dist.global = tensor<6x16xbf16>})
+        -> (tensor<4x6xbf16> {dist.sharding = #whole, dist.global = tensor<4x6xbf16>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.linear %x, %w : (tensor<4x8xbf16>, tensor<6x8xbf16>) -> tensor<4x6xf32>
+      %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<4x6xf32>) -> tensor<4x6xf32>
+      %2 = nn.cast %1 : (tensor<4x6xf32>) -> tensor<4x6xbf16>
+      return %2 : tensor<4x6xbf16>
+    }
     ```
   }];
   let options = [Option<"types", "types", "::meshwright::ReduceTypes", /*default=*/"::meshwright::ReduceTypes()",
@@ -57,15 +76,32 @@ def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"
     log has the numbers. Costs decide with `when=on`, too, for one number of each row, as
     softmax and losses over sharded classes reduce it.
 
+    Before:
     ```mlir
-    %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
-    %2 = nn.relu %1 : tensor<16x8xf32>
+    #partial = #dist.sharding<@mesh, [{}, {} ], unreduced = {"tp"}>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<16x8xf32> {dist.sharding = #partial, dist.global = tensor<16x8xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = dist.all_reduce sum %x axes ["tp"] : (tensor<16x8xf32>) -> tensor<16x8xf32>
+      %1 = nn.relu %0 : tensor<16x8xf32>
+      return %1 : tensor<16x8xf32>
+    }
     ```
-    becomes
+    After:
     ```mlir
-    %1 = dist.reduce_scatter sum %0 axes ["tp"] dims [0] : (tensor<16x8xf32>) -> tensor<4x8xf32>
-    %2 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
-    %3 = nn.relu %2 : tensor<16x8xf32>
+    #partial = #dist.sharding<@mesh, [{}, {} ], unreduced = {"tp"}>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<16x8xf32> {dist.sharding = #partial, dist.global = tensor<16x8xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = dist.reduce_scatter sum %x axes ["tp"] dims [0] : (tensor<16x8xf32>) -> tensor<4x8xf32>
+      %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      %2 = nn.relu %1 : tensor<16x8xf32>
+      return %2 : tensor<16x8xf32>
+    }
     ```
   }];
   let options = [Option<"when", "when", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
@@ -87,27 +123,72 @@ def SinkAllGatherPass : Pass<"sink-all-gather", "::mlir::func::FuncOp"> {
     before its users if that sends less: before two norms of one value, or before a
     projection to more features.
 
+    Before:
     ```mlir
-    %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
-    %2 = nn.relu %1 : tensor<16x8xf32>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #rows, dist.global = tensor<16x8xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      %1 = nn.relu %0 : tensor<16x8xf32>
+      return %1 : tensor<16x8xf32>
+    }
     ```
-    becomes
+    After:
     ```mlir
-    %1 = nn.relu %0 : tensor<4x8xf32>
-    %2 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #rows, dist.global = tensor<16x8xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.relu %x : tensor<4x8xf32>
+      %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      return %1 : tensor<16x8xf32>
+    }
     ```
 
     Behind a reshape, the gathered rows may be a part of a dimension. The major part of
     this dimension then gets a dimension of its own for the gather. If the rows are
     padded and another axis shards the major part, it gets one even if its local size is
     1: padding can be stripped only at the end of a dimension that no other axis shards.
-    Here "dp" shards two concatenated sequences of 7 tokens:
+    Here "dp" shards two concatenated sequences of 7 tokens.
 
+    Before:
     ```mlir
-    %1 = nn.reshape %0 : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
-    %2 = dist.all_gather %1 axes ["tp"] dims [1] : (tensor<1x4x8xf32>) -> tensor<1x8x8xf32>
-    %3 = nn.slice %2 starts [0, 0, 0] limits [1, 7, 8] strides [1, 1, 1] : (tensor<1x8x8xf32>) -> tensor<1x7x8xf32>
-    %4 = nn.reshape %3 : (tensor<1x7x8xf32>) -> tensor<7x8xf32>
+    #parts = #dist.sharding<@mesh, [{"dp"}, {"tp"}, {} ]>
+    #rows = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    dist.mesh @mesh = <["dp"=2, "tp"=2]>
+    func.func @main(%x: tensor<1x4x8xf32> {dist.sharding = #parts, dist.global = tensor<2x7x8xf32>})
+        -> (tensor<7x8xf32> {dist.sharding = #rows, dist.global = tensor<14x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<1x4x8xf32>) -> tensor<1x8x8xf32>
+      %1 = nn.slice %0 starts [0, 0, 0] limits [1, 7, 8] strides [1, 1, 1]
+        : (tensor<1x8x8xf32>) -> tensor<1x7x8xf32>
+      %2 = nn.reshape %1 : (tensor<1x7x8xf32>) -> tensor<7x8xf32>
+      %3 = nn.relu %2 : tensor<7x8xf32>
+      return %3 : tensor<7x8xf32>
+    }
+    ```
+    After:
+    ```mlir
+    #parts = #dist.sharding<@mesh, [{"dp"}, {"tp"}, {} ]>
+    #rows = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    dist.mesh @mesh = <["dp"=2, "tp"=2]>
+    func.func @main(%x: tensor<1x4x8xf32> {dist.sharding = #parts, dist.global = tensor<2x7x8xf32>})
+        -> (tensor<7x8xf32> {dist.sharding = #rows, dist.global = tensor<14x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.reshape %x : (tensor<1x4x8xf32>) -> tensor<4x8xf32>
+      %1 = nn.relu %0 : tensor<4x8xf32>
+      %2 = nn.reshape %1 : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+      %3 = dist.all_gather %2 axes ["tp"] dims [1] : (tensor<1x4x8xf32>) -> tensor<1x8x8xf32>
+      %4 = nn.slice %3 starts [0, 0, 0] limits [1, 7, 8] strides [1, 1, 1]
+        : (tensor<1x8x8xf32>) -> tensor<1x7x8xf32>
+      %5 = nn.reshape %4 : (tensor<1x7x8xf32>) -> tensor<7x8xf32>
+      return %5 : tensor<7x8xf32>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
@@ -130,14 +211,33 @@ def HoistSlicesPass : Pass<"hoist-slices", "::mlir::func::FuncOp"> {
     ops that append padding stay. So do those of values that are equal along the
     dimension, as constants are: their parts would not tell padding from true elements.
 
+    Before:
     ```mlir
-    %1 = nn.compare eq %q, %k : (tensor<64x1xi64>, tensor<1x64xi64>) -> tensor<64x64xi1>
-    %2 = dist.slice %1 axes ["ring"] dims [1] shift 1 : (tensor<64x64xi1>) -> tensor<64x32xi1>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    #keys = #dist.sharding<@mesh, [{}, {"ring"} ]>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: tensor<64x1xi64> {dist.sharding = #whole, dist.global = tensor<64x1xi64>},
+                    %k: tensor<1x64xi64> {dist.sharding = #whole, dist.global = tensor<1x64xi64>})
+        -> (tensor<64x32xi1> {dist.sharding = #keys, dist.global = tensor<64x64xi1>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.compare eq %q, %k : (tensor<64x1xi64>, tensor<1x64xi64>) -> tensor<64x64xi1>
+      %1 = dist.slice %0 axes ["ring"] dims [1] : (tensor<64x64xi1>) -> tensor<64x32xi1>
+      return %1 : tensor<64x32xi1>
+    }
     ```
-    becomes
+    After:
     ```mlir
-    %1 = dist.slice %k axes ["ring"] dims [1] shift 1 : (tensor<1x64xi64>) -> tensor<1x32xi64>
-    %2 = nn.compare eq %q, %1 : (tensor<64x1xi64>, tensor<1x32xi64>) -> tensor<64x32xi1>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    #keys = #dist.sharding<@mesh, [{}, {"ring"} ]>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: tensor<64x1xi64> {dist.sharding = #whole, dist.global = tensor<64x1xi64>},
+                    %k: tensor<1x64xi64> {dist.sharding = #whole, dist.global = tensor<1x64xi64>})
+        -> (tensor<64x32xi1> {dist.sharding = #keys, dist.global = tensor<64x64xi1>})
+        attributes {dist.spmd = @mesh} {
+      %0 = dist.slice %k axes ["ring"] dims [1] : (tensor<1x64xi64>) -> tensor<1x32xi64>
+      %1 = nn.compare eq %q, %0 : (tensor<64x1xi64>, tensor<1x32xi64>) -> tensor<64x32xi1>
+      return %1 : tensor<64x32xi1>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
@@ -153,18 +253,45 @@ def HoistReductionsPass : Pass<"hoist-reductions", "::mlir::func::FuncOp"> {
     a backward pass stand beside the work that they can overlap with, and `combine-collectives` sees
     this work between them.
 
+    Before:
     ```mlir
-    %2 = nn.weight_grad %0, %1 : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %3 = nn.linear %0, %w {in_out} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
-    %4 = nn.add %sum, %2 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-    %5 = dist.reduce_scatter sum %4 axes ["dp"] dims [0] : (tensor<4x4xf32>) -> tensor<2x4xf32>
+    #rows = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    #partial = #dist.sharding<@mesh, [{}, {} ], unreduced = {"dp"}>
+    dist.mesh @mesh = <["dp"=2]>
+    func.func @main(%x: tensor<8x4xf32> {dist.sharding = #rows, dist.global = tensor<16x4xf32>},
+                    %g: tensor<8x4xf32> {dist.sharding = #rows, dist.global = tensor<16x4xf32>},
+                    %w: tensor<4x4xf32> {dist.sharding = #whole, dist.global = tensor<4x4xf32>},
+                    %sum: tensor<4x4xf32> {dist.sharding = #partial, dist.global = tensor<4x4xf32>})
+        -> (tensor<8x4xf32> {dist.sharding = #rows, dist.global = tensor<16x4xf32>},
+            tensor<2x4xf32> {dist.sharding = #rows, dist.global = tensor<4x4xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.weight_grad %g, %x : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+      %1 = nn.linear %g, %w {in_out} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+      %2 = nn.add %sum, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %3 = dist.reduce_scatter sum %2 axes ["dp"] dims [0] : (tensor<4x4xf32>) -> tensor<2x4xf32>
+      return %1, %3 : tensor<8x4xf32>, tensor<2x4xf32>
+    }
     ```
-    becomes
+    After:
     ```mlir
-    %2 = nn.weight_grad %0, %1 : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
-    %3 = nn.add %sum, %2 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-    %4 = dist.reduce_scatter sum %3 axes ["dp"] dims [0] : (tensor<4x4xf32>) -> tensor<2x4xf32>
-    %5 = nn.linear %0, %w {in_out} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+    #rows = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    #partial = #dist.sharding<@mesh, [{}, {} ], unreduced = {"dp"}>
+    dist.mesh @mesh = <["dp"=2]>
+    func.func @main(%x: tensor<8x4xf32> {dist.sharding = #rows, dist.global = tensor<16x4xf32>},
+                    %g: tensor<8x4xf32> {dist.sharding = #rows, dist.global = tensor<16x4xf32>},
+                    %w: tensor<4x4xf32> {dist.sharding = #whole, dist.global = tensor<4x4xf32>},
+                    %sum: tensor<4x4xf32> {dist.sharding = #partial, dist.global = tensor<4x4xf32>})
+        -> (tensor<8x4xf32> {dist.sharding = #rows, dist.global = tensor<16x4xf32>},
+            tensor<2x4xf32> {dist.sharding = #rows, dist.global = tensor<4x4xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.weight_grad %g, %x : (tensor<8x4xf32>, tensor<8x4xf32>) -> tensor<4x4xf32>
+      %1 = nn.add %sum, %0 : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+      %2 = dist.reduce_scatter sum %1 axes ["dp"] dims [0] : (tensor<4x4xf32>) -> tensor<2x4xf32>
+      %3 = nn.linear %g, %w {in_out} : (tensor<8x4xf32>, tensor<4x4xf32>) -> tensor<8x4xf32>
+      return %3, %2 : tensor<8x4xf32>, tensor<2x4xf32>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
@@ -180,13 +307,35 @@ def CombineCollectivesPass : Pass<"combine-collectives", "::mlir::func::FuncOp">
     other become one launch of several tensors, unless the wait for the later one
     costs more than the launch saved.
 
+    Before:
     ```mlir
-    %2 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
-    %3 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x2xf32>) -> tensor<16x2xf32>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #rows, dist.global = tensor<16x8xf32>},
+                    %y: tensor<4x2xf32> {dist.sharding = #rows, dist.global = tensor<16x2xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>},
+            tensor<16x2xf32> {dist.sharding = #whole, dist.global = tensor<16x2xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      %1 = dist.all_gather %y axes ["tp"] dims [0] : (tensor<4x2xf32>) -> tensor<16x2xf32>
+      return %0, %1 : tensor<16x8xf32>, tensor<16x2xf32>
+    }
     ```
-    becomes
+    After:
     ```mlir
-    %2:2 = dist.all_gather %0, %1 axes ["tp"] dims [0, 0] : (tensor<4x8xf32>, tensor<4x2xf32>) -> (tensor<16x8xf32>, tensor<16x2xf32>)
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #rows, dist.global = tensor<16x8xf32>},
+                    %y: tensor<4x2xf32> {dist.sharding = #rows, dist.global = tensor<16x2xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>},
+            tensor<16x2xf32> {dist.sharding = #whole, dist.global = tensor<16x2xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0:2 = dist.all_gather %x, %y axes ["tp"] dims [0, 0]
+        : (tensor<4x8xf32>, tensor<4x2xf32>) -> (tensor<16x8xf32>, tensor<16x2xf32>)
+      return %0#0, %0#1 : tensor<16x8xf32>, tensor<16x2xf32>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];

@@ -29,20 +29,37 @@ def SumShardedSlicesPass : Pass<"sum-sharded-slices", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    %y = nn.slice %x starts [0, 15, 0] limits [1, 16, 32] strides [1, 1, 1]
-      {dist.sharding = #dist.sharding<@mesh, [{}, {}, {} ]>} : (tensor<1x16x32xf32>) -> tensor<1x1x32xf32>
+    #sharded = #dist.sharding<@mesh, [{"ring"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%x: tensor<16x8xf32> {dist.sharding = #sharded})
+        -> (tensor<1x8xf32> {dist.sharding = #whole}) {
+      %y = nn.slice %x starts [15, 0] limits [16, 8] strides [1, 1] {dist.sharding = #whole}
+        : (tensor<16x8xf32>) -> tensor<1x8xf32>
+      return %y : tensor<1x8xf32>
+    }
     ```
-    where `%x` has the sharding `[{}, {"ring"}, {} ]`.
-
-    After, with shardings left out:
+    After:
     ```mlir
-    %t = nn.constant dense<15> : tensor<i64>
-    %i = nn.iota dim 0 : tensor<16xi64>  // [{"ring"} ]
-    %c = nn.reshape %i : (tensor<16xi64>) -> tensor<16x1xi64>
-    %m = nn.compare eq %c, %t : (tensor<16x1xi64>, tensor<i64>) -> tensor<16x1xi1>
-    %z = nn.constant dense<0.0> : tensor<f32>
-    %s = nn.select %m, %x, %z : (tensor<16x1xi1>, tensor<1x16x32xf32>, tensor<f32>) -> tensor<1x16x32xf32>
-    %y = nn.reduce sum %s dims [1] {keep_dims} : (tensor<1x16x32xf32>) -> tensor<1x1x32xf32>
+    #number = #dist.sharding<@mesh, []>
+    #positions = #dist.sharding<@mesh, [{"ring"} ]>
+    #sharded = #dist.sharding<@mesh, [{"ring"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%x: tensor<16x8xf32> {dist.sharding = #sharded})
+        -> (tensor<1x8xf32> {dist.sharding = #whole}) {
+      %t = nn.constant {dist.sharding = #number} dense<15> : tensor<i64>
+      %i = nn.iota dim 0 {dist.sharding = #positions} : tensor<16xi64>
+      %c = nn.reshape %i {dist.sharding = #sharded} : (tensor<16xi64>) -> tensor<16x1xi64>
+      %m = nn.compare eq %c, %t {dist.sharding = #sharded}
+        : (tensor<16x1xi64>, tensor<i64>) -> tensor<16x1xi1>
+      %z = nn.constant {dist.sharding = #number} dense<0.0> : tensor<f32>
+      %s = nn.select %m, %x, %z {dist.sharding = #sharded}
+        : (tensor<16x1xi1>, tensor<16x8xf32>, tensor<f32>) -> tensor<16x8xf32>
+      %y = nn.reduce sum %s dims [0] {dist.sharding = #whole, keep_dims}
+        : (tensor<16x8xf32>) -> tensor<1x8xf32>
+      return %y : tensor<1x8xf32>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
@@ -63,21 +80,39 @@ def ExpandReductionsPass : Pass<"expand-reductions", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    %y = nn.softmax %x dim 1 {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>} : tensor<4x64xf32>
+    #sharded = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x64xf32> {dist.sharding = #sharded})
+        -> (tensor<4x64xf32> {dist.sharding = #sharded}) {
+      %y = nn.softmax %x dim 1 {dist.sharding = #sharded} : tensor<4x64xf32>
+      return %y : tensor<4x64xf32>
+    }
     ```
-    where `%x` has the same sharding.
-
-    After, with shardings left out:
+    After:
     ```mlir
-    %m0 = nn.reduce max %x dims [1] {keep_dims} : (tensor<4x64xf32>) -> tensor<4x1xf32>
-    %l = nn.constant dense<-3.40282347E+38> : tensor<f32>
-    %m = nn.maximum %m0, %l : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
-    %c = nn.sub %x, %m : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
-    %e = nn.exp %c : tensor<4x64xf32>
-    %s = nn.reduce sum %e dims [1] {keep_dims} : (tensor<4x64xf32>) -> tensor<4x1xf32>
-    %o = nn.constant dense<1.0> : tensor<f32>
-    %n = nn.maximum %s, %o : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
-    %y = nn.div %e, %n : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
+    #number = #dist.sharding<@mesh, []>
+    #rows = #dist.sharding<@mesh, [{}, {} ]>
+    #sharded = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x64xf32> {dist.sharding = #sharded})
+        -> (tensor<4x64xf32> {dist.sharding = #sharded}) {
+      %m0 = nn.reduce max %x dims [1] {dist.sharding = #rows, keep_dims}
+        : (tensor<4x64xf32>) -> tensor<4x1xf32>
+      %l = nn.constant {dist.sharding = #number} dense<-3.40282347E+38> : tensor<f32>
+      %m = nn.maximum %m0, %l {dist.sharding = #rows}
+        : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
+      %c = nn.sub %x, %m {dist.sharding = #sharded}
+        : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
+      %e = nn.exp %c {dist.sharding = #sharded} : tensor<4x64xf32>
+      %s = nn.reduce sum %e dims [1] {dist.sharding = #rows, keep_dims}
+        : (tensor<4x64xf32>) -> tensor<4x1xf32>
+      %o = nn.constant {dist.sharding = #number} dense<1.0> : tensor<f32>
+      %n = nn.maximum %s, %o {dist.sharding = #rows}
+        : (tensor<4x1xf32>, tensor<f32>) -> tensor<4x1xf32>
+      %y = nn.div %e, %n {dist.sharding = #sharded}
+        : (tensor<4x64xf32>, tensor<4x1xf32>) -> tensor<4x64xf32>
+      return %y : tensor<4x64xf32>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
@@ -98,16 +133,35 @@ def KeepSumsOpenPass : Pass<"keep-sums-open", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    nn.state @sum {fill = 0.0 : f32, transient, dist.sharding = #dist.sharding<@mesh, [{} ]>} : tensor<8xf32>
-    func.func private @repeated(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp"}, {} ]>},
-                                %sum: tensor<8xf32> {nn.state = "sum", dist.sharding = #dist.sharding<@mesh, [{} ]>})
-        -> (tensor<8xf32> {nn.state = "sum", dist.sharding = #dist.sharding<@mesh, [{} ]>}) {
-      %0 = nn.reduce sum %x dims [0] {dist.sharding = #dist.sharding<@mesh, [{} ]>} : (tensor<4x8xf32>) -> tensor<8xf32>
-      %1 = nn.add %sum, %0 {dist.sharding = #dist.sharding<@mesh, [{} ]>} : tensor<8xf32>
+    #rows = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{} ]>
+    dist.mesh @mesh = <["dp"=2]>
+    nn.state @sum {fill = 0.0 : f32, transient, dist.sharding = #whole} : tensor<8xf32>
+    func.func private @repeated(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #rows},
+                                %sum: tensor<8xf32> {nn.state = "sum", dist.sharding = #whole})
+        -> (tensor<8xf32> {nn.state = "sum", dist.sharding = #whole}) {
+      %0 = nn.reduce sum %x dims [0] {dist.sharding = #whole} : (tensor<4x8xf32>) -> tensor<8xf32>
+      %1 = nn.add %sum, %0 {dist.sharding = #whole}
+        : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
       return %1 : tensor<8xf32>
     }
     ```
-    After: all places of the state carry `#dist.sharding<@mesh, [{} ], unreduced = {"dp"}>`.
+    After:
+    ```mlir
+    #rows = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{} ]>
+    #open = #dist.sharding<@mesh, [{} ], unreduced = {"dp"}>
+    dist.mesh @mesh = <["dp"=2]>
+    nn.state @sum {fill = 0.0 : f32, transient, dist.sharding = #open} : tensor<8xf32>
+    func.func private @repeated(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #rows},
+                                %sum: tensor<8xf32> {nn.state = "sum", dist.sharding = #open})
+        -> (tensor<8xf32> {nn.state = "sum", dist.sharding = #open}) {
+      %0 = nn.reduce sum %x dims [0] {dist.sharding = #whole} : (tensor<4x8xf32>) -> tensor<8xf32>
+      %1 = nn.add %sum, %0 {dist.sharding = #whole}
+        : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xf32>
+      return %1 : tensor<8xf32>
+    }
+    ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
@@ -125,23 +179,33 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     that cost least. A contraction over a sharded factor leaves a partial sum, which is
     reduced directly to the layout that its user needs: to the layout of a constraint or of
     the function's result, which may be unreduced over some axes. Partial sums that are
-    added to each other share one reduction. Other terms of the sum (residual, bias) are added once, after the
-    reduction. A dimension that the axes do not divide is padded at its tail.
+    added to each other share one reduction. Other terms of the sum (residual, bias) are added
+    once, after the reduction. A dimension that the axes do not divide is padded at its tail.
 
     Before:
     ```mlir
+    #columns = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
     dist.mesh @mesh = <["tp"=2]>
-    func.func @main(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>},
-                    %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>})
-        -> (tensor<4x6xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>}) {
-      %y = nn.linear %x, %w {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>}
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #columns},
+                    %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #columns})
+        -> (tensor<4x6xf32> {nn.output = "y", dist.sharding = #rows}) {
+      %y = nn.linear %x, %w {dist.sharding = #rows}
         : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
       return %y : tensor<4x6xf32>
     }
     ```
     After:
     ```mlir
-    func.func @main(%x: tensor<4x4xf32> {...}, %w: tensor<6x4xf32> {...}) -> (tensor<2x6xf32> {...})
+    #columns = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(
+        %x: tensor<4x4xf32> {nn.input = "x", dist.sharding = #columns,
+                             dist.global = tensor<4x8xf32>},
+        %w: tensor<6x4xf32> {nn.parameter = "w", dist.sharding = #columns,
+                             dist.global = tensor<6x8xf32>})
+        -> (tensor<2x6xf32> {nn.output = "y", dist.sharding = #rows, dist.global = tensor<4x6xf32>})
         attributes {dist.spmd = @mesh} {
       %0 = nn.linear %x, %w : (tensor<4x4xf32>, tensor<6x4xf32>) -> tensor<4x6xf32>
       %1 = dist.reduce_scatter sum %0 axes ["tp"] dims [0] : (tensor<4x6xf32>) -> tensor<2x6xf32>
@@ -159,22 +223,77 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    %k1 = dist.constrain %k <@mesh, [{}, {}, (8 zigzag 2{"ring"}), {} ]> : tensor<1x2x8x16xf32>
-    ... // %q1 and %v1 likewise
-    %o = nn.attention %q1, %k1, %v1 scale 0.25 {causal} : (tensor<1x2x8x16xf32>, ...) -> tensor<1x2x8x16xf32>
+    #x = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {} ]>
+    !x = tensor<1x2x8x16xf32>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: !x {dist.sharding = #x}, %k: !x {dist.sharding = #x},
+                    %v: !x {dist.sharding = #x}) -> (!x {dist.sharding = #x}) {
+      %k1 = dist.constrain %k <@mesh, [{}, {}, (8 zigzag 2{"ring"}), {} ]> {dist.sharding = #x} : !x
+      %o = nn.attention %q, %k1, %v scale 0.25 {causal, dist.sharding = #x} : (!x, !x, !x) -> !x
+      return %o : !x
+    }
     ```
     After:
     ```mlir
-    %p = dist.positions <8 zigzag 2{"ring"}> : tensor<4xi64>
-    %o0, %l0 = nn.attention %q, %k, %v positions %p, %p scale 0.25 {causal} : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
-    %kv:2 = dist.permute %k, %v axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
-    %p1 = dist.positions <8 zigzag 2{"ring"}> shift 1 : tensor<4xi64>
-    %o1, %l1 = nn.attention %q, %kv#0, %kv#1 positions %p, %p1 scale 0.25 {causal} : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
-    %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, tensor<1x2x4xf32>)
+    #x = #dist.sharding<@mesh, [{}, {}, (8 zigzag 2{"ring"}), {} ]>
+    !global = tensor<1x2x8x16xf32>
+    !positions = tensor<4xi64>
+    !rows = tensor<1x2x4xf32>
+    !x = tensor<1x2x4x16xf32>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: !x {dist.sharding = #x, dist.global = !global},
+                    %k: !x {dist.sharding = #x, dist.global = !global},
+                    %v: !x {dist.sharding = #x, dist.global = !global})
+        -> (!x {dist.sharding = #x, dist.global = !global}) attributes {dist.spmd = @mesh} {
+      %p = dist.positions <8 zigzag 2{"ring"}> : !positions
+      %p0 = dist.positions <8 zigzag 2{"ring"}> : !positions
+      %o0, %l0 = nn.attention %q, %k, %v positions %p, %p0 scale 0.25 {causal}
+        : (!x, !x, !x, !positions, !positions) -> (!x, !rows)
+      %kv:2 = dist.permute %k, %v axes ["ring"] shift 1 : (!x, !x) -> (!x, !x)
+      %p1 = dist.positions <8 zigzag 2{"ring"}> shift 1 : !positions
+      %o1, %l1 = nn.attention %q, %kv#0, %kv#1 positions %p, %p1 scale 0.25 {causal}
+        : (!x, !x, !x, !positions, !positions) -> (!x, !rows)
+      %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (!x, !rows, !x, !rows) -> (!x, !rows)
+      return %o : !x
+    }
     ```
-    In contiguous order the first rank sees no keys of the second, and the permute is
+    In contiguous order the first rank sees no keys of the second, and the permute sends less.
+
+    Before:
     ```mlir
-    %kv:2 = dist.permute %k, %v axes ["ring"] pairs [[0, 1]] : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
+    #x = #dist.sharding<@mesh, [{}, {}, {"ring"}, {} ]>
+    !x = tensor<1x2x8x16xf32>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: !x {dist.sharding = #x}, %k: !x {dist.sharding = #x},
+                    %v: !x {dist.sharding = #x}) -> (!x {dist.sharding = #x}) {
+      %k1 = dist.constrain %k <@mesh, [{}, {}, {"ring"}, {} ]> {dist.sharding = #x} : !x
+      %o = nn.attention %q, %k1, %v scale 0.25 {causal, dist.sharding = #x} : (!x, !x, !x) -> !x
+      return %o : !x
+    }
+    ```
+    After:
+    ```mlir
+    #x = #dist.sharding<@mesh, [{}, {}, {"ring"}, {} ]>
+    !global = tensor<1x2x8x16xf32>
+    !positions = tensor<4xi64>
+    !rows = tensor<1x2x4xf32>
+    !x = tensor<1x2x4x16xf32>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: !x {dist.sharding = #x, dist.global = !global},
+                    %k: !x {dist.sharding = #x, dist.global = !global},
+                    %v: !x {dist.sharding = #x, dist.global = !global})
+        -> (!x {dist.sharding = #x, dist.global = !global}) attributes {dist.spmd = @mesh} {
+      %p = dist.positions <8{"ring"}> : !positions
+      %p0 = dist.positions <8{"ring"}> : !positions
+      %o0, %l0 = nn.attention %q, %k, %v positions %p, %p0 scale 0.25 {causal}
+        : (!x, !x, !x, !positions, !positions) -> (!x, !rows)
+      %kv:2 = dist.permute %k, %v axes ["ring"] pairs [[0, 1]] : (!x, !x) -> (!x, !x)
+      %p1 = dist.positions <8{"ring"}> shift 1 : !positions
+      %o1, %l1 = nn.attention %q, %kv#0, %kv#1 positions %p, %p1 scale 0.25 {causal}
+        : (!x, !x, !x, !positions, !positions) -> (!x, !rows)
+      %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (!x, !rows, !x, !rows) -> (!x, !rows)
+      return %o : !x
+    }
     ```
 
     `nn.attention_grad` with the same keys runs in steps, too, if the queries are sharded around
@@ -183,18 +302,51 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    %dq, %dk, %dv = nn.attention_grad %q1, %k1, %v1 lse %l delta %d cotangent %c scale 0.25 : (tensor<1x2x8x16xf32>, ...) -> (tensor<1x2x8x16xf32>, ...)
+    #rows = #dist.sharding<@mesh, [{}, {}, {"ring"} ]>
+    #x = #dist.sharding<@mesh, [{}, {}, {"ring"}, {} ]>
+    !rows = tensor<1x2x8xf32>
+    !x = tensor<1x2x8x16xf32>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: !x {dist.sharding = #x}, %k: !x {dist.sharding = #x},
+                    %v: !x {dist.sharding = #x}, %l: !rows {dist.sharding = #rows},
+                    %d: !rows {dist.sharding = #rows}, %c: !x {dist.sharding = #x})
+        -> (!x {dist.sharding = #x}, !x {dist.sharding = #x}, !x {dist.sharding = #x}) {
+      %k1 = dist.constrain %k <@mesh, [{}, {}, {"ring"}, {} ]> {dist.sharding = #x} : !x
+      %dq, %dk, %dv = nn.attention_grad %q, %k1, %v lse %l delta %d cotangent %c scale 0.25
+        {dist.sharding = [#x, #x, #x]} : (!x, !x, !x, !rows, !rows, !x) -> (!x, !x, !x)
+      return %dq, %dk, %dv : !x, !x, !x
+    }
     ```
     After:
     ```mlir
-    %kv:2 = dist.permute %k, %v axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
-    %dq0, %dk0, %dv0 = nn.attention_grad %q, %k, %v lse %l delta %d cotangent %c scale 0.25 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, ...)
-    %g:2 = dist.permute %dk0, %dv0 axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
-    %dq1, %dk1, %dv1 = nn.attention_grad %q, %kv#0, %kv#1 lse %l delta %d cotangent %c scale 0.25 : (tensor<1x2x4x16xf32>, ...) -> (tensor<1x2x4x16xf32>, ...)
-    %dq = nn.add %dq0, %dq1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> tensor<1x2x4x16xf32>
-    %dk = nn.add %g#0, %dk1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> tensor<1x2x4x16xf32>
-    %dv = nn.add %g#1, %dv1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> tensor<1x2x4x16xf32>
-    %home:2 = dist.permute %dk, %dv axes ["ring"] shift 1 : (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>) -> (tensor<1x2x4x16xf32>, tensor<1x2x4x16xf32>)
+    #rows = #dist.sharding<@mesh, [{}, {}, {"ring"} ]>
+    #x = #dist.sharding<@mesh, [{}, {}, {"ring"}, {} ]>
+    !global_rows = tensor<1x2x8xf32>
+    !global_x = tensor<1x2x8x16xf32>
+    !rows = tensor<1x2x4xf32>
+    !x = tensor<1x2x4x16xf32>
+    dist.mesh @mesh = <["ring"=2]>
+    func.func @main(%q: !x {dist.sharding = #x, dist.global = !global_x},
+                    %k: !x {dist.sharding = #x, dist.global = !global_x},
+                    %v: !x {dist.sharding = #x, dist.global = !global_x},
+                    %l: !rows {dist.sharding = #rows, dist.global = !global_rows},
+                    %d: !rows {dist.sharding = #rows, dist.global = !global_rows},
+                    %c: !x {dist.sharding = #x, dist.global = !global_x})
+        -> (!x {dist.sharding = #x, dist.global = !global_x},
+            !x {dist.sharding = #x, dist.global = !global_x},
+            !x {dist.sharding = #x, dist.global = !global_x}) attributes {dist.spmd = @mesh} {
+      %kv:2 = dist.permute %k, %v axes ["ring"] shift 1 : (!x, !x) -> (!x, !x)
+      %dq0, %dk0, %dv0 = nn.attention_grad %q, %k, %v lse %l delta %d cotangent %c scale 0.25
+        : (!x, !x, !x, !rows, !rows, !x) -> (!x, !x, !x)
+      %g:2 = dist.permute %dk0, %dv0 axes ["ring"] shift 1 : (!x, !x) -> (!x, !x)
+      %dq1, %dk1, %dv1 = nn.attention_grad %q, %kv#0, %kv#1 lse %l delta %d cotangent %c scale 0.25
+        : (!x, !x, !x, !rows, !rows, !x) -> (!x, !x, !x)
+      %dq = nn.add %dq0, %dq1 : (!x, !x) -> !x
+      %dk = nn.add %g#0, %dk1 : (!x, !x) -> !x
+      %dv = nn.add %g#1, %dv1 : (!x, !x) -> !x
+      %home:2 = dist.permute %dk, %dv axes ["ring"] shift 1 : (!x, !x) -> (!x, !x)
+      return %dq, %home#0, %home#1 : !x, !x, !x
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];

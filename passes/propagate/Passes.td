@@ -31,14 +31,29 @@ def PropagateShardingsPass : Pass<"propagate-shardings", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
     func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
-                    %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>})
+                    %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #rows})
         -> (tensor<4x6xf32> {nn.output = "y"}) {
       %y = nn.linear %x, %w : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
       return %y : tensor<4x6xf32>
     }
     ```
-    After: `%x` carries `[{}, {} ]`, `%y` and the result `[{}, {"tp"} ]`.
+    After:
+    ```mlir
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #columns = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #whole},
+                    %w: tensor<6x8xf32> {nn.parameter = "w", dist.sharding = #rows})
+        -> (tensor<4x6xf32> {nn.output = "y", dist.sharding = #columns}) {
+      %y = nn.linear %x, %w {dist.sharding = #columns}
+        : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
+      return %y : tensor<4x6xf32>
+    }
+    ```
   }];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }

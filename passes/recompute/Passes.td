@@ -22,8 +22,8 @@ def RecomputePass : Pass<"recompute", "::mlir::ModuleOp"> {
     needs of the largest segment, are fewest bytes together. Values that cross a cut are kept. The
     others are computed again, by copies of the ops of their segment. `dist.after` orders the
     copies behind a cotangent that enters the segment from behind, and behind the gradients of
-    weights of the segment behind. Without it they would only repeat the forward pass early. The last segment is left alone, because the backward pass begins
-    there.
+    weights of the segment behind. Without it they would only repeat the forward pass early. The
+    last segment is left alone, because the backward pass begins there.
 
     Copies have the operands of their originals, and so the same bits: dropout depends on seed,
     step and index. Ops with effects are not copied, and neither is a value that the function
@@ -40,24 +40,54 @@ def RecomputePass : Pass<"recompute", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-    %1 = nn.exp %0 : tensor<4x8xf32>
-    %2 = nn.linear %1, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-    // ... the rest of the forward pass; the cut is here ...
-    %g = nn.mul %5, %6 {nn.backward} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
-    %dw = nn.weight_grad %g, %1 {nn.backward} : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x8xf32>
+    !h = tensor<4x32xf32>
+    !w = tensor<32x8xf32>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x},
+                    %w: !w {dist.sharding = #whole, dist.global = !w})
+        -> (!w {dist.sharding = #whole, dist.global = !w},
+            !w {dist.sharding = #whole, dist.global = !w}) attributes {dist.spmd = @mesh} {
+      %h0 = nn.linear %x, %w : (!x, !w) -> !h
+      %a0 = nn.exp %h0 : !h
+      %x1 = nn.linear %a0, %w {in_out} : (!h, !w) -> !x
+      // The cut is here.
+      %h1 = nn.linear %x1, %w : (!x, !w) -> !h
+      %a1 = nn.exp %h1 : !h
+      %g1 = nn.mul %a1, %a1 {nn.backward} : (!h, !h) -> !h
+      %dw1 = nn.weight_grad %g1, %x1 {nn.backward} : (!h, !x) -> !w
+      %g0 = nn.mul %g1, %a0 {nn.backward} : (!h, !h) -> !h
+      %dw0 = nn.weight_grad %g0, %x {nn.backward} : (!h, !x) -> !w
+      return %dw0, %dw1 : !w, !w
+    }
     ```
     After, with `mode=full`:
     ```mlir
-    %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-    %1 = nn.exp %0 : tensor<4x8xf32>
-    %2 = nn.linear %1, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-    // ...
-    %g = nn.mul %5, %6 : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32>
-    %7 = dist.after %x, %g : tensor<4x8xf32>, tensor<4x8xf32>
-    %8 = nn.linear %7, %w : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
-    %9 = nn.exp %8 : tensor<4x8xf32>
-    %dw = nn.weight_grad %g, %9 : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<8x8xf32>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x8xf32>
+    !h = tensor<4x32xf32>
+    !w = tensor<32x8xf32>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x},
+                    %w: !w {dist.sharding = #whole, dist.global = !w})
+        -> (!w {dist.sharding = #whole, dist.global = !w},
+            !w {dist.sharding = #whole, dist.global = !w}) attributes {dist.spmd = @mesh} {
+      %h0 = nn.linear %x, %w : (!x, !w) -> !h
+      %a0 = nn.exp %h0 : !h
+      %x1 = nn.linear %a0, %w {in_out} : (!h, !w) -> !x
+      %h1 = nn.linear %x1, %w : (!x, !w) -> !h
+      %a1 = nn.exp %h1 : !h
+      %g1 = nn.mul %a1, %a1 : (!h, !h) -> !h
+      %dw1 = nn.weight_grad %g1, %x1 : (!h, !x) -> !w
+      %0 = dist.after %g1, %dw1 : !h, !w
+      %1 = dist.after %x, %0 : !x, !h
+      %2 = nn.linear %1, %w : (!x, !w) -> !h
+      %3 = nn.exp %2 : !h
+      %g0 = nn.mul %g1, %3 : (!h, !h) -> !h
+      %dw0 = nn.weight_grad %g0, %x : (!h, !x) -> !w
+      return %dw0, %dw1 : !w, !w
+    }
     ```
   }];
   let options = [

@@ -20,14 +20,30 @@ def ReportCommunicationPass : Pass<"report-communication", "::mlir::ModuleOp"> {
     It is JSON if the name of the file ends in `.json`, and text otherwise.
 
     ```mlir
-    func.func @main(%x: tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>, dist.global = tensor<8x8xf32>, nn.input = "x"})
-        -> (tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {} ]>, dist.global = tensor<8x8xf32>, nn.output = "y"})
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(
+        %x: tensor<2x8xf32> {nn.input = "x", dist.sharding = #rows, dist.global = tensor<8x8xf32>})
+        -> (tensor<8x8xf32> {dist.sharding = #whole, dist.global = tensor<8x8xf32>})
         attributes {dist.spmd = @mesh} {
       %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<2x8xf32>) -> tensor<8x8xf32>
       return %0 : tensor<8x8xf32>
     }
     ```
-    has the line `all_gather  tp  0  1  192 B  192 B  f32`.
+    Prints:
+    ```text
+    plan for 4 ranks, mesh tp=4
+    memory, per rank
+      weights                            0 B
+      inputs and activations, at most  320 B
+    collectives, per rank and run
+      kind        axes  dims  count  bytes each  bytes  type and place
+      all_gather  tp    0         1       192 B  192 B  f32
+      total                       1              192 B
+    warnings
+      gathers the whole of a 8x8 tensor of f32 on every rank, 192 B
+    ```
   }];
   let options = [Option<"file", "file", "std::string", /*default=*/"",
                         "the file to write; the standard error if empty">,
@@ -44,11 +60,15 @@ def CheckMeshAxesPass : Pass<"check-mesh-axes", "::mlir::ModuleOp"> {
     entry of `warnings` in reports. Leaves the module as it is.
 
     ```mlir
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
     dist.mesh @mesh = <["tp"=2, "pp"=2]>
-    func.func @main(%x: tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>, dist.global = tensor<4x8xf32>})
+    func.func @main(%x: tensor<2x8xf32> {dist.sharding = #rows, dist.global = tensor<4x8xf32>})
         attributes {dist.spmd = @mesh} { return }
     ```
-    warns that axis "pp" shards nothing.
+    Prints:
+    ```text
+    warning: mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work
+    ```
   }];
 }
 
@@ -57,6 +77,15 @@ def ReportDecisionsPass : Pass<"report-decisions", "::mlir::ModuleOp"> {
   let description = [{
     Emits one remark for each decision, at its place in the user's source, with the
     pass, the message, and the numbers that the pass compared. Changes nothing.
+
+    ```mlir
+    dist.mesh @mesh = <["dp"=2]>
+    func.func @main(%x: tensor<3x4xf32> {nn.input = "x"}) { return }
+    ```
+    Prints, with `--annotate-data-parallel --report-decisions`:
+    ```text
+    remark: [annotate-data-parallel] applied: a batch of 3 is split over 2 ranks of "dp"
+    ```
   }];
   let options = [ListOption<"outcomes", "outcomes", "::meshwright::Outcome",
                             "which: applied, declined, note; all if empty">];

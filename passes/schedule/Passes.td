@@ -16,12 +16,16 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
     The schedule is made when a program is compiled. This pass stores the user's requests
     as attributes of the SPMD functions.
 
+    Before:
     ```mlir
-    func.func @main(...) attributes {dist.spmd = @mesh}
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main() attributes {dist.spmd = @mesh} { return }
     ```
-    with `overlap=off memory-ceiling=1024` becomes
+    After, with `overlap=off memory-ceiling=1024`:
     ```mlir
-    func.func @main(...) attributes {dist.spmd = @mesh, rt.memory_ceiling = 1024 : i64, rt.overlap = "off"}
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main() attributes {dist.spmd = @mesh, rt.memory_ceiling = 1024 : i64,
+                                  rt.overlap = "off"} { return }
     ```
 
     With `overlap=auto` and a ceiling, the pass schedules copies with three choices of
@@ -40,8 +44,23 @@ def CheckMemoryPass : Pass<"check-memory", "::mlir::ModuleOp"> {
   let summary = "refuse SPMD programs that need more memory than a rank has";
   let description = [{
     Schedules a copy of each SPMD function. It is an error if no order that the schedule
-    phase tries keeps weights, inputs and arena to `ceiling` bytes on a rank. Changes
-    nothing.
+    phase tries keeps weights, inputs and arena to `ceiling` bytes on a rank. Changes nothing.
+
+    ```mlir
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x8xf32>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %0 = nn.relu %x : !x
+      return %0 : !x
+    }
+    ```
+    Prints, with `ceiling=100`:
+    ```text
+    error: 'main' needs 256 bytes on a rank, 128 for parameters and inputs and 128 for what it
+    computes, in the most frugal order: expected at most 100, the memory ceiling
+    ```
   }];
   let options = [Option<"ceiling", "ceiling", "int64_t", /*default=*/"0",
                         "bytes; no limit if 0">];
@@ -51,12 +70,26 @@ def ExpandOpsPass : Pass<"expand-ops", "::mlir::func::FuncOp"> {
   let summary = "compute ops that no target has a kernel for by other ops";
   let description = [{
     Replaces each op whose `ExpandOpInterface` says so by its expansion, whose elementwise
-    ops and reductions become part of larger kernels.
+    ops and reductions become part of larger kernels. `nn.cross_entropy` becomes the logarithm
+    of a sum of exponentials, less the logit of the label.
 
+    Before:
     ```mlir
-    %l = nn.cross_entropy %z, %y dim 1 : (tensor<4x16xf32>, tensor<4xi64>) -> tensor<4xf32>
+    func.func @main(%x: tensor<2xf32>) -> tensor<4xf32> {
+      %0 = nn.pad %x low [1] high [1] interior [0] : (tensor<2xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
     ```
-    becomes the logarithm of a sum of exponentials, less the logit of the label.
+    After:
+    ```mlir
+    func.func @main(%x: tensor<2xf32>) -> tensor<4xf32> {
+      %low = nn.constant dense<0.0> : tensor<1xf32>
+      %high = nn.constant dense<0.0> : tensor<1xf32>
+      %0 = nn.concat %low, %x, %high dim 0
+        : (tensor<1xf32>, tensor<2xf32>, tensor<1xf32>) -> tensor<4xf32>
+      return %0 : tensor<4xf32>
+    }
+    ```
   }];
   let dependentDialects = ["::meshwright::nn::NnDialect"];
 }
@@ -68,14 +101,27 @@ def ReplaceRowsPass : Pass<"replace-rows", "::mlir::func::FuncOp"> {
     places becomes `nn.index_copy`, which can replace the new ones in place. At most half of
     the rows may be new: of more, all rows are written at less cost than the old ones are saved.
 
+    Before:
     ```mlir
-    %0 = nn.slice %s starts [0, 0] limits [6, 4] strides [1, 1] : (tensor<8x4xf32>) -> tensor<6x4xf32>
-    %1 = nn.concat %0, %x dim 0 : (tensor<6x4xf32>, tensor<2x4xf32>) -> tensor<8x4xf32>
+    nn.state @s : tensor<8x4xf32>
+    func.func @main(%s: tensor<8x4xf32> {nn.state = "s"}, %x: tensor<2x4xf32>)
+        -> (tensor<8x4xf32> {nn.state = "s"}) {
+      %0 = nn.slice %s starts [0, 0] limits [6, 4] strides [1, 1]
+        : (tensor<8x4xf32>) -> tensor<6x4xf32>
+      %1 = nn.concat %0, %x dim 0 : (tensor<6x4xf32>, tensor<2x4xf32>) -> tensor<8x4xf32>
+      return %1 : tensor<8x4xf32>
+    }
     ```
-    where %1 is the new value of state %s, becomes
+    After:
     ```mlir
-    %0 = nn.constant dense<[6, 7]> : tensor<2xi64>
-    %1 = nn.index_copy %s, %0, %x dim 0 : (tensor<8x4xf32>, tensor<2xi64>, tensor<2x4xf32>) -> tensor<8x4xf32>
+    nn.state @s : tensor<8x4xf32>
+    func.func @main(%s: tensor<8x4xf32> {nn.state = "s"}, %x: tensor<2x4xf32>)
+        -> (tensor<8x4xf32> {nn.state = "s"}) {
+      %0 = nn.constant dense<[6, 7]> : tensor<2xi64>
+      %1 = nn.index_copy %s, %0, %x dim 0
+        : (tensor<8x4xf32>, tensor<2xi64>, tensor<2x4xf32>) -> tensor<8x4xf32>
+      return %1 : tensor<8x4xf32>
+    }
     ```
   }];
   let dependentDialects = ["::meshwright::nn::NnDialect"];
@@ -88,12 +134,13 @@ def SetTargetPass : Pass<"set-target", "::mlir::ModuleOp"> {
     schedule do, too. All of them read it from the function. The target `cpu`, this machine's
     processor, is the default and is not noted.
 
+    Before:
     ```mlir
-    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32>
+    func.func @main() { return }
     ```
-    with `target=cpu:x86-64-v3` becomes
+    After, with `target=cpu:x86-64-v3`:
     ```mlir
-    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> attributes {rt.target = "cpu:x86-64-v3"}
+    func.func @main() attributes {rt.target = "cpu:x86-64-v3"} { return }
     ```
   }];
   let options = [Option<"target", "target", "std::string", /*default=*/"\"cpu\"",
@@ -123,22 +170,46 @@ def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
     chunk of heads, and each chunk is a launch. The number of chunks is the one with the
     least time in a simulation with the model's times. The decision log has the numbers.
 
+    Before:
     ```mlir
-    %0 = nn.linear %x, %w : (tensor<32x8xf32>, tensor<16x8xf32>) -> tensor<32x16xf32>
-    %1 = dist.all_reduce sum %0 axes ["tp"] : (tensor<32x16xf32>) -> tensor<32x16xf32>
-    %2 = nn.linear %1, %v : (tensor<32x16xf32>, tensor<8x16xf32>) -> tensor<32x8xf32>
+    #columns = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<32x8xf32>
+    !w = tensor<8x8xf32>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: !x {dist.sharding = #columns, dist.global = tensor<32x32xf32>},
+                    %w: !w {dist.sharding = #columns, dist.global = tensor<8x32xf32>},
+                    %v: !w {dist.sharding = #whole, dist.global = !w})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %h = nn.linear %x, %w : (!x, !w) -> !x
+      %s = dist.all_reduce sum %h axes ["tp"] : (!x) -> !x
+      %y = nn.linear %s, %v : (!x, !w) -> !x
+      return %y : !x
+    }
     ```
-    becomes
+    After, with `when=on`:
     ```mlir
-    %x0 = nn.slice %x starts [0, 0] limits [16, 8] strides [1, 1] : (tensor<32x8xf32>) -> tensor<16x8xf32>
-    %3 = nn.linear %x0, %w : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x16xf32>
-    %4 = dist.all_reduce sum %3 axes ["tp"] : (tensor<16x16xf32>) -> tensor<16x16xf32>
-    %x1 = nn.slice %x starts [16, 0] limits [32, 8] strides [1, 1] : (tensor<32x8xf32>) -> tensor<16x8xf32>
-    %5 = nn.linear %x1, %w : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x16xf32>
-    %6 = dist.all_reduce sum %5 axes ["tp"] : (tensor<16x16xf32>) -> tensor<16x16xf32>
-    %7 = nn.linear %4, %v : (tensor<16x16xf32>, tensor<8x16xf32>) -> tensor<16x8xf32>
-    %8 = nn.linear %6, %v : (tensor<16x16xf32>, tensor<8x16xf32>) -> tensor<16x8xf32>
-    %2 = nn.concat %7, %8 dim 0 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<32x8xf32>
+    #columns = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<32x8xf32>
+    !half = tensor<16x8xf32>
+    !w = tensor<8x8xf32>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: !x {dist.sharding = #columns, dist.global = tensor<32x32xf32>},
+                    %w: !w {dist.sharding = #columns, dist.global = tensor<8x32xf32>},
+                    %v: !w {dist.sharding = #whole, dist.global = !w})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %x0 = nn.slice %x starts [0, 0] limits [16, 8] strides [1, 1] : (!x) -> !half
+      %h0 = nn.linear %x0, %w : (!half, !w) -> !half
+      %s0 = dist.all_reduce sum %h0 axes ["tp"] : (!half) -> !half
+      %x1 = nn.slice %x starts [16, 0] limits [32, 8] strides [1, 1] : (!x) -> !half
+      %h1 = nn.linear %x1, %w : (!half, !w) -> !half
+      %s1 = dist.all_reduce sum %h1 axes ["tp"] : (!half) -> !half
+      %y0 = nn.linear %s0, %v : (!half, !w) -> !half
+      %y1 = nn.linear %s1, %v : (!half, !w) -> !half
+      %y = nn.concat %y0, %y1 dim 0 : (!half, !half) -> !x
+      return %y : !x
+    }
     ```
   }];
   let options = [Option<"when", "when", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
@@ -180,46 +251,80 @@ def FormKernelsPass : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     that reads it computes it. If another op reads the bias, or it is probed, or it has no
     more bytes than these values, all read it from memory.
 
+    Before:
     ```mlir
-    %s = nn.compare eq %r, %k : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>) -> tensor<1x1x64x64xi1>
-    %b = nn.select %s, %zero, %lowest : (tensor<1x1x64x64xi1>, tensor<f32>, tensor<f32>) -> tensor<1x1x64x64xf32>
-    %o = nn.attention %q, %q, %q bias %b scale 1.0 : (tensor<1x2x64x8xf32>, ...) -> tensor<1x2x64x8xf32>
-    ```
-    becomes
-    ```mlir
-    %o = rt.kernel %r, %k, %q : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>, tensor<1x2x64x8xf32>) -> tensor<1x2x64x8xf32> {
-    ^bb0(%a: tensor<1x1x64x1xi64>, %b: tensor<1x1x1x64xi64>, %c: tensor<1x2x64x8xf32>):
+    !q = tensor<1x2x64x8xf32>
+    !r = tensor<1x1x64x1xi64>
+    !k = tensor<1x1x1x64xi64>
+    !bias = tensor<1x1x64x64xf32>
+    func.func @main(%q: !q, %r: !r, %k: !k) -> !q {
       %zero = nn.constant dense<0.0> : tensor<f32>
-      %lowest = nn.constant dense<0xFF800000> : tensor<f32>
-      %s = nn.compare eq %a, %b : (tensor<1x1x64x1xi64>, tensor<1x1x1x64xi64>) -> tensor<1x1x64x64xi1>
-      %d = nn.select %s, %zero, %lowest : (tensor<1x1x64x64xi1>, tensor<f32>, tensor<f32>) -> tensor<1x1x64x64xf32>
-      %e = nn.attention %c, %c, %c bias %d scale 1.0 : (tensor<1x2x64x8xf32>, ...) -> tensor<1x2x64x8xf32>
-      rt.yield %e : tensor<1x2x64x8xf32>
+      %low = nn.constant dense<0xFF800000> : tensor<f32>
+      %s = nn.compare eq %r, %k : (!r, !k) -> tensor<1x1x64x64xi1>
+      %b = nn.select %s, %zero, %low : (tensor<1x1x64x64xi1>, tensor<f32>, tensor<f32>) -> !bias
+      %o = nn.attention %q, %q, %q bias %b scale 1.0 : (!q, !q, !q, !bias) -> !q
+      return %o : !q
+    }
+    ```
+    After:
+    ```mlir
+    !q = tensor<1x2x64x8xf32>
+    !r = tensor<1x1x64x1xi64>
+    !k = tensor<1x1x1x64xi64>
+    !bias = tensor<1x1x64x64xf32>
+    func.func @main(%q: !q, %r: !r, %k: !k) -> !q {
+      %o = rt.kernel %r, %k, %q : (!r, !k, !q) -> !q {
+      ^bb0(%a: !r, %b: !k, %c: !q):
+        %zero = nn.constant dense<0.0> : tensor<f32>
+        %low = nn.constant dense<0xFF800000> : tensor<f32>
+        %s = nn.compare eq %a, %b : (!r, !k) -> tensor<1x1x64x64xi1>
+        %d = nn.select %s, %zero, %low : (tensor<1x1x64x64xi1>, tensor<f32>, tensor<f32>) -> !bias
+        %e = nn.attention %c, %c, %c bias %d scale 1.0 : (!q, !q, !q, !bias) -> !q
+        rt.yield %e : !q
+      }
+      return %o : !q
     }
     ```
 
     Collectives get the stream of their axes: those whose groups can share two
     or more ranks are in one stream, in order.
 
+    Before:
     ```mlir
-    %1 = nn.neg %x : tensor<4x8xf32>
-    %2 = nn.exp %1 : tensor<4x8xf32>
-    %3 = dist.all_gather %2 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #rows, dist.global = tensor<16x8xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.neg %x : tensor<4x8xf32>
+      %1 = nn.exp %0 : tensor<4x8xf32>
+      %2 = dist.all_gather %1 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      return %2 : tensor<16x8xf32>
+    }
     ```
-    becomes
+    After:
     ```mlir
-    %1 = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
-    ^bb0(%a: tensor<4x8xf32>):
-      %2 = nn.neg %a : tensor<4x8xf32>
-      %3 = nn.exp %2 : tensor<4x8xf32>
-      rt.yield %3 : tensor<4x8xf32>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #rows, dist.global = tensor<16x8xf32>})
+        -> (tensor<16x8xf32> {dist.sharding = #whole, dist.global = tensor<16x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+      ^bb0(%a: tensor<4x8xf32>):
+        %2 = nn.neg %a : tensor<4x8xf32>
+        %3 = nn.exp %2 : tensor<4x8xf32>
+        rt.yield %3 : tensor<4x8xf32>
+      }
+      %f = rt.start %0 stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
+      ^bb0(%a: tensor<4x8xf32>):
+        %2 = dist.all_gather %a axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+        rt.yield %2 : tensor<16x8xf32>
+      }
+      %1 = rt.wait %f : !rt.future<tensor<16x8xf32>>
+      return %1 : tensor<16x8xf32>
     }
-    %f = rt.start %1 stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
-    ^bb0(%a: tensor<4x8xf32>):
-      %2 = dist.all_gather %a axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
-      rt.yield %2 : tensor<16x8xf32>
-    }
-    %4 = rt.wait %f : !rt.future<tensor<16x8xf32>>
     ```
   }];
   let options = [Option<"keepProbed", "keep-probed", "bool", /*default=*/"false",
@@ -246,32 +351,53 @@ def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp">
     it: less overlaps then, down to the order with the smallest arena. If that is still too
     large, the pass fails with an error that names the bytes that are needed.
 
+    Before:
     ```mlir
-    %f = rt.start %a stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
-    ^bb0(%0: tensor<4x8xf32>):
-      %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
-      rt.yield %1 : tensor<16x8xf32>
-    }
-    %g = rt.wait %f : !rt.future<tensor<16x8xf32>>
-    %b = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
-    ^bb0(%0: tensor<4x8xf32>):
-      %1 = nn.exp %0 : tensor<4x8xf32>
-      rt.yield %1 : tensor<4x8xf32>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x8xf32>
+    !y = tensor<16x8xf32>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: !x {dist.sharding = #rows, dist.global = !y})
+        -> (!x {dist.sharding = #rows, dist.global = !y},
+            !y {dist.sharding = #whole, dist.global = !y}) attributes {dist.spmd = @mesh} {
+      %f = rt.start %x stream 1 : (!x) -> !rt.future<!y> {
+      ^bb0(%a: !x):
+        %0 = dist.all_gather %a axes ["tp"] dims [0] : (!x) -> !y
+        rt.yield %0 : !y
+      }
+      %g = rt.wait %f : !rt.future<!y>
+      %e = rt.kernel %x : (!x) -> !x {
+      ^bb0(%a: !x):
+        %0 = nn.exp %a : !x
+        rt.yield %0 : !x
+      }
+      return %e, %g : !x, !y
     }
     ```
-    becomes
+    After:
     ```mlir
-    %f = rt.start %a stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<16x8xf32>> {
-    ^bb0(%0: tensor<4x8xf32>):
-      %1 = dist.all_gather %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
-      rt.yield %1 : tensor<16x8xf32>
+    #rows = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x8xf32>
+    !y = tensor<16x8xf32>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: !x {dist.sharding = #rows, dist.global = !y})
+        -> (!x {dist.sharding = #rows, dist.global = !y},
+            !y {dist.sharding = #whole, dist.global = !y}) attributes {dist.spmd = @mesh} {
+      %f = rt.start %x stream 1 : (!x) -> !rt.future<!y> {
+      ^bb0(%a: !x):
+        %0 = dist.all_gather %a axes ["tp"] dims [0] : (!x) -> !y
+        rt.yield %0 : !y
+      }
+      %e = rt.kernel %x : (!x) -> !x {
+      ^bb0(%a: !x):
+        %0 = nn.exp %a : !x
+        rt.yield %0 : !x
+      }
+      %g = rt.wait %f : !rt.future<!y>
+      return %e, %g : !x, !y
     }
-    %b = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
-    ^bb0(%0: tensor<4x8xf32>):
-      %1 = nn.exp %0 : tensor<4x8xf32>
-      rt.yield %1 : tensor<4x8xf32>
-    }
-    %g = rt.wait %f : !rt.future<tensor<16x8xf32>>
     ```
   }];
   let options = [Option<"when", "when", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
@@ -296,20 +422,33 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
     a library needs besides a product to pack it. So the pass does it if more than one product reads
     that form, or one whose kernel takes in other ops.
 
+    Before:
     ```mlir
-    %1 = rt.kernel %x, %w : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32> {
-    ^bb0(%a: tensor<4x8xf32>, %b: tensor<16x8xf32>):
-      %2 = nn.linear %a, %b : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
-      rt.yield %2 : tensor<4x16xf32>
+    !x = tensor<4x8xf32>
+    !y = tensor<4x16xf32>
+    !w = tensor<16x8xf32>
+    func.func @main(%x: !x, %w: !w {nn.parameter = "w"}) -> !y {
+      %0 = rt.kernel %x, %w : (!x, !w) -> !y {
+      ^bb0(%a: !x, %b: !w):
+        %1 = nn.linear %a, %b : (!x, !w) -> !y
+        rt.yield %1 : !y
+      }
+      return %0 : !y
     }
     ```
-    becomes
+    After, with `target=cpu:x86-64-v4`:
     ```mlir
-    %0 = rt.prepare %w <k = 8, n = 16, transposed = true, panel = 32> at load : tensor<16x8xf32>
-    %1 = rt.kernel %x, %0 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32> {
-    ^bb0(%a: tensor<4x8xf32>, %b: tensor<16x8xf32>):
-      %2 = nn.linear %a, %b : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
-      rt.yield %2 : tensor<4x16xf32>
+    !x = tensor<4x8xf32>
+    !y = tensor<4x16xf32>
+    !w = tensor<16x8xf32>
+    func.func @main(%x: !x, %w: !w {nn.parameter = "w"}) -> !y {
+      %p = rt.prepare %w <k = 8, n = 16, transposed = true, panel = 32> at load : !w
+      %0 = rt.kernel %x, %p : (!x, !w) -> !y {
+      ^bb0(%a: !x, %b: !w):
+        %1 = nn.linear %a, %b : (!x, !w) -> !y
+        rt.yield %1 : !y
+      }
+      return %0 : !y
     }
     ```
   }];
@@ -325,16 +464,41 @@ def OrderUpdatesPass : Pass<"order-updates", "::mlir::func::FuncOp"> {
     one. Moves kernels that compute new values behind the last reader of the old one, or
     readers before them, where values permit that.
 
+    Before:
     ```mlir
-    %1 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
-    %2 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
-    return %2, %1 : tensor<4xf32>, tensor<4xf32>
+    nn.state @s : tensor<4xf32>
+    func.func @main(%s: tensor<4xf32> {nn.state = "s"})
+        -> (tensor<4xf32>, tensor<4xf32> {nn.state = "s"}) {
+      %1 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.neg %a : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      %2 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.exp %a : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      return %2, %1 : tensor<4xf32>, tensor<4xf32>
+    }
     ```
-    where %1 is the new value of state %s, becomes
+    After:
     ```mlir
-    %2 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
-    %1 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {...}
-    return %2, %1 : tensor<4xf32>, tensor<4xf32>
+    nn.state @s : tensor<4xf32>
+    func.func @main(%s: tensor<4xf32> {nn.state = "s"})
+        -> (tensor<4xf32>, tensor<4xf32> {nn.state = "s"}) {
+      %2 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.exp %a : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      %1 = rt.kernel %s : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.neg %a : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      return %2, %1 : tensor<4xf32>, tensor<4xf32>
+    }
     ```
   }];
 }
@@ -353,19 +517,27 @@ def PlanBuffersPass : Pass<"plan-buffers", "::mlir::func::FuncOp"> {
     states: a kernel writes the new value of a state over the state if no later launch needs
     the old one (`over`).
 
+    Before:
     ```mlir
-    %1 = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
-    ^bb0(%a: tensor<4x8xf32>):
-      %2 = nn.neg %a : tensor<4x8xf32>
-      rt.yield %2 : tensor<4x8xf32>
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
+      %1 = rt.kernel %x : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+      ^bb0(%a: tensor<4x8xf32>):
+        %2 = nn.neg %a : tensor<4x8xf32>
+        rt.yield %2 : tensor<4x8xf32>
+      }
+      return %1 : tensor<4x8xf32>
     }
     ```
-    becomes
+    After:
     ```mlir
-    %1 = rt.kernel %x at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {
-    ^bb0(%a: tensor<4x8xf32>):
-      %2 = nn.neg %a : tensor<4x8xf32>
-      rt.yield %2 : tensor<4x8xf32>
+    func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8xf32>
+        attributes {rt.arena = 128 : i64, rt.live = 128 : i64} {
+      %1 = rt.kernel %x at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+      ^bb0(%a: tensor<4x8xf32>):
+        %2 = nn.neg %a : tensor<4x8xf32>
+        rt.yield %2 : tensor<4x8xf32>
+      }
+      return %1 : tensor<4x8xf32>
     }
     ```
   }];
@@ -382,16 +554,39 @@ def PlanGraphsPass : Pass<"plan-graphs", "::mlir::func::FuncOp"> {
     one that is in flight there. Graphs are as long as that allows. Marks that
     were there before are removed. See docs/rationale/graphs.md.
 
+    Before:
     ```mlir
-    %1 = rt.kernel %x at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
-    %2 = rt.kernel %1 at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      %1 = rt.kernel %x at [0] : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.softmax %a dim 0 : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      %2 = rt.kernel %1 at [0] : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.neg %a : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      return %2 : tensor<4xf32>
+    }
     ```
-    becomes
+    After, with `target=gpu:sm_90a`:
     ```mlir
-    rt.graph_begin
-    %1 = rt.kernel %x at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
-    %2 = rt.kernel %1 at [0] : (tensor<4x8xf32>) -> tensor<4x8xf32> {...}
-    rt.graph_end
+    func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+      rt.graph_begin
+      %1 = rt.kernel %x at [0] : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.softmax %a dim 0 : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      %2 = rt.kernel %1 at [0] : (tensor<4xf32>) -> tensor<4xf32> {
+      ^bb0(%a: tensor<4xf32>):
+        %0 = nn.neg %a : tensor<4xf32>
+        rt.yield %0 : tensor<4xf32>
+      }
+      rt.graph_end
+      return %2 : tensor<4xf32>
+    }
     ```
   }];
   let options = [Option<"keepProbed", "keep-probed", "bool", /*default=*/"false",

@@ -60,7 +60,8 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
     ```mlir
     nn.state @w {role = "parameter"} : tensor<4xf32>
     func.func @step(%x: tensor<4xf32> {nn.input = "x"}, %w: tensor<4xf32> {nn.parameter = "w"},
-                    %lr: tensor<f32> {nn.input = "lr"}) -> (tensor<f32> {nn.output = "loss"}) {
+                    %lr: tensor<f32> {nn.input = "lr", nn.default = 1.0e-3 : f32})
+        -> (tensor<f32> {nn.output = "loss"}) {
       %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
       %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
       %2 = nn.gradient %1 of "w" : (tensor<f32>) -> tensor<4xf32>
@@ -69,7 +70,12 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
       nn.write @w, %4 : tensor<4xf32>
       return %1 : tensor<f32>
     }
-    func.func @evaluate(...)
+    func.func @evaluate(%x: tensor<4xf32> {nn.input = "x"}, %w: tensor<4xf32> {nn.parameter = "w"})
+        -> (tensor<f32> {nn.output = "loss"}) {
+      %0 = nn.mul %x, %w : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+      %1 = nn.reduce sum %0 dims [0] : (tensor<4xf32>) -> tensor<f32>
+      return %1 : tensor<f32>
+    }
     ```
   }];
   let options = [
@@ -114,21 +120,40 @@ def ShardOptimizerPass : Pass<"shard-optimizer", "::mlir::ModuleOp"> {
 
     Before:
     ```mlir
-    func.func @step(%w: tensor<16x8xf32> {nn.parameter = "w", nn.state = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>},
-                    %m: tensor<16x8xf32> {nn.state = "optimizer.exp_avg.w"}) -> (...) {
-      %g = nn.gradient %loss of "w" : (tensor<f32>) -> tensor<16x8xf32>
-      ...
-      return ..., %next : ..., tensor<16x8xf32>
+    #tp = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    !w = tensor<16x8xf32>
+    dist.mesh @mesh = <["dp"=2, "tp"=2]>
+    nn.state @w {role = "parameter"} : !w
+    nn.state @optimizer.exp_avg.w {fill = 0.0 : f32, role = "optimizer"} : !w
+    func.func @step(%w: !w {nn.parameter = "w", nn.state = "w", dist.sharding = #tp},
+                    %m: !w {nn.state = "optimizer.exp_avg.w"})
+        -> (!w {nn.state = "w"}, !w {nn.state = "optimizer.exp_avg.w"}) {
+      %loss = nn.reduce sum %w dims [0, 1] : (!w) -> tensor<f32>
+      %g = nn.gradient %loss of "w" : (tensor<f32>) -> !w
+      %m1 = nn.add %m, %g : (!w, !w) -> !w
+      %w1 = nn.sub %w, %m1 : (!w, !w) -> !w
+      return %w1, %m1 : !w, !w
     }
     ```
-    After, with `axes=dp`:
+    After, with `axes=dp mode=on`:
     ```mlir
-    func.func @step(%w: ..., %m: tensor<16x8xf32> {nn.state = "optimizer.exp_avg.w", dist.sharding = #dist.sharding<@mesh, [{"tp", "dp"}, {} ]>}) -> (...) {
-      %g = nn.gradient %loss of "w" : (tensor<f32>) -> tensor<16x8xf32>
-      %0 = dist.constrain %g <@mesh, [{"tp", "dp"}, {} ]> : tensor<16x8xf32>
-      ...
-      %1 = dist.constrain %next <@mesh, [{"tp", "dp"}, {} ]> : tensor<16x8xf32>
-      return ..., %1 : ..., tensor<16x8xf32>
+    #tp = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #both = #dist.sharding<@mesh, [{"tp", "dp"}, {} ]>
+    !w = tensor<16x8xf32>
+    dist.mesh @mesh = <["dp"=2, "tp"=2]>
+    nn.state @w {role = "parameter", dist.sharding = #tp} : !w
+    nn.state @optimizer.exp_avg.w {fill = 0.0 : f32, role = "optimizer", dist.sharding = #both} : !w
+    func.func @step(%w: !w {nn.parameter = "w", nn.state = "w", dist.sharding = #tp},
+                    %m: !w {nn.state = "optimizer.exp_avg.w", dist.sharding = #both})
+        -> (!w {nn.state = "w", dist.sharding = #tp},
+            !w {nn.state = "optimizer.exp_avg.w", dist.sharding = #both}) {
+      %loss = nn.reduce sum %w dims [0, 1] : (!w) -> tensor<f32>
+      %g = nn.gradient %loss of "w" : (tensor<f32>) -> !w
+      %0 = dist.constrain %g <@mesh, [{"tp", "dp"}, {} ]> : !w
+      %m1 = nn.add %m, %0 : (!w, !w) -> !w
+      %w1 = nn.sub %w, %m1 : (!w, !w) -> !w
+      %1 = dist.constrain %w1 <@mesh, [{"tp", "dp"}, {} ]> : !w
+      return %1, %m1 : !w, !w
     }
     ```
   }];

@@ -32,18 +32,23 @@ def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
     changes nothing.
 
     ```mlir
+    #columns = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
     dist.mesh @mesh = <["tp"=4]>
-    func.func @main(
-        %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>, dist.global = tensor<8x64xf32>},
-        %w: tensor<32x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>, dist.global = tensor<32x64xf32>})
-        -> (tensor<8x32xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {} ]>, dist.global = tensor<8x32xf32>})
+    func.func @main(%x: tensor<8x4xf32> {dist.sharding = #columns, dist.global = tensor<8x16xf32>},
+                    %w: tensor<6x4xf32> {dist.sharding = #columns, dist.global = tensor<6x16xf32>})
+        -> (tensor<8x6xf32> {dist.sharding = #whole, dist.global = tensor<8x6xf32>})
         attributes {dist.spmd = @mesh} {
-      // error: 'nn.relu' op is not linear in operand 0, which is unreduced over {"tp"}
-      %0 = nn.linear %x, %w : (tensor<8x16xf32>, tensor<32x16xf32>) -> tensor<8x32xf32>
-      %1 = nn.relu %0 : tensor<8x32xf32>
-      %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<8x32xf32>) -> tensor<8x32xf32>
-      return %2 : tensor<8x32xf32>
+      %0 = nn.linear %x, %w : (tensor<8x4xf32>, tensor<6x4xf32>) -> tensor<8x6xf32>
+      %1 = nn.relu %0 : tensor<8x6xf32>
+      %2 = dist.all_reduce sum %1 axes ["tp"] : (tensor<8x6xf32>) -> tensor<8x6xf32>
+      return %2 : tensor<8x6xf32>
     }
+    ```
+    Prints:
+    ```text
+    error: 'nn.relu' op is not linear in operand 0, which is unreduced over {"tp"}
+    note: operand 0 is unreduced over {"tp"} from here on
     ```
   }];
 }
