@@ -29,7 +29,12 @@ RECIPES = ROOT / "docs" / "recipes"
 #: The most files that a recipe's patch touches.
 BUDGETS = {"op": 6, "pass": 4, "collective": 8, "policy": 5, "backend": 4}
 #: Tests that hold for all ops and passes, by lit's names.
-ALSO = [r"dialects/docs\.test", r"scripts/check-dependencies\.test", r"OpFactsTests/"]
+ALSO = [
+    r"dialects/docs\.test",
+    r"passes/docs\.test",
+    r"scripts/check-dependencies\.test",
+    r"OpFactsTests/",
+]
 
 
 def touched(patch: pathlib.Path) -> list[str]:
