@@ -261,16 +261,25 @@ Value TokenSharding::slice(OpBuilder &builder, Location location, Value whole,
                  view.hasOneElement(token));
 }
 
-/// The shard is the whole value's, cut along the axes of the tokens.
-void TokenSharding::stateShard(Operation *gather, Value whole, const TokenDim &token) const {
-  const Layout *known = placement.lookup(whole);
-  if (!known || known->dims[token.dim].factors.size() != 1)
-    return;
-  Layout layout = *known;
-  LayoutFactor &factor = layout.dims[token.dim].factors.front();
+/// Cuts the tokens of a dimension along their axes. Returns false for a dimension of several factors.
+static bool cutTokens(DimLayout &dim, const TokenDim &token) {
+  if (dim.factors.size() != 1 || token.outer * token.inner != 1)
+    return false;
+  LayoutFactor &factor = dim.factors.front();
   factor.uniform = false;
   factor.padded = token.padded * getNumShards(factor.axes);
   factor.axes.append(token.axes.begin(), token.axes.end());
+  return true;
+}
+
+/// The shard is the whole value's, cut along the axes of the tokens.
+void TokenSharding::stateShard(Operation *gather, Value whole, const TokenDim &token) const {
+  const Layout *known = placement.lookup(whole);
+  if (!known)
+    return;
+  Layout layout = *known;
+  if (!cutTokens(layout.dims[token.dim], token))
+    return;
   llvm::SmallBitVector dims(layout.getRank());
   dims.set(token.dim);
   stateLayout(gather, 0, layout, dims,
@@ -301,11 +310,31 @@ Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard, const 
   return reshape(builder, location, value, type.getShape(), view.hasOneElement(token));
 }
 
+/// The layouts that an op states of whole operands become those of their shards.
+void TokenSharding::stateShards(Operation *sharded, const TokenOp &how) const {
+  for (auto [i, token] : llvm::enumerate(how.operands)) {
+    StatedDims stated = token ? getStatedDims(sharded, i, mesh) : StatedDims();
+    if (stated.empty() || !stated[token->dim])
+      continue;
+    Layout layout;
+    llvm::SmallBitVector dims(stated.size());
+    for (auto [d, dim] : llvm::enumerate(stated)) {
+      layout.dims.push_back(dim.value_or(DimLayout()));
+      dims[d] = dim.has_value();
+    }
+    if (!cutTokens(layout.dims[token->dim], *token))
+      dims.reset(token->dim);
+    stateLayout(sharded, i, layout, dims,
+                getSpmdMeshSymbol(sharded->getParentOfType<func::FuncOp>()), mesh);
+  }
+}
+
 Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const TokenOp &how,
                                      ValueRange operands) const {
   Operation *sharded = builder.clone(*op);
   sharded->setOperands(operands);
   sharded->removeAttr(kResultsAttr);
+  stateShards(sharded, how);
   for (auto [result, token] : llvm::zip_equal(sharded->getResults(), how.results))
     result.setType(
         withDim(getType(result), token.dim, token.outer * token.getChunk() * token.inner));

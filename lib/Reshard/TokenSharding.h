@@ -100,6 +100,7 @@ private:
   void stateTokens(mlir::Operation *slice, mlir::Value whole, const TokenDim &token,
                    mlir::Value beside, int64_t besideDim) const;
   void stateShard(mlir::Operation *gather, mlir::Value whole, const TokenDim &token) const;
+  void stateShards(mlir::Operation *sharded, const TokenOp &how) const;
 
   const PlacementAnalysis &placement;
   const CostModel &model;

@@ -376,3 +376,21 @@ func.func @gather_of_equal_rows(
   %r = nn.add %true, %x : (tensor<5x6xf32>, tensor<5x6xf32>) -> tensor<5x6xf32>
   return %r : tensor<5x6xf32>
 }
+
+// -----
+
+// The layout that an op states of an operand becomes that of the shard.
+// CHECK-LABEL: func.func @stated_operand
+// CHECK: %[[Y:.*]] = nn.relu %arg0 {dist.operands = [#dist.sharding<@mesh, [(8{"tp"}), {?}]>]} : tensor<2x8xf32>
+// CHECK-NOT: dist.all_gather
+// CHECK: return %[[Y]]
+dist.mesh @mesh = <["tp"=4]>
+func.func @stated_operand(
+    %x: tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<8x8xf32>})
+    -> (tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<8x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %whole = dist.all_gather %x axes ["tp"] dims [0] : (tensor<2x8xf32>) -> tensor<8x8xf32>
+  %y = nn.relu %whole {dist.operands = [#dist.sharding<@mesh, [(8), {?}]>]} : tensor<8x8xf32>
+  %own = dist.slice %y axes ["tp"] dims [0] : (tensor<8x8xf32>) -> tensor<2x8xf32>
+  return %own : tensor<2x8xf32>
+}
