@@ -75,7 +75,8 @@ static LayoutFactor getSequence(const DimLayout &dim) {
   return sequence;
 }
 
-AttentionWork meshwright::getAttentionWork(nn::AttentionOp op, const PlacementAnalysis &placement) {
+AttentionWork meshwright::getAttentionWork(nn::ScoresOpInterface op,
+                                           const PlacementAnalysis &placement) {
   MeshAttr mesh = placement.getMesh();
   const Layout &query = placement.getLayout(op.getQuery());
   LayoutFactor queries = getSequence(query.dims[2]);
@@ -83,7 +84,7 @@ AttentionWork meshwright::getAttentionWork(nn::AttentionOp op, const PlacementAn
   int64_t queryChunks = getNumShards(queries.axes), keyChunks = getNumShards(keys.axes);
   std::vector<int64_t> pairs =
       countVisiblePairs(MaskShape::of(op), queries, queryChunks, keys, keyChunks);
-  ArrayRef<int64_t> shape = op.getQuery().getType().getShape();
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(op.getQuery().getType()).getShape();
   AttentionWork work;
   work.order = queries.order;
   for (int64_t rank = 0; rank < mesh.getNumRanks(); ++rank) {

@@ -39,7 +39,7 @@ struct AttentionWork {
 };
 
 /// The work of one attention op of an SPMD program. The op may be one step of a ring.
-AttentionWork getAttentionWork(nn::AttentionOp op, const PlacementAnalysis &placement);
+AttentionWork getAttentionWork(nn::ScoresOpInterface op, const PlacementAnalysis &placement);
 
 } // namespace meshwright
 

@@ -5,10 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Placement/LayoutTransferDetail.h"
+#include "meshwright/lib/Placement/LayoutTransfer.h"
 
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/Models.h"
 
 #include <algorithm>
 
@@ -34,6 +35,18 @@ LayoutFactor layout_transfer::makeFactor(int64_t size, bool uniform) {
   factor.size = factor.padded = size;
   factor.uniform = uniform;
   return factor;
+}
+
+void layout_transfer::mapEvents(Layout &layout, function_ref<uint32_t(uint32_t)> map) {
+  auto apply = [&](Padding &state) {
+    if (state.cause)
+      state.cause = map(state.cause);
+  };
+  apply(layout.data);
+  apply(layout.corner);
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors)
+      apply(factor.padding);
 }
 
 void layout_transfer::collapse(DimLayout &dim) {
@@ -193,6 +206,10 @@ public:
 };
 } // namespace
 
+Padding layout_transfer::describeGenerated(Operation *op) {
+  return cast<PaddingOpInterface>(op).getResultPadding(TrueElements({}));
+}
+
 LogicalResult meshwright::checkStatedParts(const TransferContext &context, unsigned operand) {
   Operation *op = context.op;
   auto padded = dyn_cast<PaddingOpInterface>(op);
@@ -217,176 +234,6 @@ LogicalResult meshwright::checkStatedParts(const TransferContext &context, unsig
                     ", by a factor with which its parts may overflow where their sum does not: "
                     "expected the sum",
                 operand);
-}
-
-/// A splat is uniform along all dimensions. Other constants are replicated.
-static MaybeLayouts transferConstant(nn::ConstantOp op) {
-  ArrayRef<int64_t> shape = op.getResult().getType().getShape();
-  ResultLayouts layouts;
-  if (padding::getSplat(op.getResult())) {
-    Layout &layout = layouts.emplace_back();
-    for (int64_t size : shape)
-      layout.dims.emplace_back(makeFactor(size, /*uniform=*/true));
-  } else {
-    layouts.push_back(Layout::getReplicated(shape));
-  }
-  layouts[0].data = op.getResultPadding(TrueElements({}));
-  return layouts;
-}
-
-static MaybeLayouts transferIota(nn::IotaOp op) {
-  ResultLayouts layouts(1);
-  for (auto [d, size] : llvm::enumerate(op.getResult().getType().getShape()))
-    layouts[0].dims.emplace_back(makeFactor(size, /*uniform=*/d != op.getDim()));
-  layouts[0].data = op.getResultPadding(TrueElements({}));
-  return layouts;
-}
-
-/// Checks a dimension of which the op counts elements. It must be:
-/// - not sharded,
-/// - in its natural order,
-/// - padded at its tail only.
-static LogicalResult checkIndexed(const TransferContext &context, unsigned operand, unsigned dim) {
-  DimLayout layout = context.operands[operand]->dims[dim];
-  collapse(layout);
-  if (layout.isSharded())
-    return report(context,
-                  "needs the whole of dimension " + Twine(dim) + " of operand " + Twine(operand) +
-                      ", which is sharded over " + toString(layout.getAxes(), context.mesh),
-                  operand);
-  if (llvm::any_of(layout.factors, [](const LayoutFactor &f) { return !f.isNatural(); })) {
-    Layout own;
-    own.dims.push_back(layout);
-    return report(context,
-                  "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
-                      ", which are not in their natural order: they have layout " +
-                      toString(own, context.mesh),
-                  operand);
-  }
-  if (layout.isPadded() && layout.factors.size() > 1)
-    return report(context,
-                  "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
-                      ", which has padding within",
-                  operand);
-  return success();
-}
-
-static MaybeLayouts transferSlice(const TransferContext &context) {
-  auto op = cast<nn::SliceOp>(context.op);
-  Layout layout = *context.operands[0];
-  ArrayRef<int64_t> from = op.getInput().getType().getShape();
-  ArrayRef<int64_t> to = op.getResult().getType().getShape();
-  for (unsigned d = 0; d < from.size(); ++d) {
-    if (from[d] == to[d])
-      continue;
-    if (failed(checkIndexed(context, 0, d)))
-      return failure();
-    DimLayout &dim = layout.dims[d];
-    collapse(dim);
-    int64_t size = dim.getGlobalSize(), start = op.getStarts()[d];
-    int64_t last = to[d] == 0 ? 0 : start + (to[d] - 1) * op.getStrides()[d] + 1;
-    if (last > size && start < size && op.getStrides()[d] == 1 && op.getLimits()[d] == from[d]) {
-      // The slice takes the last rows with all of the padding.
-      LayoutFactor tail = dim.factors.front();
-      tail.size = size - start;
-      tail.padded = to[d];
-      dim = DimLayout(tail);
-      continue;
-    }
-    if (last > size)
-      return LogicalResult(report(context,
-                                  "reads up to row " + Twine(last) + " of dimension " + Twine(d) +
-                                      ", of which only " + Twine(size) + " are true",
-                                  0));
-    bool uniform = llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
-    dim = DimLayout(makeFactor(to[d], uniform));
-  }
-  mapEvents(layout, [&](uint32_t cause) { return sliceEvent(op, cause); });
-  canonicalize(layout, context.mesh);
-  return ResultLayouts{std::move(layout)};
-}
-
-static MaybeLayouts transferConcat(const TransferContext &context) {
-  auto op = cast<nn::ConcatOp>(context.op);
-  unsigned dim = op.getDim();
-  SmallVector<Layout, 4> operands = placeOperands(context.operands, dim);
-  Layout layout = operands[0];
-  // Either no operand is unreduced, or all but zeros are, over the same axes.
-  int source = -1;
-  for (auto [i, operand] : llvm::enumerate(context.operands))
-    if (operand->isUnreduced() && source < 0)
-      source = i;
-  if (source >= 0) {
-    layout.unreduced = context.operands[source]->unreduced;
-    layout.reduction = context.operands[source]->reduction;
-    for (auto [i, operand] : llvm::enumerate(context.operands))
-      if ((operand->unreduced != layout.unreduced || operand->reduction != layout.reduction) &&
-          padding::getSplat(op->getOperand(i)) != 0.0)
-        return LogicalResult(report(context,
-                                    "joins operand " + Twine(source) + ", unreduced over " +
-                                        toString(layout.unreduced, context.mesh) +
-                                        ", with operand " + Twine(i) + ", which is not",
-                                    source));
-  }
-  int64_t size = 0, padded = 0;
-  Padding content = Padding::Zero;
-  // The state of all elements of the operands so far.
-  Padding overall = overallState(layout);
-  for (auto [i, own] : llvm::enumerate(operands)) {
-    const Layout *operand = &own;
-    if (failed(checkIndexed(context, i, dim)))
-      return failure();
-    if (size != padded)
-      return LogicalResult(report(
-          context, "would leave padding between its operands in dimension " + Twine(dim), i - 1));
-    for (const LayoutFactor &factor : operand->dims[dim].factors)
-      if (factor.isPadded())
-        content = padding::getUnconditional(factor.padding);
-    size += operand->dims[dim].getGlobalSize();
-    padded += operand->dims[dim].getLocalSize();
-    layout.data = padding::meet(layout.data, operand->data);
-    Padding corner = countPadded(*operand) > 1 ? operand->corner : overallState(*operand);
-    layout.corner = i == 0 ? corner : padding::meet(layout.corner, corner);
-    for (unsigned d = 0; d < layout.dims.size(); ++d) {
-      if (d == dim || i == 0)
-        continue;
-      Pieces pieces(layout.dims[d].factors.begin(), layout.dims[d].factors.end());
-      const auto &factors = operand->dims[d].factors;
-      if (!mergePieces(pieces, factors, context.mesh, /*broadcasts=*/true))
-        return LogicalResult(
-            report(context,
-                   "dimension " + Twine(d) + " of operand " + Twine(i) +
-                       " has another layout than operand 0's: " + toString(*operand, context.mesh) +
-                       " and " + toString(*context.operands[0], context.mesh),
-                   i));
-      // The padding has a state that holds for both. A side that is uniform has its data there.
-      std::pair<ArrayRef<LayoutFactor>, Padding> sides[] = {{layout.dims[d].factors, overall},
-                                                            {factors, overallState(*operand)}};
-      for (LayoutFactor &piece : pieces) {
-        if (!piece.isPadded())
-          continue;
-        for (const auto &[list, elsewhere] : sides) {
-          auto same = llvm::find_if(list, [&](const LayoutFactor &factor) {
-            return factor.isPadded() && factor.sameShardingAs(piece);
-          });
-          piece.padding =
-              padding::meet(piece.padding, same != list.end() ? same->padding : elsewhere);
-        }
-      }
-      layout.dims[d].factors = std::move(pieces);
-    }
-    overall = padding::meet(overall, overallState(*operand));
-  }
-  LayoutFactor joined = makeFactor(size);
-  joined.padding = content;
-  joined.padded = padded;
-  layout.dims[dim] = DimLayout(joined);
-  canonicalize(layout, context.mesh);
-  AxisList axes = layout.getShardedAxes();
-  if (anyOverlap(axes, layout.unreduced))
-    return LogicalResult(report(context, "joins values unreduced over, and sharded over, " +
-                                             toString(layout.unreduced, context.mesh)));
-  return ResultLayouts{std::move(layout)};
 }
 
 /// Arithmetic on scalars, and the element of a scalar tensor.
@@ -414,6 +261,16 @@ static bool isEmpty(Value value) {
 // Dispatch
 //===----------------------------------------------------------------------===//
 
+bool meshwright::mayHaveCandidates(Operation *op) {
+  auto model = dyn_cast<LayoutOpInterface>(op);
+  return model && model.hasCandidates();
+}
+
+bool layout_transfer::takesBlocks(Operation *op, unsigned operand) {
+  auto model = dyn_cast<LayoutOpInterface>(op);
+  return model && model.takesBlocks(operand);
+}
+
 static MaybeLayouts dispatch(const TransferContext &context,
                              SmallVectorImpl<Layout> *alternatives) {
   Operation *op = context.op;
@@ -433,11 +290,10 @@ static MaybeLayouts dispatch(const TransferContext &context,
                                       ": only the bias of attention and dist.place may",
                                   i));
   }
-  // `joinKeys` and `transferPlace` check the parts that merge, add up or take their places.
+  // The models check the parts that merge, add up or take their places.
+  auto model = dyn_cast<LayoutOpInterface>(op);
   auto joinsParts = [&](const KeyCover &keys) {
-    if (keys.adds)
-      return isa<nn::AddOp, PermuteOp, PlaceOp>(op) || op->hasTrait<View>();
-    return isa<nn::MergeAttentionOp>(op);
+    return (model && model.joinsParts(keys)) || (keys.adds && op->hasTrait<View>());
   };
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     const KeyCover &keys = operand->keys;
@@ -453,32 +309,18 @@ static MaybeLayouts dispatch(const TransferContext &context,
             (keys.adds ? how : "merged"),
         i));
   }
-  // `coverKeys` checks the keys and values of attention.
-  auto mayMiss = [&](unsigned i) {
-    return isa<PermuteOp>(op) || (isa<nn::ScoresOpInterface>(op) && (i == 1 || i == 2));
-  };
   for (auto [i, operand] : llvm::enumerate(context.operands))
-    if (context.reads(i) && operand->missing.isAny() && !mayMiss(i))
+    if (context.reads(i) && operand->missing.isAny() && !(model && model.mayMiss(i)))
       return LogicalResult(report(context,
                                   "reads operand " + Twine(i) + ", which a permute left out on " +
                                       "ranks " + toString(operand->missing.ranks) + " of " +
                                       toString(operand->missing.axes, context.mesh) +
                                       ": only keys and values of attention may be",
                                   i));
-  if (auto constant = dyn_cast<nn::ConstantOp>(op))
-    return transferConstant(constant);
-  if (auto iota = dyn_cast<nn::IotaOp>(op))
-    return transferIota(iota);
-  if (isa<nn::ReshapeOp>(op))
-    return transferReshape(context, alternatives);
-  if (isa<nn::SliceOp>(op))
-    return transferSlice(context);
-  if (isa<nn::ConcatOp>(op))
-    return transferConcat(context);
+  if (model)
+    return model.transfer(context, alternatives);
   if (isa<ShardingRuleOpInterface>(op))
     return transferByRule(context);
-  if (isa<PlaceOp>(op))
-    return transferPlace(context);
   if (isa<DistDialect>(op->getDialect()))
     return transferCollective(context);
   if (op->getNumRegions() == 0 && isMemoryEffectFree(op) &&

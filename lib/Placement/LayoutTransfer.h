@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Derives the layouts of an op's results from the layouts of its operands, in an SPMD
-// program. An nn op follows its factor rule; a collective follows the table of the layout
-// algebra. The partitioner uses this to know the layouts of the ops that it writes, and the
+// program. An nn op follows its factor rule, or its model (Models.h); a collective follows the
+// table of the layout algebra. The partitioner uses this to know the layouts of the ops that it writes, and the
 // placement verifier to prove that a program is right.
 //
 //===----------------------------------------------------------------------===//
@@ -18,9 +18,17 @@
 #include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/dialects/Dist/Layout.h"
 
+namespace mlir {
+class DialectRegistry;
+} // namespace mlir
+
 namespace meshwright {
 
 class ValueNumbers;
+
+/// Gives ops whose factor rule does not say how layouts pass them their models when their dialect is
+/// loaded.
+void registerPlacementModels(mlir::DialectRegistry &registry);
 
 /// Layouts of an op's results.
 using ResultLayouts = mlir::SmallVector<dist::Layout, 1>;
@@ -63,6 +71,10 @@ struct TransferContext {
 mlir::FailureOr<ResultLayouts>
 transfer(const TransferContext &context,
          mlir::SmallVectorImpl<dist::Layout> *alternatives = nullptr);
+
+/// Returns true if the results of an op may have several candidate layouts even where its operands
+/// have one each, as those of a reshape.
+bool mayHaveCandidates(mlir::Operation *op);
 
 /// Checks an op on parts of a sum, its operand `operand`, that a user states: they may be any numbers
 /// that make up the sum, as large ones of opposite signs. A product with each of them must be as

@@ -15,10 +15,6 @@
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/Splat.h"
 
-namespace meshwright::nn {
-class SliceOp;
-} // namespace meshwright::nn
-
 namespace meshwright::layout_transfer {
 
 using Pieces = mlir::SmallVector<dist::LayoutFactor, 1>;
@@ -63,19 +59,19 @@ int countPadded(const dist::Layout &layout);
 padding::Padding overallState(const dist::Layout &layout);
 /// Maps the events that conditions of the value's padding name.
 void mapEvents(dist::Layout &layout, mlir::function_ref<uint32_t(uint32_t)> map);
-/// An event of the rows that a slice takes. Row i of the result is another row of the operand.
-uint32_t sliceEvent(nn::SliceOp op, uint32_t cause);
-/// The layouts of the operands of a concatenation, with their events at the rows that they become.
-/// An event that all operands have, and which is the same at each of their rows, stays.
-llvm::SmallVector<dist::Layout, 4> placeOperands(mlir::ArrayRef<const dist::Layout *> operands,
-                                                 unsigned dim);
+/// The bound on the elements that an op without operands makes.
+padding::Padding describeGenerated(mlir::Operation *op);
 
 /// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
 /// result. A slice does not: it may take parts of several blocks.
 bool keepsBlocks(mlir::Operation *op);
 /// Returns true if an operand may be blockwise although the op keeps no blocks: the bias of
-/// attention, and chunks that are put at their places.
+/// attention, for example, and chunks that are put at their places.
 bool takesBlocks(mlir::Operation *op, unsigned operand);
+
+/// Returns false if the nn dialect was loaded without the models of its ops (see
+/// registerPlacementModels). Rules alone would prove wrong programs.
+bool hasModels(mlir::MLIRContext *context);
 
 /// Follows the op's factor rule.
 MaybeLayouts transferByRule(const TransferContext &context);

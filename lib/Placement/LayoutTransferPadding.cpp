@@ -6,7 +6,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Events.h"
-#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/RuleTransfer.h"
 #include "meshwright/lib/Placement/ValueNumbers.h"
 
@@ -184,11 +183,6 @@ RuleTransfer::State RuleTransfer::getCorner(unsigned i, const Tail &tail,
   return second ? padding::getUnconditional(*second) : getState(i, tail);
 }
 
-bool layout_transfer::takesBlocks(Operation *op, unsigned operand) {
-  auto scores = dyn_cast<nn::ScoresOpInterface>(op);
-  return isa<PlaceOp>(op) || (scores && scores.getBias() == op->getOperand(operand));
-}
-
 bool layout_transfer::keepsBlocks(Operation *op) {
   return op->hasTrait<Elementwise>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
@@ -220,72 +214,6 @@ LogicalResult RuleTransfer::checkProduct(int factor, unsigned lhs, unsigned rhs)
                         "expected zero on one side of the product and finite on the other");
   }
   return success();
-}
-
-PositionsOp layout_transfer::getPositions(Value positions) {
-  while (positions) {
-    Operation *source = rt::getSource(positions).getDefiningOp();
-    if (auto op = dyn_cast_or_null<PositionsOp>(source))
-      return op;
-    if (!isa_and_nonnull<nn::ReshapeOp, nn::BroadcastOp>(source))
-      break;
-    positions = source->getOperand(0);
-  }
-  return {};
-}
-
-/// The positions by which a selection makes others negative in padding, `positions >= 0 ? x : -1`;
-/// null for other values.
-static Value getSelecting(Value positions) {
-  auto select = positions ? rt::getSource(positions).getDefiningOp<nn::SelectOp>() : nullptr;
-  auto compare =
-      select ? rt::getSource(select.getCondition()).getDefiningOp<nn::CompareOp>() : nullptr;
-  if (!compare || compare.getKind() != nn::CompareKind::Ge ||
-      padding::getSplat(compare.getRhs()) != 0.0)
-    return {};
-  std::optional<double> hidden = padding::getSplat(select.getRhs());
-  return hidden && *hidden < 0 ? compare.getLhs() : Value();
-}
-
-/// Whether positions are negative where the factor is padding.
-bool RuleTransfer::hidesPadding(Value positions, const LayoutFactor &piece) const {
-  if (Value selecting = getSelecting(positions))
-    positions = selecting;
-  PositionsOp op = getPositions(positions);
-  if (!op)
-    return false;
-  // Positions of rows are repeated along the elements of a row.
-  LayoutFactor own = getFactor(op.getFactor(), mesh);
-  int64_t repeats = own.size == 0 ? 1 : piece.size / own.size;
-  return own.size * repeats == piece.size && own.padded * repeats == piece.padded &&
-         own.axes == piece.axes;
-}
-
-LogicalResult RuleTransfer::checkKeys(nn::AttentionOp attention) {
-  int keys = rule.operands[1][2].front();
-  for (const LayoutFactor &piece : pieces[keys]) {
-    if (!piece.isPadded())
-      continue;
-    Tail tail{keys, &piece};
-    std::optional<int64_t> length = attention.getKvLength();
-    if (length && pieces[keys].size() == 1 && *length <= piece.size)
-      continue;
-    // No query sees a key of negative position, nor a key where a mask is false.
-    bool isHidden = hidesPadding(attention.getKvPositions(), piece) ||
-                    (attention.getKeyPadding() && isZero(getState(3, tail)));
-    // Its value has weight zero, and zero times NaN is NaN.
-    if (State values = padding::getUnconditional(getState(2, tail)); isHidden && !isFinite(values))
-      return readsPadding(tail, values, "as values: expected it to be finite");
-    if (isHidden)
-      continue;
-    if (length)
-      return report(context,
-                    "has kv_length " + Twine(*length) + ", but only " + Twine(piece.size) +
-                        " of the keys are true: padding counts as keys",
-                    1);
-    return readsPadding(tail, getState(1, tail), "as keys: expected kv_length to mask it");
-  }
-  return checkProduct(rule.operands[1][3].front(), 0, 1);
 }
 
 /// Whether an operand has equal elements along a factor.
@@ -362,9 +290,7 @@ LogicalResult RuleTransfer::checkReadPadding() {
     for (auto [f, factor] : llvm::enumerate(rule.factors))
       if (factor.kind == FactorKind::Contracted && failed(checkProduct(f, 0, 1)))
         return failure();
-  if (auto attention = dyn_cast<nn::AttentionOp>(op))
-    return checkKeys(attention);
-  return success();
+  return checkOwnPadding();
 }
 
 //===----------------------------------------------------------------------===//

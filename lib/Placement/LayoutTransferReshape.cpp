@@ -22,7 +22,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Events.h"
-#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 
 #include <algorithm>
@@ -434,9 +433,10 @@ static uint32_t reshapeEvent(const Layout &input, const Layout &result, uint32_t
 
 MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
                                               SmallVectorImpl<Layout> *alternatives) {
-  auto op = cast<nn::ReshapeOp>(context.op);
+  ArrayRef<int64_t> shape =
+      cast<RankedTensorType>(context.op->getResult(0).getType()).getShape();
   const Layout &input = *context.operands[0];
-  Reshape reshape(input, op.getResult().getType().getShape(), context.mesh, context.isExhaustive);
+  Reshape reshape(input, shape, context.mesh, context.isExhaustive);
   SmallVector<Layout, 1> candidates;
   bool uniform = llvm::all_of(input.dims, [](const DimLayout &dim) {
     return llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
@@ -444,7 +444,7 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
   if (uniform && !input.dims.empty()) {
     // A uniform value is uniform in every shape.
     Layout &layout = candidates.emplace_back();
-    for (int64_t size : op.getResult().getType().getShape())
+    for (int64_t size : shape)
       layout.dims.emplace_back(makeFactor(size, /*uniform=*/true));
     layout.data = input.data;
     layout.unreduced = input.unreduced;

@@ -11,10 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/dialects/Nn/TableRows.h"
-#include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Placement/RingSteps.h"
 #include "meshwright/lib/Placement/RuleTransfer.h"
+#include "meshwright/lib/Placement/Splat.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -190,11 +188,6 @@ LogicalResult RuleTransfer::collect() {
   for (auto [f, list] : llvm::enumerate(pieces))
     if (owners[f] < 0)
       list.push_back(makeFactor(rule.factors[f].size, /*uniform=*/true));
-  // One element stretches to a chunk of one element.
-  if (isa<nn::BroadcastOp>(op))
-    for (Pieces &list : pieces)
-      if (list.size() == 1 && list.front().padded == 1)
-        list.front().uniform = true;
   return success();
 }
 
@@ -230,7 +223,7 @@ LogicalResult RuleTransfer::checkAxes() {
       for (LayoutFactor &piece : pieces[f])
         piece.uniform = false;
     AxisList axes = getAxes(f);
-    // Sharded keys may share axes with the queries (see coverKeys).
+    // Sharded keys may share axes with the queries (see joinParts).
     if (axes.empty() || factor.isReducedBy(FactorReduction::Merge) ||
         (ring && ring->second == int(f)))
       continue;
@@ -274,14 +267,10 @@ LogicalResult RuleTransfer::checkAxes() {
 }
 
 LogicalResult RuleTransfer::checkOrder() {
-  bool counts = op->hasTrait<CountsElements>();
-  auto attention = dyn_cast<nn::ScoresOpInterface>(op);
-  bool positional =
-      attention && (attention.getKvLength() ||
-                    (!attention.getKvPositions() &&
-                     (attention.getKvLengths() || MaskShape::of(attention).isPositional())));
-  if (!counts && !positional)
-    return success();
+  return op->hasTrait<CountsElements>() ? checkNaturalOrder("") : success();
+}
+
+LogicalResult RuleTransfer::checkNaturalOrder(StringRef hint) {
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
     if (!isWhole(factor))
       continue;
@@ -292,78 +281,34 @@ LogicalResult RuleTransfer::checkOrder() {
     return report(context,
                   "counts elements of a dimension of operand " + Twine(owners[f]) +
                       ", which are not in their natural order: they have layout " +
-                      toString(own, mesh) +
-                      (attention ? "; expected positions that follow the order" : ""),
+                      toString(own, mesh) + hint,
                   owners[f]);
   }
   return success();
 }
 
-/// The layout of the rows of a table that the op makes: sharded over the axes of its offset, if
-/// that is a coordinate.
-void RuleTransfer::placeTable(LookupOpInterface lookup) {
-  int factor = rule.results[0][lookup.getTableDim()].front();
-  LayoutFactor rows = makeFactor(rule.factors[factor].size);
-  Value offset = lookup.getTableOffset();
-  if (auto index = offset ? rt::getSource(offset).getDefiningOp<AxisIndexOp>() : AxisIndexOp()) {
-    rows.axes = dist::getAxes(index.getAxes(), mesh);
-    canonicalizeAxes(rows.axes, mesh);
-    rows.padded = rows.size * getNumShards(rows.axes);
-    rows.size = std::min(nn::getTableRows(lookup).value_or(rows.padded), rows.padded);
-  }
-  pieces[factor].assign({rows});
+/// The rule does not say how the offset of a table counts its rows.
+LogicalResult RuleTransfer::checkTable() {
+  auto lookup = dyn_cast<LookupOpInterface>(op);
+  if (!lookup || !lookup.takesOffset())
+    return success();
+  return report(context, "takes an offset in a table, and has no model of its layouts");
 }
 
-/// Checks a table whose rows are sharded, which needs an offset:
-/// - The offset is a coordinate over the axes of the rows.
-/// - A chunk has as many rows as the offset counts for each rank, in natural order.
-/// - The stated number of rows is the size of the table.
-LogicalResult RuleTransfer::checkTable(LookupOpInterface lookup) {
-  std::optional<unsigned> table = lookup.getTableOperand(), offset = lookup.getOffsetOperand();
-  DimLayout rows;
-  if (table)
-    rows = operands[*table]->dims[lookup.getTableDim()];
-  else
-    rows.factors = pieces[rule.results[0][lookup.getTableDim()].front()];
-  AxisList axes = rows.getAxes();
-  if (!offset) {
-    if (axes.empty())
-      return success();
-    return report(context,
-                  "reads a table whose rows are sharded over " + toString(axes, mesh) +
-                      " without an offset",
-                  *table);
-  }
-  auto index = rt::getSource(lookup.getTableOffset()).getDefiningOp<AxisIndexOp>();
-  if (!index) {
-    if (axes.empty())
-      return success();
-    return report(context, "expected the offset of a sharded table to be a dist.axis_index",
-                  *offset);
-  }
-  AxisList own = dist::getAxes(index.getAxes(), mesh);
-  canonicalizeAxes(own, mesh);
-  if (own != axes)
-    return report(context,
-                  "has an offset along " + toString(own, mesh) +
-                      ", expected the axes of the table's rows, " + toString(axes, mesh),
-                  *offset);
-  if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
-    return report(context, "counts rows of a table whose rows are not in their natural order",
-                  *table);
-  int64_t chunk = index.getChunk();
-  if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
-    return report(context,
-                  "has an offset of " + Twine(chunk) + " rows a rank, expected " +
-                      Twine(rows.getLocalSize()),
-                  *offset);
-  int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(lookup).value_or(size);
-  if (stated != size)
-    return report(context,
-                  "has an offset in a table of " + Twine(stated) + " rows, expected " +
-                      Twine(size),
-                  table.value_or(*offset));
+/// The rule does not say how parts merge.
+LogicalResult RuleTransfer::joinParts() {
+  for (auto [f, factor] : llvm::enumerate(rule.factors))
+    if (factor.isReducedBy(FactorReduction::Merge) && !getAxes(f).empty())
+      return report(context, "has results that merge over " + toString(getAxes(f), mesh) +
+                                 ", and has no model of its layouts");
   return success();
+}
+
+bool RuleTransfer::hasFactorInResult(unsigned result, int factor) const {
+  for (auto [d, factors] : llvm::enumerate(rule.results[result]))
+    if (llvm::is_contained(factors, factor))
+      return getBroadcastAxes(result, d).empty();
+  return false;
 }
 
 LogicalResult RuleTransfer::checkUnreduced() {
@@ -502,22 +447,9 @@ MaybeLayouts RuleTransfer::run() {
         report(context, "has a factor rule that does not fit its operands and results"));
   if (failed(collect()))
     return failure();
-  auto lookup = dyn_cast<LookupOpInterface>(op);
-  if (lookup && !lookup.getTableOperand())
-    placeTable(lookup);
-  if (failed(checkAxes()))
-    return failure();
-  if (lookup && lookup.takesOffset() && failed(checkTable(lookup)))
-    return failure();
-  if (failed(checkOrder()) || failed(checkUnreduced()))
-    return failure();
-  if (auto scores = dyn_cast<nn::ScoresOpInterface>(op); scores && failed(coverKeys(scores)))
-    return failure();
-  if (isa<nn::MergeAttentionOp>(op) && failed(joinKeys(0, 2)))
-    return failure();
-  if (isa<nn::AddOp>(op) && failed(joinKeys(0, 1)))
-    return failure();
-  if (failed(checkReadPadding()))
+  refinePieces();
+  if (failed(checkAxes()) || failed(checkTable()) || failed(checkOrder()) ||
+      failed(checkUnreduced()) || failed(joinParts()) || failed(checkReadPadding()))
     return failure();
   ResultLayouts layouts;
   for (unsigned result = 0; result < rule.results.size(); ++result)

@@ -238,7 +238,7 @@ LogicalResult PlacementDerivation::visit(Operation *op) {
     return failure();
   if (failed(checkCollective(op)))
     return failure();
-  bool several = isa<nn::ReshapeOp>(op);
+  bool several = mayHaveCandidates(op);
   SmallVector<LayoutRef, 4> operands;
   for (Value operand : op->getOperands()) {
     several |= !ambiguous.empty() && ambiguous.contains(operand);
@@ -299,6 +299,9 @@ FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {
   MeshAttr mesh = getSpmdMesh(func);
   if (!mesh)
     return LogicalResult(func.emitOpError() << "expected an SPMD function with 'dist.spmd'");
+  if (!layout_transfer::hasModels(func.getContext()))
+    return LogicalResult(func.emitOpError()
+                         << "expected the models of its ops (see registerAllDialects)");
   // A few reshapes have more candidates than the likely ones. They cost time, so they are tried
   // where the likely ones give no proof. The errors are those of the likely ones.
   std::vector<Diagnostic> errors;
@@ -315,8 +318,10 @@ FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {
     });
     if (succeeded(PlacementDerivation(func, analysis).run(isExhaustive)))
       return analysis;
-    bool reshapes = func.walk([](nn::ReshapeOp) { return WalkResult::interrupt(); }).wasInterrupted();
-    if (!reshapes)
+    auto hasChoice = [](Operation *op) {
+      return mayHaveCandidates(op) ? WalkResult::interrupt() : WalkResult::advance();
+    };
+    if (!func.walk(hasChoice).wasInterrupted())
       break;
   }
   for (Diagnostic &error : errors)

@@ -24,7 +24,7 @@ using namespace meshwright::dist;
 Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   Candidates candidates = getCandidates(op->getOperand(operand));
   // A reshape has no use for its rule: it takes dimensions apart.
-  if (candidates.size() < 2 || isa<nn::ReshapeOp>(op))
+  if (candidates.size() < 2 || mayHaveCandidates(op))
     return candidates;
   const FactorRule *known = memo.getRule(op);
   if (!known)
@@ -127,7 +127,7 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
   SmallVector<Candidates> candidates;
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
     candidates.push_back(getPlausible(op, i));
-  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
+  const FactorRule *rule = mayHaveCandidates(op) ? nullptr : memo.getRule(op);
   return addLink(
       {op, op->getOperands(), op->getResults(), {}}, combineCandidates(op->getOperands(), candidates, rule),
       [&](ArrayRef<LayoutRef> operands, bool reports) {

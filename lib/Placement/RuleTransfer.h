@@ -12,41 +12,53 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_RULETRANSFER_H
 #define MESHWRIGHT_LIB_PLACEMENT_RULETRANSFER_H
 
-#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 
 namespace meshwright::layout_transfer {
-
-/// The op that defines positions; null if there is none. In a product of dimensions these
-/// are the positions of one factor, repeated along the others.
-dist::PositionsOp getPositions(mlir::Value positions);
 
 /// Returns true if an op reads the factor as a whole.
 bool isWhole(const dist::RuleFactor &factor);
 
 /// One transfer by a factor rule. `run` works in this order:
 /// 1. `collect`: each factor of the rule gets the layout factors of the operands'
-///    dimensions, which must agree.
+///    dimensions, which must agree. `refinePieces` may add to them.
 /// 2. `checkAxes`: no axis shards two factors, and no factor that the op reads whole is
 ///    sharded. Axes of contracted factors become unreduced axes of the results.
 /// 3. `checkTable`, `checkOrder`: ops that count elements find them where they expect.
 /// 4. `checkUnreduced`: partial sums pass only through linear ops, and parts of a maximum through
 ///    ops that keep order.
-/// 5. `coverKeys`, `joinKeys`: attention over a part of the keys, and its gradients.
+/// 5. `joinParts`: parts of attention among the operands, and results that are such parts.
 /// 6. `checkReadPadding`: the op reads no arbitrary padding.
 /// 7. `makeResult`: the layout of each result, and what its elements are.
+///
+/// The rule does not say all of some ops. Their models (Models.h) derive a class from this one, and
+/// override the virtual functions.
 class RuleTransfer {
 public:
   explicit RuleTransfer(const TransferContext &context);
+  virtual ~RuleTransfer() = default;
   MaybeLayouts run();
 
-private:
+protected:
   using State = padding::Padding;
   /// A padded piece of a factor of the rule.
   struct Tail {
     int factor;
     const dist::LayoutFactor *piece;
   };
+
+  /// Gives factors pieces that the operands do not show.
+  virtual void refinePieces() {}
+  /// Checks the operand that says which rows of a table a rank has.
+  virtual mlir::LogicalResult checkTable();
+  /// Ops that count elements need their natural order.
+  virtual mlir::LogicalResult checkOrder();
+  /// The factors of queries and keys if both are sharded over one axis, as in a ring; else none.
+  virtual std::optional<std::pair<int, int>> getRingFactors() const { return std::nullopt; }
+  /// Checks parts of attention among the operands. Fills `keys` of the results that are parts.
+  virtual mlir::LogicalResult joinParts();
+  /// Checks padding that the op reads otherwise than PaddingOpInterface can state.
+  virtual mlir::LogicalResult checkOwnPadding() { return mlir::success(); }
 
   mlir::LogicalResult collect();
   mlir::LogicalResult unify(int factor, mlir::ArrayRef<dist::LayoutFactor> list, unsigned operand,
@@ -57,30 +69,13 @@ private:
                                unsigned operand, unsigned dim);
   dist::AxisList getAxes(int factor) const;
   mlir::LogicalResult checkAxes();
-  void placeTable(dist::LookupOpInterface lookup);
-  mlir::LogicalResult checkTable(dist::LookupOpInterface lookup);
   /// The axes over which a result is a sum because it broadcasts as an operand does.
   dist::AxisList getBroadcastAxes(unsigned result, unsigned dim) const;
-  /// Ops that count elements need their natural order.
-  mlir::LogicalResult checkOrder();
-  /// The factors of queries and keys if both are sharded over one axis, as in a ring; else none.
-  std::optional<std::pair<int, int>> getRingFactors() const;
   /// Returns true if the result has the factor as a dimension, and does not broadcast along it.
   bool hasFactorInResult(unsigned result, int factor) const;
-  /// Returns true if the result has a block of rows and columns in a step of a ring.
-  bool hasBlocks(unsigned result) const;
-  /// The factor of the keys that is sharded around a ring; null if none is. Fails if the op reads
-  /// its keys in a way that such keys do not allow.
-  mlir::FailureOr<const dist::LayoutFactor *> getShardedKeys(nn::ScoresOpInterface attention);
-  /// Describes the part of the keys that attention over sharded keys covers.
-  mlir::LogicalResult coverKeys(nn::ScoresOpInterface attention);
-  /// Checks that the mask hides the keys and values that a permute left out. `sharded` is
-  /// null if the keys are whole.
-  mlir::LogicalResult checkMissing(nn::ScoresOpInterface attention,
-                                   const dist::LayoutFactor *sharded,
-                                   llvm::ArrayRef<llvm::SmallBitVector> needing);
-  /// Joins the parts of one attention that operands `first` and `second` are.
-  mlir::LogicalResult joinKeys(unsigned first, unsigned second);
+  /// Checks that the factors that the op reads whole are in their natural order. `hint` ends the
+  /// error.
+  mlir::LogicalResult checkNaturalOrder(llvm::StringRef hint);
   mlir::LogicalResult checkUnreduced();
   mlir::LogicalResult checkMaximum(int source);
 
@@ -92,8 +87,6 @@ private:
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
   mlir::LogicalResult checkSum(int factor, bool reports) const;
   mlir::LogicalResult checkSums();
-  bool hidesPadding(mlir::Value positions, const dist::LayoutFactor &piece) const;
-  mlir::LogicalResult checkKeys(nn::AttentionOp attention);
   mlir::LogicalResult readsPadding(const Tail &tail, State state, llvm::StringRef need);
   /// The tails of factors that a result has, and of factors that the op contracts or reads
   /// whole.

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -25,6 +26,7 @@ void meshwright::registerAllDialects(DialectRegistry &registry) {
   registry.insert<dist::DistDialect, nn::NnDialect, rt::RtDialect, func::FuncDialect,
                   arith::ArithDialect, scf::SCFDialect, tensor::TensorDialect>();
   func::registerAllExtensions(registry);
+  registerPlacementModels(registry);
   registerDifferentiation(registry);
 }
 

@@ -5,9 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Register/Register.h"
 #include "meshwright/passes/annotate/Passes.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/DialectRegistry.h"
 #include "mlir/IR/MLIRContext.h"
 #include "mlir/Parser/Parser.h"
@@ -22,6 +25,26 @@ TEST(Register, DialectsLoadByName) {
   mlir::MLIRContext context(registry);
   EXPECT_NE(context.getOrLoadDialect("dist"), nullptr);
   EXPECT_NE(context.getOrLoadDialect("nn"), nullptr);
+}
+
+// Factor rules alone would prove wrong programs.
+TEST(Register, ProofNeedsModels) {
+  mlir::MLIRContext context;
+  context.loadDialect<meshwright::dist::DistDialect, meshwright::nn::NnDialect,
+                      mlir::func::FuncDialect>();
+  auto module = mlir::parseSourceString<mlir::ModuleOp>(R"mlir(
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main() attributes {dist.spmd = @mesh} {
+      return
+    })mlir",
+                                                        &context);
+  ASSERT_TRUE(module);
+  std::string error;
+  mlir::ScopedDiagnosticHandler handler(
+      &context, [&](mlir::Diagnostic &diagnostic) { error = diagnostic.str(); });
+  auto func = *module->getOps<mlir::func::FuncOp>().begin();
+  EXPECT_TRUE(mlir::failed(meshwright::verifyPlacement(func)));
+  EXPECT_EQ(error, "'func.func' op expected the models of its ops (see registerAllDialects)");
 }
 
 // A registered fold-encoder prices: test/passes/annotate/fold-encoder.mlir.

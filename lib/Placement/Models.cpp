@@ -1,0 +1,60 @@
+//===- Models.cpp - how layouts pass ops ----------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Placement/Models.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+#include "mlir/IR/DialectRegistry.h"
+
+#include "meshwright/lib/Placement/PlacementInterfaces.cpp.inc"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+namespace {
+
+/// Chunks at their places: blocks, and parts of gradients, become whole.
+struct PlaceModel : LayoutOpInterface::ExternalModel<PlaceModel, PlaceOp> {
+  MaybeLayouts transfer(Operation *, const TransferContext &context,
+                        SmallVectorImpl<Layout> *) const {
+    return transferPlace(context);
+  }
+  bool takesBlocks(Operation *, unsigned) const { return true; }
+  bool joinsParts(Operation *, const KeyCover &cover) const { return cover.adds; }
+};
+
+/// A permute moves parts of gradients around a ring, and chunks that some ranks lack.
+struct PermuteModel : LayoutOpInterface::ExternalModel<PermuteModel, PermuteOp> {
+  MaybeLayouts transfer(Operation *, const TransferContext &context,
+                        SmallVectorImpl<Layout> *) const {
+    return transferCollective(context);
+  }
+  bool joinsParts(Operation *, const KeyCover &cover) const { return cover.adds; }
+  bool mayMiss(Operation *, unsigned) const { return true; }
+};
+
+} // namespace
+
+bool layout_transfer::hasModels(MLIRContext *context) {
+  auto name = RegisteredOperationName::lookup(nn::ConstantOp::getOperationName(), context);
+  return !name || name->hasInterface<LayoutOpInterface>();
+}
+
+void meshwright::registerPlacementModels(DialectRegistry &registry) {
+  registry.addExtension(+[](MLIRContext *context, nn::NnDialect *) {
+    attachMovementModels(context);
+    attachTableModels(context);
+    attachAttentionModels(context);
+  });
+  registry.addExtension(+[](MLIRContext *context, DistDialect *) {
+    PlaceOp::attachInterface<PlaceModel>(*context);
+    PermuteOp::attachInterface<PermuteModel>(*context);
+  });
+}

@@ -1,0 +1,112 @@
+//===- TableModels.cpp - tables whose rows are sharded --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A rank has some rows of a table. The op has an offset, which says where they begin in the whole
+// table, and leaves out indices of other rows.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Placement/Models.h"
+#include "meshwright/lib/Placement/RuleTransfer.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+namespace {
+
+class TableTransfer : public RuleTransfer {
+public:
+  explicit TableTransfer(const TransferContext &context)
+      : RuleTransfer(context), lookup(cast<LookupOpInterface>(context.op)) {}
+
+private:
+  void refinePieces() override;
+  LogicalResult checkTable() override;
+
+  LookupOpInterface lookup;
+};
+
+} // namespace
+
+/// The layout of the rows of a table that the op makes: sharded over the axes of its offset, if
+/// that is a coordinate.
+void TableTransfer::refinePieces() {
+  if (lookup.getTableOperand())
+    return;
+  int factor = rule.results[0][lookup.getTableDim()].front();
+  LayoutFactor rows = makeFactor(rule.factors[factor].size);
+  Value offset = lookup.getTableOffset();
+  if (auto index = offset ? rt::getSource(offset).getDefiningOp<AxisIndexOp>() : AxisIndexOp()) {
+    rows.axes = dist::getAxes(index.getAxes(), mesh);
+    canonicalizeAxes(rows.axes, mesh);
+    rows.padded = rows.size * getNumShards(rows.axes);
+    rows.size = std::min(nn::getTableRows(lookup).value_or(rows.padded), rows.padded);
+  }
+  pieces[factor].assign({rows});
+}
+
+/// Checks a table whose rows are sharded, which needs an offset:
+/// - The offset is a coordinate over the axes of the rows.
+/// - A chunk has as many rows as the offset counts for each rank, in natural order.
+/// - The stated number of rows is the size of the table.
+LogicalResult TableTransfer::checkTable() {
+  std::optional<unsigned> table = lookup.getTableOperand(), offset = lookup.getOffsetOperand();
+  DimLayout rows;
+  if (table)
+    rows = operands[*table]->dims[lookup.getTableDim()];
+  else
+    rows.factors = pieces[rule.results[0][lookup.getTableDim()].front()];
+  AxisList axes = rows.getAxes();
+  if (!offset) {
+    if (axes.empty())
+      return success();
+    return report(context,
+                  "reads a table whose rows are sharded over " + toString(axes, mesh) +
+                      " without an offset",
+                  *table);
+  }
+  auto index = rt::getSource(lookup.getTableOffset()).getDefiningOp<AxisIndexOp>();
+  if (!index) {
+    if (axes.empty())
+      return success();
+    return report(context, "expected the offset of a sharded table to be a dist.axis_index",
+                  *offset);
+  }
+  AxisList own = dist::getAxes(index.getAxes(), mesh);
+  canonicalizeAxes(own, mesh);
+  if (own != axes)
+    return report(context,
+                  "has an offset along " + toString(own, mesh) +
+                      ", expected the axes of the table's rows, " + toString(axes, mesh),
+                  *offset);
+  if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
+    return report(context, "counts rows of a table whose rows are not in their natural order",
+                  *table);
+  int64_t chunk = index.getChunk();
+  if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
+    return report(context,
+                  "has an offset of " + Twine(chunk) + " rows a rank, expected " +
+                      Twine(rows.getLocalSize()),
+                  *offset);
+  int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(lookup).value_or(size);
+  if (stated != size)
+    return report(context,
+                  "has an offset in a table of " + Twine(stated) + " rows, expected " +
+                      Twine(size),
+                  table.value_or(*offset));
+  return success();
+}
+
+void layout_transfer::attachTableModels(MLIRContext *context) {
+  nn::EmbeddingOp::attachInterface<RuleModel<nn::EmbeddingOp, TableTransfer>>(*context);
+  nn::ScatterAddOp::attachInterface<RuleModel<nn::ScatterAddOp, TableTransfer>>(*context);
+}
