@@ -14,10 +14,12 @@
 #include "meshwright/passes/annotate/Pipeline.h"
 #include "meshwright/passes/bind/Passes.h"
 #include "meshwright/passes/bind/Pipeline.h"
+#include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Passes.h"
 #include "meshwright/passes/differentiate/Pipeline.h"
 #include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/passes/optimise/Pipeline.h"
+#include "meshwright/passes/partition/Models.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/partition/Pipeline.h"
 #include "meshwright/passes/propagate/Passes.h"
@@ -257,6 +259,11 @@ void meshwright::registerPasses() {
   registerSchedulePasses();
   registerReportPasses();
   registerVerifyPasses();
+}
+
+void meshwright::registerModels(DialectRegistry &registry) {
+  registerDifferentiation(registry);
+  registerPartitionModels(registry);
 }
 
 namespace {

@@ -59,6 +59,10 @@ void addReport(mlir::OpPassManager &pm, llvm::StringRef file);
 /// Registers the passes of all phases.
 void registerPasses();
 
+/// Gives ops the external models of all phases when their dialect is loaded: how they differentiate,
+/// and how they become local.
+void registerModels(mlir::DialectRegistry &registry);
+
 /// Registers `--parallelize` and `--schedule`.
 void registerPipelines();
 

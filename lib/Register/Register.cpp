@@ -12,7 +12,6 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/passes/Pipeline.h"
-#include "meshwright/passes/differentiate/Models.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Func/Extensions/AllExtensions.h"
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -27,7 +26,7 @@ void meshwright::registerAllDialects(DialectRegistry &registry) {
                   arith::ArithDialect, scf::SCFDialect, tensor::TensorDialect>();
   func::registerAllExtensions(registry);
   registerPlacementModels(registry);
-  registerDifferentiation(registry);
+  registerModels(registry);
 }
 
 void meshwright::registerAllPasses() {

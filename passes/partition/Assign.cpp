@@ -71,22 +71,9 @@ void meshwright::forEachLeaf(
   }
 }
 
-/// Returns true if an op may compute over axes of a leaf of a factor. The offset of a table counts
-/// rows, so that each rank has rows that follow one another, in their natural order: axes shard the
-/// major leaf of the rows alone.
 bool Partitioner::mayShard(Operation *op, int factor, size_t leaf) const {
-  auto lookup = dyn_cast<LookupOpInterface>(op);
-  if (!lookup || !lookup.takesOffset())
-    return true;
-  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  std::optional<unsigned> table = lookup.getTableOperand();
-  const FactorRule::ValueFactors &dims =
-      table ? opFactors.rule.operands[*table] : opFactors.rule.results[0];
-  ArrayRef<int> rows = dims[lookup.getTableDim()];
-  if (!llvm::is_contained(rows, factor))
-    return true;
-  return factor == rows.front() && leaf == 0 &&
-         factors.getOrder(opFactors.leaves[factor][leaf]).order == TokenOrder::Natural;
+  auto model = dyn_cast<LocalOpInterface>(op);
+  return !model || model.mayShard(*this, factor, leaf);
 }
 
 /// Chooses axes for each factor:
@@ -94,7 +81,7 @@ bool Partitioner::mayShard(Operation *op, int factor, size_t leaf) const {
 /// - A parallel factor takes the axes of the results up to the first one that another factor
 ///   has taken.
 /// - Other factors take none.
-Partitioner::Assignment Partitioner::assignInOrder(Operation *op) {
+Assignment Partitioner::assignInOrder(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
   Assignment assignment;
@@ -412,7 +399,7 @@ void Partitioner::AssignmentSearch::visit(size_t place) {
   }
 }
 
-Partitioner::Assignment Partitioner::AssignmentSearch::run(Assignment given) {
+Assignment Partitioner::AssignmentSearch::run(Assignment given) {
   first = std::move(given);
   bool moves = false;
   for (unsigned i = 0, e = op->getNumOperands(); i < e; ++i)
@@ -437,7 +424,7 @@ Partitioner::Assignment Partitioner::AssignmentSearch::run(Assignment given) {
   return best;
 }
 
-Partitioner::Assignment Partitioner::assign(Operation *op) {
+Assignment Partitioner::assign(Operation *op) {
   Assignment first = assignInOrder(op);
   if (!contracts(factors.getFactors(op).rule))
     return first;

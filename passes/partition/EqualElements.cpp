@@ -19,7 +19,6 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/OperandLayouts.h"
-#include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;
@@ -53,10 +52,8 @@ void Partitioner::noteEqualElements(Operation *op) {
       equalDims.try_emplace(value, std::move(dims));
   };
   if (op->getNumOperands() == 0) {
-    auto iota = dyn_cast<nn::IotaOp>(op);
-    bool isSplat = op->getNumResults() == 1 && padding::getSplat(op->getResult(0));
-    if (iota || isSplat)
-      note(op->getResult(0), [&](unsigned d) { return !iota || d != iota.getDim(); });
+    if (auto model = dyn_cast<LocalOpInterface>(op))
+      note(op->getResult(0), [&](unsigned d) { return model.hasEqualElements(d); });
     return;
   }
   llvm::SmallBitVector equal = getEqualFactors(op);
@@ -109,9 +106,8 @@ void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &
 }
 
 void Partitioner::stateSplit(Value global, Operation *local, const ValueSharding &sharding) {
-  bool isWhole = isa<nn::BroadcastOp>(local) &&
-                 local->getOperand(0).getType() == local->getResult(0).getType();
-  if (!isa<nn::ReshapeOp>(local) && !isWhole)
+  auto model = dyn_cast<LocalOpInterface>(local);
+  if (!model || !model.hidesDims())
     return;
   Layout layout = getLayout(global, sharding);
   llvm::SmallBitVector dims(layout.getRank());

@@ -88,15 +88,15 @@ FailureOr<AxisList> OpenSums::getAxes(const SharedValue &state) {
     Operation *def = written->get().getDefiningOp();
     if (isa_and_nonnull<nn::ConstantOp>(def))
       continue;
-    auto add = dyn_cast_or_null<nn::AddOp>(def);
-    if (!add || !add->hasOneUse())
+    if (!def || getJoinedParts(def) != ReductionKind::Sum || !def->hasOneUse())
       return AxisList();
     auto isSum = [&](Value operand) {
       return llvm::is_contained(state.arguments, operand) && operand.hasOneUse();
     };
-    bool isLeft = isSum(add.getLhs());
-    Value term = isLeft ? add.getRhs() : add.getLhs();
-    if ((!isLeft && !isSum(add.getRhs())) || term.getType() != add.getType())
+    Value lhs = def->getOperand(0), rhs = def->getOperand(1);
+    bool isLeft = isSum(lhs);
+    Value term = isLeft ? rhs : lhs;
+    if ((!isLeft && !isSum(rhs)) || term.getType() != def->getResult(0).getType())
       return AxisList();
     if (failed(addPartialAxes(term, axes)))
       return failure();

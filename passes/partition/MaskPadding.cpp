@@ -24,7 +24,7 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
   SmallVector<Candidates> given;
   for (Value operand : op->getOperands())
     given.push_back(derived.find(operand)->second);
-  const FactorRule *rule = isa<nn::ReshapeOp>(op) ? nullptr : memo.getRule(op);
+  const FactorRule *rule = mayHaveCandidates(op) ? nullptr : memo.getRule(op);
   SmallVector<CandidateCombination> combinations = combineCandidates(op->getOperands(), given, rule);
   bool isOnly = combinations.size() == 1;
   auto emit = [&] {
@@ -308,36 +308,6 @@ LogicalResult Partitioner::maskMaximum(Operation *op, MutableArrayRef<Value> ope
   return success();
 }
 
-/// Zeroes the padding of the condition of a selection between a value and zero, which is then
-/// summed over. The result has zero padding if its condition has. The condition has fewer
-/// bytes than the value, and the selection stays part of a larger kernel.
-LogicalResult Partitioner::maskSelection(Operation *op, const Assignment &assignment,
-                                         MutableArrayRef<Value> operands) {
-  auto select = dyn_cast<nn::SelectOp>(op);
-  auto reduce = select && op->hasOneUse() ? dyn_cast<nn::ReduceOp>(*op->user_begin()) : nullptr;
-  if (!reduce || reduce.getKind() != nn::ReduceKind::Sum ||
-      padding::getSplat(select.getRhs()) != 0.0)
-    return success();
-  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  const FactorRule::ValueFactors &condition = opFactors.rule.operands[0];
-  int64_t missing = select.getType().getRank() - int64_t(condition.size());
-  for (int64_t dim : reduce.getDims()) {
-    if (dim < missing)
-      continue;
-    bool isPadded = false;
-    for (int factor : condition[dim - missing])
-      for (auto [leaf, axes] : llvm::zip_equal(opFactors.leaves[factor], assignment[factor]))
-        isPadded |= !axes.empty() && padded[leaf] != factors.getSize(leaf);
-    if (!isPadded)
-      continue;
-    const Layout *layout = derive(operands[0]);
-    if (!layout)
-      return failure();
-    operands[0] = mask(operands[0], *layout, dim - missing, op->getLoc());
-  }
-  return success();
-}
-
 /// Zeroes the padding of indices. An index out of range ends the run, and zero is in the
 /// range of every table.
 LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> operands) {
@@ -357,6 +327,16 @@ LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> ope
     if (mayBeOut)
       operands[index] = mask(operands[index], *layout, dim, op->getLoc());
   }
+}
+
+LogicalResult Partitioner::maskOperands(Operation *op, const Assignment &assignment,
+                                        MutableArrayRef<Value> operands) {
+  if (failed(maskContraction(op, assignment, operands)))
+    return failure();
+  auto model = dyn_cast<LocalOpInterface>(op);
+  if (model && failed(model.maskOperands(*this, assignment, operands)))
+    return failure();
+  return maskIndices(op, operands);
 }
 
 FailureOr<Value> Partitioner::maskState(Value local, const Layout &layout, Location loc) {

@@ -11,11 +11,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/passes/partition/Partitioner.h"
-
-#include <cmath>
 
 using namespace mlir;
 using namespace meshwright;
@@ -29,11 +26,18 @@ bool meshwright::passesPartial(Operation *op, unsigned operand) {
   if (op->hasTrait<Reindexes>())
     return operand == 0 && !isa<ConstrainOp>(op) &&
            countOf(op->getOperand(0)) == countOf(op->getResult(0));
-  return isa<nn::MulOp>(op) && countOf(op->getOperand(1 - operand)) == 1;
+  auto model = dyn_cast<LocalOpInterface>(op);
+  return model && model.passesPart(operand);
+}
+
+std::optional<ReductionKind> meshwright::getJoinedParts(Operation *op) {
+  auto model = dyn_cast<LocalOpInterface>(op);
+  return model ? model.getJoinedParts() : std::nullopt;
 }
 
 bool meshwright::joinsPartials(Operation *op, const FactorRule &rule) {
-  return isa<nn::AddOp>(op) || (rule.jointlyLinear && op->hasTrait<MovesOnly>());
+  return getJoinedParts(op) == ReductionKind::Sum ||
+         (rule.jointlyLinear && op->hasTrait<MovesOnly>());
 }
 
 Partitioner::Unreduced Partitioner::getDemand(OpOperand &use) const {
@@ -73,7 +77,8 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
   if (isa<func::ReturnOp>(user))
     return true;
   // A running maximum stays unreduced if a user of its new value asks for that.
-  if (reduction == ReductionKind::Max && isa<nn::MaximumOp>(user) &&
+  std::optional<ReductionKind> joined = getJoinedParts(user);
+  if (reduction == ReductionKind::Max && joined == ReductionKind::Max &&
       user->getResult(0).getType() == value.getType())
     return llvm::any_of(user->getResult(0).getUses(), [&](OpOperand &use) {
       Unreduced demand = getDemand(use);
@@ -82,7 +87,7 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
   // Only movements keep a maximum.
   if (reduction == ReductionKind::Max && !user->hasTrait<Reindexes>())
     return false;
-  if (isa<nn::AddOp>(user))
+  if (joined == ReductionKind::Sum)
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
   if (joinsPartials(user, factors.getFactors(user).rule))
     return isReadOpen(user->getResult(0)) || canWait(user->getResult(0), reduction);
@@ -136,62 +141,12 @@ void Partitioner::widenPartial(Local &local, ArrayRef<Axis> axes, Location loc) 
   local.unreduced.axes.assign(axes.begin(), axes.end());
 }
 
-/// Handles an addition with a partial sum among its operands. Adds partial sums to each
-/// other, and defers other operands until the sum is reduced. Returns false if no operand is
-/// a partial sum.
-FailureOr<bool> Partitioner::joinSum(nn::AddOp op) {
-  Value result = op.getResult();
-  SmallVector<Value, 2> partials, others;
-  for (Value operand : op.getOperands()) {
-    State &state = getState(operand);
-    if (state.isDeferred && state.local.unreduced.reduction == ReductionKind::Sum &&
-        operand.getType() == result.getType())
-      partials.push_back(operand);
-    else
-      others.push_back(operand);
-  }
-  if (partials.empty())
-    return false;
-  Local sum = getState(partials[0]).local;
-  SmallVector<Value, 2> rest = getState(partials[0]).rest;
-  if (partials.size() == 2) {
-    const State &second = getState(partials[1]);
-    Local other = second.local;
-    widenPartial(sum, other.unreduced.axes, op.getLoc());
-    widenPartial(other, sum.unreduced.axes, op.getLoc());
-    if (other.unreduced.axes == sum.unreduced.axes && other.sharding == sum.sharding) {
-      sum.value =
-          nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value, other.value);
-      rest.append(second.rest.begin(), second.rest.end());
-    } else {
-      others.push_back(partials[1]);
-    }
-  }
-  // A broadcast partial sum (of positions, for example) joins if its layout fits.
-  for (Value &other : others) {
-    State &state = getState(other);
-    if (!state.isDeferred || state.local.unreduced.axes != sum.unreduced.axes ||
-        state.local.unreduced.reduction != ReductionKind::Sum || !state.rest.empty() ||
-        !(state.local.sharding == projectBroadcast(other, result, sum.sharding)))
-      continue;
-    sum.value =
-        nn::AddOp::create(builder, op.getLoc(), sum.value.getType(), sum.value, state.local.value);
-    other = {};
-  }
-  for (Value other : others)
-    if (other)
-      rest.push_back(other);
-  if (failed(define(result, std::move(sum), std::move(rest))))
-    return failure();
-  return true;
-}
-
 /// Handles an op that moves several partial sums at once, as a concatenation does, if its result is
 /// read unreduced or reduced later: then the sums share a reduction, which may scatter. Returns
 /// false if it is another op, or an operand is no partial sum.
 FailureOr<bool> Partitioner::moveParts(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  if (isa<nn::AddOp>(op) || !joinsPartials(op, opFactors.rule) ||
+  if (getJoinedParts(op) || !joinsPartials(op, opFactors.rule) ||
       !(isReadOpen(op->getResult(0)) || canWait(op->getResult(0), ReductionKind::Sum)))
     return false;
   SmallVector<Local, 0> parts;
@@ -230,47 +185,14 @@ FailureOr<bool> Partitioner::moveParts(Operation *op) {
   return true;
 }
 
-/// Handles the larger of two values of which one or both are parts of a maximum: the parts of the
-/// result are the larger ones of their parts. Returns false if no operand is such parts.
-FailureOr<bool> Partitioner::joinMaximum(nn::MaximumOp op) {
-  Value result = op.getResult();
-  auto isPart = [&](Value operand) {
-    const State &state = getState(operand);
-    return state.isDeferred && state.local.unreduced.reduction == ReductionKind::Max &&
-           operand.getType() == result.getType();
-  };
-  bool isLhs = isPart(op.getLhs());
-  if (!isLhs && !isPart(op.getRhs()))
-    return false;
-  Local largest = getState(isLhs ? op.getLhs() : op.getRhs()).local;
-  Value other = isLhs ? op.getRhs() : op.getLhs();
-  Value term;
-  if (isPart(other) && getState(other).local.unreduced.axes == largest.unreduced.axes &&
-      getState(other).local.sharding == largest.sharding) {
-    term = getState(other).local.value;
-  } else {
-    auto reduced = use(other, projectBroadcast(other, result, largest.sharding), op.getLoc());
-    if (failed(reduced))
-      return failure();
-    term = *reduced;
-  }
-  Value operands[] = {largest.value, term};
-  largest.value = emit(op, operands, largest.value.getType())->getResult(0);
-  if (failed(define(result, std::move(largest))))
-    return failure();
-  return true;
-}
-
 void Partitioner::keepStated(Operation *op) {
   if (llvm::any_of(op->getOperands(), [&](Value v) { return statedParts.contains(v); }))
     statedParts.insert(op->getResult(0));
 }
 
 bool Partitioner::mayOverflow(Operation *op, unsigned operand) const {
-  if (!isa<nn::MulOp>(op) || !statedParts.contains(op->getOperand(operand)))
-    return false;
-  std::optional<double> factor = padding::getSplat(op->getOperand(1 - operand));
-  return !factor || !(std::fabs(*factor) <= 1);
+  auto model = dyn_cast<LocalOpInterface>(op);
+  return model && statedParts.contains(op->getOperand(operand)) && model.mayOverflow(operand);
 }
 
 /// Applies a cheap linear op to a partial sum before its reduction. Returns false if it does
@@ -325,11 +247,8 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
 }
 
 FailureOr<bool> Partitioner::passPartials(Operation *op) {
-  if (auto maximum = dyn_cast<nn::MaximumOp>(op))
-    if (auto joined = joinMaximum(maximum); failed(joined) || *joined)
-      return joined;
-  if (auto add = dyn_cast<nn::AddOp>(op))
-    if (auto joined = joinSum(add); failed(joined) || *joined)
+  if (auto model = dyn_cast<LocalOpInterface>(op))
+    if (auto joined = model.joinParts(*this); failed(joined) || *joined)
       return joined;
   if (auto moved = moveParts(op); failed(moved) || *moved)
     return moved;

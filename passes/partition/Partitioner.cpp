@@ -7,7 +7,6 @@
 
 #include "meshwright/passes/partition/Partitioner.h"
 
-#include "meshwright/dialects/Nn/TableRows.h"
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
 
@@ -344,7 +343,7 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
 
 LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2> rest) {
   State &state = getState(value);
-  if (hasPadding && value.getDefiningOp<nn::ReshapeOp>())
+  if (hasPadding && value.getDefiningOp() && mayHaveCandidates(value.getDefiningOp()))
     known[local.value] = getLayout(value, local);
   state.local = std::move(local);
   state.rest = std::move(rest);
@@ -402,30 +401,18 @@ Operation *Partitioner::emit(Operation *op, ArrayRef<Value> operands, ArrayRef<T
   Operation *local = Operation::create(op->getLoc(), op->getName(), types, operands,
                                        attributes.getDictionary(op->getContext()),
                                        op->getPropertiesStorage(), {}, op->getNumRegions());
-  if (auto slice = dyn_cast<nn::SliceOp>(op)) {
-    // A slice that takes all of a dimension takes all of the local dimension.
-    SmallVector<int64_t> limits(slice.getLimits());
-    auto from = cast<RankedTensorType>(slice.getInput().getType());
-    auto localFrom = cast<RankedTensorType>(operands[0].getType());
-    for (auto [d, limit] : llvm::enumerate(limits))
-      if (slice.getType().getDimSize(d) == from.getDimSize(d))
-        limit = localFrom.getDimSize(d);
-    cast<nn::SliceOp>(local).setLimits(limits);
-  }
+  if (auto model = dyn_cast<LocalOpInterface>(op))
+    model.fitAttributes(local);
   return builder.insert(local);
 }
 
-/// Writes a constant or an iota in a layout, without communication. A splat has every layout.
-/// Other values are created whole on each rank and sliced.
+/// Writes an op without operands in a layout, without communication. Values of which a rank cannot
+/// make its part are made whole on each rank and sliced.
 FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &sharding) {
   Value value = op->getResult(0);
-  auto constant = dyn_cast<nn::ConstantOp>(op);
-  auto elements = constant ? dyn_cast<DenseElementsAttr>(constant.getValue()) : nullptr;
-  if (elements && elements.isSplat())
-    return nn::ConstantOp::create(builder, op->getLoc(),
-                                  DenseElementsAttr::get(getLocalType(value, sharding),
-                                                         elements.getSplatValue<Attribute>()))
-        .getResult();
+  if (auto model = dyn_cast<LocalOpInterface>(op))
+    if (Value part = model.generate(builder, getLocalType(value, sharding)))
+      return part;
   ValueSharding replicated = ValueSharding::getReplicated(factors.getLeaves(value));
   State &state = getState(value);
   auto whole = llvm::find_if(state.copies, [&](auto &copy) { return copy.first == replicated; });
@@ -461,10 +448,13 @@ LogicalResult Partitioner::partition(Operation *op) {
     keepStated(op);
   if (failed(passed) || *passed)
     return LogicalResult(passed);
-  if (auto attention = dyn_cast<nn::ScoresOpInterface>(op))
-    if (AxisList axes = getRingAxes(attention); !axes.empty())
-      return partitionRing(attention, axes);
+  if (auto model = dyn_cast<LocalOpInterface>(op))
+    if (auto made = model.partition(*this); failed(made) || *made)
+      return LogicalResult(made);
+  return partitionByRule(op);
+}
 
+LogicalResult Partitioner::partitionByRule(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
   Assignment assignment = assign(op);
@@ -489,8 +479,7 @@ LogicalResult Partitioner::partition(Operation *op) {
     operands.push_back(*value);
   }
   SmallVector<Value, 4> read(operands);
-  if (failed(maskContraction(op, assignment, operands)) ||
-      failed(maskSelection(op, assignment, operands)) || failed(maskIndices(op, operands)))
+  if (failed(maskOperands(op, assignment, operands)))
     return failure();
   for (auto [i, from, to] : llvm::enumerate(read, operands))
     if (from != to)
@@ -502,14 +491,14 @@ LogicalResult Partitioner::partition(Operation *op) {
     shardings.push_back(project(value, dims, opFactors, assignment));
     types.push_back(getLocalType(value, shardings.back()));
   }
-  bool isPartOfTable = addTableOffset(op, assignment, types, operands);
+  auto model = dyn_cast<LocalOpInterface>(op);
+  if (model)
+    model.addOperands(*this, assignment, types, operands);
   Operation *local = emit(op, operands, types);
-  keepWholeKeys(op, local, assignment);
+  if (model)
+    model.fitFacts(*this, assignment, local);
   stateEqual(op, local, assignment);
   stateSplit(op->getResult(0), local, shardings.front());
-  if (isPartOfTable)
-    if (std::optional<int64_t> rows = nn::getTableRows(cast<LookupOpInterface>(op)))
-      local->setAttr(nn::NnDialect::kTableRowsAttr, builder.getI64IntegerAttr(*rows));
   for (auto [i, value] : llvm::enumerate(op->getResults())) {
     Unreduced sum{getContractedAxes(rule, assignment, i), getReduction(rule, i)};
     if (failed(define(value, {local->getResult(i), shardings[i], std::move(sum)}, rest)))
@@ -565,7 +554,7 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
     const auto &[target, unreduced] = resultTargets[i];
     // Zeros on all ranks are a sum as they are.
     bool isOpenZero = !unreduced.empty() && unreduced.reduction == ReductionKind::Sum &&
-                      value.getDefiningOp<nn::ConstantOp>() && padding::getSplat(value) == 0.0;
+                      padding::getSplat(value) == 0.0;
     auto result = isOpenZero ? generate(value.getDefiningOp(), target)
                              : use(value, target, terminator->getLoc(), unreduced);
     if (succeeded(result) && func.getResultAttr(i, nn::NnDialect::kStateAttr))

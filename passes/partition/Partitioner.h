@@ -12,6 +12,7 @@
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Placement/TransferMemo.h"
 #include "meshwright/lib/Reshard/Reshard.h"
+#include "meshwright/passes/partition/Models.h"
 
 #include <deque>
 
@@ -36,6 +37,10 @@ void forEachLeaf(const dist::FactorRule::ValueFactors &dims, const ValueSharding
 /// and the sum that takes it. A constraint may not: it asks for a layout.
 bool passesPartial(mlir::Operation *op, unsigned operand);
 
+/// How parts combine of which the op makes parts of its result (see LocalOpInterface). None for most
+/// ops.
+std::optional<dist::ReductionKind> getJoinedParts(mlir::Operation *op);
+
 /// Returns true for ops whose result is a partial sum if all operands are: sums, and ops that move
 /// several values at once.
 bool joinsPartials(mlir::Operation *op, const dist::FactorRule &rule);
@@ -44,13 +49,14 @@ bool joinsPartials(mlir::Operation *op, const dist::FactorRule &rule);
 ///
 /// - Each global value has one target: the sharding that propagation gave it. The local value
 ///   has that sharding, or is a partial sum that is deferred to its only user.
-/// - `assign` chooses the axes over which an op computes. Operands are resharded to them, and
-///   results to their targets. A partial sum is resharded once, to the layout that its only
-///   user asks for.
+/// - An op becomes local by its model (Models.h) or by its factor rule: `assign` chooses the axes
+///   over which it computes. Operands are resharded to them, and results to their targets. A
+///   partial sum is resharded once, to the layout that its only user asks for.
 /// - Copies of a value in other shardings are made once.
 /// - Padded sizes are the same for all values of a class of tied factors.
 ///
-/// Linear in the program: the resharder remembers its plans.
+/// The first half of the class serves the models, too. Linear in the program: the resharder
+/// remembers its plans.
 class Partitioner {
 public:
   Partitioner(mlir::func::FuncOp func, dist::MeshAttr mesh, mlir::FlatSymbolRefAttr symbol,
@@ -63,10 +69,6 @@ public:
   mlir::LogicalResult prepare(PaddedSizes &sizes);
   /// Replaces the function's body and signature.
   mlir::LogicalResult run(PaddedSizes &sizes);
-
-private:
-  /// Axes for each leaf of each factor of an op.
-  using Assignment = mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 8>;
 
   /// The axes over which a layout is unreduced, and how the parts combine.
   struct Unreduced {
@@ -102,10 +104,62 @@ private:
     std::vector<std::pair<ValueSharding, mlir::Value>> copies;
   };
 
+  dist::MeshAttr getMesh() const { return mesh; }
+  mlir::OpBuilder &getBuilder() { return builder; }
+  const FactorAnalysis &getFactors() const { return factors; }
+  /// The factor of a layout that a leaf with these axes is.
+  dist::LayoutFactor getFactor(int leaf, const dist::AxisList &axes) const {
+    return factors.getFactor(leaf, axes, padded[leaf]);
+  }
+  /// Returns true if a leaf has padding where it is sharded.
+  bool isPadded(int leaf) const { return padded[leaf] != factors.getSize(leaf); }
+
   State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
   const State &getState(mlir::Value value) const {
     return states[stateIndices.find(value)->second];
   }
+  mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
+
+  /// Chooses the axes over which an op computes.
+  Assignment assign(mlir::Operation *op);
+  /// The sharding of a value of an op that computes over these axes.
+  ValueSharding project(mlir::Value value, const dist::FactorRule::ValueFactors &dims,
+                        const FactorAnalysis::OpFactors &opFactors,
+                        const Assignment &assignment) const;
+  /// The sharding of `value`, which broadcasts against `target`, that fits `sharding` of the
+  /// target.
+  ValueSharding projectBroadcast(mlir::Value value, mlir::Value target,
+                                 const ValueSharding &sharding) const;
+  dist::AxisList getContractedAxes(const dist::FactorRule &rule, const Assignment &assignment,
+                                   unsigned result) const;
+  /// How the parts of a result combine that an op leaves by contracting factors.
+  static dist::ReductionKind getReduction(const dist::FactorRule &rule, unsigned result);
+
+  /// The local form of a global value in a sharding.
+  mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
+                                   mlir::Location loc);
+  /// States the local form of a global value, with values that are to be added to it if it is a
+  /// partial sum.
+  mlir::LogicalResult define(mlir::Value value, Local local,
+                             mlir::SmallVector<mlir::Value, 2> rest = {});
+  /// Writes a copy of the op on local operands.
+  mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
+                        mlir::ArrayRef<mlir::Type> types);
+  void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
+
+  /// The layout of a local value with the state of its padding. Null, after an error, if the
+  /// program so far is wrong.
+  const dist::Layout *derive(mlir::Value local);
+  /// Overwrites the padding of a dimension by the neutral element of a reduction.
+  mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc,
+                   dist::ReductionKind reduction = dist::ReductionKind::Sum);
+  /// Zeroes padding that an op sums over `summed`, factors of its rule, and that has not the bounds
+  /// which the op states. `getSharding` says how it reads an operand.
+  mlir::LogicalResult maskSums(mlir::Operation *op, mlir::ArrayRef<int> summed,
+                               llvm::function_ref<ValueSharding(unsigned)> getSharding,
+                               mlir::MutableArrayRef<mlir::Value> operands);
+
+private:
   void addState(mlir::Value value, State state) {
     stateIndices.try_emplace(value, states.size());
     states.push_back(std::move(state));
@@ -126,27 +180,14 @@ private:
   dist::Layout getLayout(mlir::Value global, const Local &local) const {
     return getLayout(global, local.sharding, local.unreduced);
   }
-  mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
   mlir::LogicalResult partition(mlir::Operation *op);
   /// Partitions an op. The ops that it becomes at the end of `local`, collectives included, belong to
   /// the backward pass if the op does.
   mlir::LogicalResult partitionInto(mlir::Operation *op, mlir::Block &local);
-  /// The axes over which the keys of attention stay sharded. Empty if they do not.
-  dist::AxisList getRingAxes(nn::ScoresOpInterface op) const;
-  mlir::LogicalResult assignRing(nn::ScoresOpInterface op, const dist::AxisList &axes,
-                                 Assignment &assignment, dist::AxisList &queryAxes);
-  mlir::FailureOr<mlir::Value> maskValues(mlir::Value value, mlir::Location loc);
-  /// Writes attention whose keys stay sharded, in steps around a ring.
-  mlir::LogicalResult partitionRing(nn::ScoresOpInterface op, const dist::AxisList &axes);
-  mlir::LogicalResult defineRingGradients(nn::AttentionGradOp op,
-                                          mlir::ArrayRef<mlir::Value> gradients,
-                                          const Assignment &assignment, const Assignment &whole);
+  mlir::LogicalResult partitionByRule(mlir::Operation *op);
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
-  void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
-  mlir::FailureOr<bool> joinSum(nn::AddOp op);
   mlir::FailureOr<bool> moveParts(mlir::Operation *op);
-  mlir::FailureOr<bool> joinMaximum(nn::MaximumOp op);
   /// Writes an op on partial values whose reduction can wait. Returns false for other ops.
   mlir::FailureOr<bool> passPartials(mlir::Operation *op);
   mlir::FailureOr<bool> passPartialThrough(mlir::Operation *op);
@@ -157,46 +198,23 @@ private:
 
   /// True if the op contracts a factor: its result may be a partial value.
   static bool contracts(const dist::FactorRule &rule);
-  dist::AxisList getContractedAxes(const dist::FactorRule &rule, const Assignment &assignment,
-                                   unsigned result) const;
-  /// How the parts of a result combine that an op leaves by contracting factors.
-  static dist::ReductionKind getReduction(const dist::FactorRule &rule, unsigned result);
   bool mayShard(mlir::Operation *op, int factor, size_t leaf) const;
-  Assignment assign(mlir::Operation *op);
   Assignment assignInOrder(mlir::Operation *op);
   class AssignmentSearch;
-  ValueSharding project(mlir::Value value, const dist::FactorRule::ValueFactors &dims,
-                        const FactorAnalysis::OpFactors &opFactors,
-                        const Assignment &assignment) const;
-  /// The sharding of `value`, which broadcasts against `target`, that fits `sharding` of the
-  /// target.
-  ValueSharding projectBroadcast(mlir::Value value, mlir::Value target,
-                                 const ValueSharding &sharding) const;
 
-  /// The layout of a local value with the state of its padding. Null, after an error, if the
-  /// program so far is wrong.
-  const dist::Layout *derive(mlir::Value local);
   mlir::LogicalResult deriveOp(mlir::Operation *op);
-  /// Zeroes padding that an op sums over `summed`, factors of its rule, and that has not the bounds
-  /// which the op states. `getSharding` says how it reads an operand.
-  mlir::LogicalResult maskSums(mlir::Operation *op, mlir::ArrayRef<int> summed,
-                               llvm::function_ref<ValueSharding(unsigned)> getSharding,
-                               mlir::MutableArrayRef<mlir::Value> operands);
+  /// Zeroes padding that the local op would sum or read as indices, and what its model names.
+  mlir::LogicalResult maskOperands(mlir::Operation *op, const Assignment &assignment,
+                                   mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes padding that a contraction over a padded factor would add.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
                                       mlir::MutableArrayRef<mlir::Value> operands);
-  /// Zeroes the padding of the condition of a selection that is summed over.
-  mlir::LogicalResult maskSelection(mlir::Operation *op, const Assignment &assignment,
-                                    mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes padding that an op would read as indices.
   mlir::LogicalResult maskIndices(mlir::Operation *op, mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes the padding of the new value of a state, which the next call reads.
   mlir::FailureOr<mlir::Value> maskState(mlir::Value local, const dist::Layout &layout,
                                          mlir::Location loc);
   mlir::Value getTruth(const dist::LayoutFactor &factor, mlir::Location loc);
-  /// Overwrites the padding of a dimension by the neutral element of a reduction.
-  mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc,
-                   dist::ReductionKind reduction = dist::ReductionKind::Sum);
   mlir::LogicalResult maskMaximum(mlir::Operation *op,
                                   mlir::MutableArrayRef<mlir::Value> operands);
 
@@ -209,20 +227,12 @@ private:
   /// one. A mask broadcasts along their dimension.
   void stateMasked(mlir::Value global, const ValueSharding &sharding, mlir::Value from,
                    mlir::Value to);
-  /// Lets a local reshape, and a broadcast to the type of its input, state the dimensions of its result
-  /// that have one element on a rank.
+  /// Lets a local op whose types hide the dimensions of its result state those that have one element
+  /// on a rank: a reshape, and a broadcast to the type of its input.
   void stateSplit(mlir::Value global, mlir::Operation *local, const ValueSharding &sharding);
   /// Lets the ops behind `before`, which gather equal elements, state the layout that these have.
   void stateGathered(mlir::Value global, const Local &from, const ValueSharding &to,
                      mlir::Operation *before);
-
-  void keepWholeKeys(mlir::Operation *op, mlir::Operation *local, const Assignment &assignment);
-  bool addTableOffset(mlir::Operation *op, const Assignment &assignment,
-                      mlir::ArrayRef<mlir::Type> types,
-                      mlir::SmallVectorImpl<mlir::Value> &operands);
-  /// Writes a copy of the op on local operands.
-  mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
-                        mlir::ArrayRef<mlir::Type> types);
 
   /// Returns true if a partial sum may be reduced later, because its only user adds it to
   /// other values or asks for a layout.
@@ -232,11 +242,7 @@ private:
   bool isReadOpen(mlir::Value value) const;
   /// The axes over which a use reads its value unreduced. None for most uses.
   Unreduced getDemand(mlir::OpOperand &use) const;
-  mlir::LogicalResult define(mlir::Value value, Local local,
-                             mlir::SmallVector<mlir::Value, 2> rest = {});
   mlir::LogicalResult materialize(mlir::Value value);
-  mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
-                                   mlir::Location loc);
   mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
                                    mlir::Location loc, const Unreduced &unreduced);
   mlir::FailureOr<mlir::Value> useUnreduced(mlir::Value value, const ValueSharding &sharding,

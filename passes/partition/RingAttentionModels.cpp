@@ -1,4 +1,4 @@
-//===- RingAttention.cpp - attention in steps around a ring ---------------===//
+//===- RingAttentionModels.cpp - attention in steps around a ring ---------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -7,7 +7,7 @@
 //
 // Attention over keys that a constraint keeps sharded runs in steps around a ring.
 //
-// 1. `assignRing` and `use` bring the operands to their layouts.
+// 1. `assign` and `bringOperands` bring the operands to their layouts.
 // 2. `addMasks` pads and orders masks and biases as the keys.
 // 3. `Ring::writeAttention` computes attention over one chunk of the keys in each step, moves keys
 //    and values to the next rank, and merges the parts by their log-sum-exps.
@@ -21,6 +21,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/RingSteps.h"
 #include "meshwright/passes/partition/Partitioner.h"
 #include "meshwright/passes/partition/RingChunks.h"
@@ -28,23 +29,6 @@
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
-
-AxisList Partitioner::getRingAxes(nn::ScoresOpInterface op) const {
-  // A constraint asks for a ring. Keys that are sharded without one are gathered.
-  if (!op.getKey().getDefiningOp<ConstrainOp>())
-    return {};
-  auto getTokenAxes = [&](Value value) {
-    AxisList axes;
-    for (const AxisList &leaf : getState(value).target.dims[2])
-      axes.append(leaf.begin(), leaf.end());
-    return axes;
-  };
-  AxisList axes = getTokenAxes(op.getKey());
-  // With whole queries, each rank has the gradients of its keys.
-  if (isa<nn::AttentionGradOp>(op.getOperation()) && getTokenAxes(op.getQuery()) != axes)
-    return {};
-  return axes;
-}
 
 /// The `shift` or `pairs` of a permute that moves chunks by `distance` to the ranks `to`.
 static std::pair<IntegerAttr, DenseI64ArrayAttr> getMove(OpBuilder &builder, int64_t distance,
@@ -199,32 +183,94 @@ SmallVector<Value, 4> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Valu
   return gradients;
 }
 
-/// Zeroes the padding of values of attention that may not be finite: a hidden key has
-/// weight zero, and zero times NaN is NaN.
-FailureOr<Value> Partitioner::maskValues(Value value, Location loc) {
-  const Layout *layout = derive(value);
-  if (!layout)
-    return failure();
-  auto isNumber = [](const LayoutFactor &f) {
-    return !f.isPadded() || padding::isFinite(padding::getUnconditional(f.padding));
+//===----------------------------------------------------------------------===//
+// The local form of attention
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Writes the local form of attention whose keys stay sharded. `run` works in this order:
+/// 1. `assign` chooses axes. `findKeys` finds the leaf of the keys that is sharded.
+/// 2. `bringOperands` brings the operands to their layouts, and zeroes padding.
+/// 3. `makeRing` prepares masks, and finds the steps and the ranks that take part.
+/// 4. `Ring` writes the steps. `defineGradients`, or `run`, states their results.
+class RingPartitioner {
+public:
+  RingPartitioner(Partitioner &partitioner, nn::ScoresOpInterface op)
+      : partitioner(partitioner), op(op), mesh(partitioner.getMesh()),
+        builder(partitioner.getBuilder()), factors(partitioner.getFactors()),
+        opFactors(factors.getFactors(op)), rule(opFactors.rule),
+        queryFactor(rule.operands[0][2].front()), keyFactor(rule.operands[1][2].front()),
+        axes(getAxes()) {}
+
+  /// Returns false if no axis shards the keys.
+  FailureOr<bool> run();
+
+private:
+  AxisList getAxes();
+  LogicalResult assign();
+  LogicalResult findKeys();
+  ValueSharding getSharding(unsigned operand) {
+    // Masks have all keys.
+    return project(op->getOperand(operand), rule.operands[operand],
+                   operand < 3 ? assignment : whole);
+  }
+  LogicalResult bringOperands();
+  LogicalResult maskValues();
+  Ring makeRing(ChunkWriter &chunks);
+  LogicalResult writeAttention(nn::AttentionOp attention, Ring &ring);
+  LogicalResult defineGradients(nn::AttentionGradOp gradient, ArrayRef<Value> gradients);
+  ValueSharding project(Value value, const FactorRule::ValueFactors &dims,
+                        const Assignment &how) const {
+    return partitioner.project(value, dims, opFactors, how);
+  }
+
+  Partitioner &partitioner;
+  nn::ScoresOpInterface op;
+  MeshAttr mesh;
+  OpBuilder &builder;
+  const FactorAnalysis &factors;
+  const FactorAnalysis::OpFactors &opFactors;
+  const FactorRule &rule;
+  int queryFactor, keyFactor;
+  /// The axes over which the keys stay sharded. Empty if they do not.
+  AxisList axes;
+  /// The axes of all factors. `whole` has the keys that are sharded in `assignment` whole.
+  Assignment assignment, whole;
+  KeyDim keys;
+  SmallVector<Value, 16> operands;
+};
+
+} // namespace
+
+AxisList RingPartitioner::getAxes() {
+  // A constraint asks for a ring. Keys that are sharded without one are gathered.
+  if (!op.getKey().getDefiningOp<ConstrainOp>())
+    return {};
+  auto getTokenAxes = [&](Value value) {
+    AxisList axes;
+    for (const AxisList &leaf : partitioner.getState(value).target.dims[2])
+      axes.append(leaf.begin(), leaf.end());
+    return axes;
   };
-  if (llvm::all_of(layout->dims[2].factors, isNumber))
-    return value;
-  return mask(value, *layout, 2, loc);
+  AxisList axes = getTokenAxes(op.getKey());
+  // With whole queries, each rank has the gradients of its keys.
+  if (isa<nn::AttentionGradOp>(op.getOperation()) && getTokenAxes(op.getQuery()) != axes)
+    return {};
+  return axes;
 }
 
 /// Assigns axes for attention in steps. Queries keep their constrained axes, and no other
 /// factor takes the axes of the ring.
-LogicalResult Partitioner::assignRing(nn::ScoresOpInterface op, const AxisList &axes,
-                                      Assignment &assignment, AxisList &queryAxes) {
-  assignment = assign(op);
+LogicalResult RingPartitioner::assign() {
+  assignment = partitioner.assign(op);
   for (auto &leaves : assignment)
     for (AxisList &leaf : leaves)
       if (anyOverlap(leaf, axes))
         leaf.clear();
-  int queryFactor = factors.getFactors(op).rule.operands[0][2].front();
+  AxisList queryAxes;
   for (auto [own, given] :
-       llvm::zip(assignment[queryFactor], getState(op.getQuery()).target.dims[2])) {
+       llvm::zip(assignment[queryFactor], partitioner.getState(op.getQuery()).target.dims[2])) {
     own = given;
     queryAxes.append(given.begin(), given.end());
   }
@@ -235,21 +281,11 @@ LogicalResult Partitioner::assignRing(nn::ScoresOpInterface op, const AxisList &
   return success();
 }
 
-LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisList &axes) {
-  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  const FactorRule &rule = opFactors.rule;
-  int queryFactor = rule.operands[0][2].front(), keyFactor = rule.operands[1][2].front();
-  Location loc = op.getLoc();
-
-  Assignment assignment;
-  AxisList queryAxes;
-  if (failed(assignRing(op, axes, assignment, queryAxes)))
-    return failure();
-  auto whole = assignment;
-  KeyDim keys;
+LogicalResult RingPartitioner::findKeys() {
+  whole = assignment;
   bool found = false;
   for (auto [i, leaf] : llvm::enumerate(opFactors.leaves[keyFactor])) {
-    const AxisList &own = getState(op.getKey()).target.dims[2][i];
+    const AxisList &own = partitioner.getState(op.getKey()).target.dims[2][i];
     assignment[keyFactor][i] = own;
     whole[keyFactor][i].clear();
     if (own.empty()) {
@@ -260,51 +296,54 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
       return op.emitOpError() << "has keys of which two factors are sharded, over "
                               << toString(axes, mesh) << ": a ring moves chunks of one";
     found = true;
-    keys.factor = factors.getFactor(leaf, own, padded[leaf]);
+    keys.factor = partitioner.getFactor(leaf, own);
   }
-  MaskShape mask = MaskShape::of(op);
-  bool isProduct = opFactors.leaves[keyFactor].size() != 1;
-  const FactorAnalysis::Leaves &queryLeaves = opFactors.leaves[queryFactor];
-  // Positions that the program gives are known at run time.
-  bool comparesIndices = mask.isPositional() && !op.getKvPositions();
+  return success();
+}
 
-  auto getSharding = [&](unsigned i) {
-    // Masks have all keys.
-    const Assignment &how = i < 3 ? assignment : whole;
-    return project(op->getOperand(i), rule.operands[i], opFactors, how);
-  };
-  SmallVector<Value, 16> operands;
+LogicalResult RingPartitioner::bringOperands() {
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    auto local = use(operand, getSharding(i), loc);
+    auto local = partitioner.use(operand, getSharding(i), op.getLoc());
     if (failed(local))
       return failure();
     operands.push_back(*local);
   }
-  auto attention = dyn_cast<nn::AttentionOp>(op.getOperation());
-  if (attention) {
-    FailureOr<Value> value = operands[2];
-    if (keys.factor.isPadded() && failed(value = maskValues(operands[2], loc)))
-      return failure();
-    operands[2] = *value;
-  } else {
-    // The steps sum over queries and keys, and each step over the queries of a head of keys.
-    SmallVector<int, 4> summed = {queryFactor, keyFactor};
-    for (auto [i, factor] : llvm::enumerate(rule.factors))
-      if (factor.kind == FactorKind::Contracted && !llvm::is_contained(summed, int(i)))
-        summed.push_back(i);
-    if (failed(maskSums(op, summed, getSharding, operands)))
-      return failure();
-  }
+  if (isa<nn::AttentionOp>(op.getOperation()))
+    return keys.factor.isPadded() ? maskValues() : success();
+  // The steps sum over queries and keys, and each step over the queries of a head of keys.
+  SmallVector<int, 4> summed = {queryFactor, keyFactor};
+  for (auto [i, factor] : llvm::enumerate(rule.factors))
+    if (factor.kind == FactorKind::Contracted && !llvm::is_contained(summed, int(i)))
+      summed.push_back(i);
+  return partitioner.maskSums(op, summed, [&](unsigned i) { return getSharding(i); }, operands);
+}
 
-  ChunkWriter chunks(builder, loc, mesh, keys);
+/// Zeroes the padding of values of attention that may not be finite: a hidden key has
+/// weight zero, and zero times NaN is NaN.
+LogicalResult RingPartitioner::maskValues() {
+  const Layout *layout = partitioner.derive(operands[2]);
+  if (!layout)
+    return failure();
+  auto isNumber = [](const LayoutFactor &f) {
+    return !f.isPadded() || padding::isFinite(padding::getUnconditional(f.padding));
+  };
+  if (!llvm::all_of(layout->dims[2].factors, isNumber))
+    operands[2] = partitioner.mask(operands[2], *layout, 2, op.getLoc());
+  return success();
+}
+
+Ring RingPartitioner::makeRing(ChunkWriter &chunks) {
+  MaskShape mask = MaskShape::of(op);
+  // Positions that the program gives are known at run time.
+  bool comparesIndices = mask.isPositional() && !op.getKvPositions();
   SmallVector<LayoutFactor, 2> queries;
   if (comparesIndices)
-    for (auto [leaf, axes] : llvm::zip_equal(queryLeaves, assignment[queryFactor]))
-      queries.push_back(factors.getFactor(leaf, axes, padded[leaf]));
+    for (auto [leaf, own] : llvm::zip_equal(opFactors.leaves[queryFactor], assignment[queryFactor]))
+      queries.push_back(partitioner.getFactor(leaf, own));
   // A sequence of one token.
   if (comparesIndices && queries.empty())
     queries.emplace_back();
-  isProduct |= queries.size() > 1;
+  bool isProduct = opFactors.leaves[keyFactor].size() != 1 || queries.size() > 1;
   RingOperands local{operands[0], operands[1], operands[2], {}, {}, {}, {}, {}, {}, {}, {}, {}};
   addMasks(builder, op, mesh, keys, queries, chunks, ArrayRef(operands).drop_front(3), local);
   bool isKnown = comparesIndices && !isProduct;
@@ -315,48 +354,86 @@ LogicalResult Partitioner::partitionRing(nn::ScoresOpInterface op, const AxisLis
   if (isProduct || op.getKvPositions())
     for (llvm::SmallBitVector &ranks : holding)
       ranks.set();
-  Ring ring(builder, loc, getAxesAttr(builder.getContext(), axes, mesh), chunks, local,
-            std::move(holding), getNeededSteps(needing));
-  auto defineAs = [&](unsigned i, Value made) {
-    Value result = op->getResult(i);
-    return define(result, {made, project(result, rule.results[i], opFactors, assignment), {}});
-  };
-  if (attention) {
-    Value result = attention.getResult();
-    ValueSharding sharding = project(result, rule.results[0], opFactors, assignment);
-    auto [out, lse] = ring.writeAttention(attention, getLocalType(result, sharding));
-    if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
-      out.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
-    return LogicalResult::success(succeeded(defineAs(0, out)) &&
-                                  (!lse || !attention.getLse() || succeeded(defineAs(1, lse))));
-  }
-  auto gradient = cast<nn::AttentionGradOp>(op.getOperation());
-  return defineRingGradients(
-      gradient, ring.writeGradients(gradient, ArrayRef(operands).take_back(3)), assignment, whole);
+  return Ring(builder, op.getLoc(), getAxesAttr(builder.getContext(), axes, mesh), chunks, local,
+              std::move(holding), getNeededSteps(needing));
 }
 
-/// Defines the gradients that a ring computed. `whole` has the keys that are sharded in
-/// `assignment` whole. The gradient of a bias is as the bias: it has all keys.
-LogicalResult Partitioner::defineRingGradients(nn::AttentionGradOp op, ArrayRef<Value> gradients,
-                                               const Assignment &assignment,
-                                               const Assignment &whole) {
-  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+FailureOr<bool> RingPartitioner::run() {
+  if (axes.empty())
+    return false;
+  if (failed(assign()) || failed(findKeys()) || failed(bringOperands()))
+    return failure();
+  ChunkWriter chunks(builder, op.getLoc(), mesh, keys);
+  Ring ring = makeRing(chunks);
+  if (auto attention = dyn_cast<nn::AttentionOp>(op.getOperation())) {
+    if (failed(writeAttention(attention, ring)))
+      return failure();
+    return true;
+  }
+  auto gradient = cast<nn::AttentionGradOp>(op.getOperation());
+  if (failed(defineGradients(gradient,
+                             ring.writeGradients(gradient, ArrayRef(operands).take_back(3)))))
+    return failure();
+  return true;
+}
+
+LogicalResult RingPartitioner::writeAttention(nn::AttentionOp attention, Ring &ring) {
+  auto defineAs = [&](unsigned i, Value made) {
+    Value result = op->getResult(i);
+    return partitioner.define(result, {made, project(result, rule.results[i], assignment), {}});
+  };
+  Value result = attention.getResult();
+  ValueSharding sharding = project(result, rule.results[0], assignment);
+  auto [out, lse] = ring.writeAttention(attention, partitioner.getLocalType(result, sharding));
+  if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
+    out.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
+  return LogicalResult::success(succeeded(defineAs(0, out)) &&
+                                (!lse || !attention.getLse() || succeeded(defineAs(1, lse))));
+}
+
+/// Defines the gradients that a ring computed. The gradient of a bias is as the bias: it has all
+/// keys.
+LogicalResult RingPartitioner::defineGradients(nn::AttentionGradOp gradient,
+                                               ArrayRef<Value> gradients) {
   // A ring gives queries their positions, so that it may sum over them under any mask.
-  FactorRule rule = opFactors.rule;
-  int queryFactor = rule.operands[0][2].front();
-  rule.factors[queryFactor].kind = FactorKind::Contracted;
+  FactorRule own = rule;
+  own.factors[queryFactor].kind = FactorKind::Contracted;
   // The steps are the sums of other gradients over queries and keys.
   Assignment summed = whole;
   for (AxisList &leaf : summed[queryFactor])
     leaf.clear();
-  for (auto [i, gradient] : llvm::enumerate(gradients)) {
-    bool isBias = op->getResult(i) == op.getBiasGrad();
+  for (auto [i, made] : llvm::enumerate(gradients)) {
     Value result = op->getResult(i);
-    ValueSharding sharding =
-        project(result, rule.results[i], opFactors, isBias ? whole : assignment);
-    Unreduced sum{getContractedAxes(rule, isBias ? whole : summed, i), getReduction(rule, i)};
-    if (failed(define(result, {gradient, std::move(sharding), std::move(sum)})))
+    bool isBias = result == gradient.getBiasGrad();
+    ValueSharding sharding = project(result, own.results[i], isBias ? whole : assignment);
+    Partitioner::Unreduced sum{partitioner.getContractedAxes(own, isBias ? whole : summed, i),
+                               Partitioner::getReduction(own, i)};
+    if (failed(partitioner.define(result, {made, std::move(sharding), std::move(sum)})))
       return failure();
   }
   return success();
+}
+
+namespace {
+
+template <typename OpT>
+struct RingModel : LocalOpInterface::ExternalModel<RingModel<OpT>, OpT> {
+  FailureOr<bool> partition(Operation *op, Partitioner &partitioner) const {
+    return RingPartitioner(partitioner, cast<nn::ScoresOpInterface>(op)).run();
+  }
+  /// The local op says that it has all keys only if no axis shards them.
+  void fitFacts(Operation *op, Partitioner &partitioner, const Assignment &assignment,
+                Operation *local) const {
+    auto isSharded = [](const AxisList &axes) { return !axes.empty(); };
+    for (int factor : partitioner.getFactors().getFactors(op).rule.operands[1][2])
+      if (llvm::any_of(assignment[factor], isSharded))
+        local->removeAttr(nn::NnDialect::kWholeKeysAttr);
+  }
+};
+
+} // namespace
+
+void local_models::attachRingAttentionModels(MLIRContext *context) {
+  nn::AttentionOp::attachInterface<RingModel<nn::AttentionOp>>(*context);
+  nn::AttentionGradOp::attachInterface<RingModel<nn::AttentionGradOp>>(*context);
 }
