@@ -47,7 +47,7 @@ LookupOpInterface getTaking(Operation *op) {
 class SliceSum {
 public:
   SliceSum(Operation *op, MeshAttr mesh, FlatSymbolRefAttr symbol)
-      : op(op), mesh(mesh), symbol(symbol), builder(op), data(op->getOperand(0)),
+      : op(op), mesh(mesh), symbol(symbol), builder(op), loc(op->getLoc()), data(op->getOperand(0)),
         whole(DimShardingAttr::get(op->getContext(), {}, false)) {}
 
   /// Replaces the op by a sum where that moves less than gathering the dimension, and
@@ -63,9 +63,8 @@ private:
   AxisList getAxes(DimShardingAttr dim) const;
   Dims getDims(Value value) const { return Dims(getShardingAttr(value).getDims()); }
 
-  /// Writes an op of the same stage with a result of this sharding.
-  template <typename Op, typename... Args> Value create(const Dims &dims, Args &&...args) {
-    auto made = Op::create(builder, op->getLoc(), std::forward<Args>(args)...);
+  /// Gives an op that was made the stage of the rewritten one, and its result this sharding.
+  Value lay(const Dims &dims, Operation *made) {
     if (Attribute stage = op->getAttr(nn::NnDialect::kStageAttr))
       made->setAttr(nn::NnDialect::kStageAttr, stage);
     setShardingAttr(made->getResult(0),
@@ -73,14 +72,15 @@ private:
     return made->getResult(0);
   }
   Value constant(RankedTensorType type, ArrayRef<Attribute> values) {
-    return create<nn::ConstantOp>(Dims(type.getRank(), whole),
-                                  DenseElementsAttr::get(type, values));
+    return lay(Dims(type.getRank(), whole),
+               nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, values)));
   }
 
   Operation *op;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
   OpBuilder builder;
+  Location loc;
   Value data;
   /// The dimension, the number of its elements that each result row takes, and the sizes of
   /// the result's dimensions that count them.
@@ -146,9 +146,10 @@ Value SliceSum::checkIndices(Value indices) {
                    [&](const APInt &value) { return !value.isNegative() && value.slt(size); }))
     return indices;
   auto table = RankedTensorType::get({size}, typeOf(indices).getElementType());
-  Value positions = create<nn::IotaOp>(Dims{whole}, table, builder.getI64IntegerAttr(0));
-  return create<nn::GatherOp>(getDims(indices), indices.getType(), positions, indices,
-                              builder.getI64IntegerAttr(0));
+  Value positions = lay(
+      Dims{whole}, nn::IotaOp::create(builder, loc, table, builder.getI64IntegerAttr(0)));
+  return lay(getDims(indices), nn::GatherOp::create(builder, loc, indices.getType(), positions,
+                                                    indices, builder.getI64IntegerAttr(0)));
 }
 
 /// The wanted positions. They broadcast against a tensor in which the whole dimension follows
@@ -184,7 +185,7 @@ Value SliceSum::getPositions() {
     shape.append(behind + 1, 1);
     dims.append(behind + 1, whole);
   }
-  return create<nn::ReshapeOp>(dims, typeOf(indices).clone(shape), indices);
+  return lay(dims, nn::ReshapeOp::create(builder, loc, typeOf(indices).clone(shape), indices));
 }
 
 /// The data, sliced in all dimensions but `dim`.
@@ -203,9 +204,10 @@ Value SliceSum::cutOthers(SmallVectorImpl<Operation *> &rest) {
   for (auto [d, size] : llvm::enumerate(shape))
     if (size != typeOf(data).getDimSize(d))
       dims[d] = whole;
-  Value cut = create<nn::SliceOp>(
-      dims, typeOf(data).clone(shape), data, builder.getDenseI64ArrayAttr(starts),
-      builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides));
+  Value cut = lay(
+      dims, nn::SliceOp::create(
+                builder, loc, typeOf(data).clone(shape), data, builder.getDenseI64ArrayAttr(starts),
+                builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides)));
   rest.push_back(cut.getDefiningOp());
   return cut;
 }
@@ -265,18 +267,19 @@ bool SliceSum::run(SmallVectorImpl<Operation *> &rest) {
     Dims spreadDims = getDims(x);
     spread.insert(spread.begin() + dim, added, 1);
     spreadDims.insert(spreadDims.begin() + dim, added, whole);
-    x = create<nn::ReshapeOp>(spreadDims, type.clone(spread), x);
+    x = lay(spreadDims, nn::ReshapeOp::create(builder, loc, type.clone(spread), x));
   }
 
   Type number = typeOf(positions).getElementType();
-  Value index = create<nn::IotaOp>(Dims{own}, RankedTensorType::get({size}, number),
-                                   builder.getI64IntegerAttr(0));
+  Value index = lay(Dims{own}, nn::IotaOp::create(builder, loc, RankedTensorType::get({size}, number),
+                                                  builder.getI64IntegerAttr(0)));
   if (behind) {
     SmallVector<int64_t> column(behind + 1, 1);
     Dims columnDims(behind + 1, whole);
     column.front() = size;
     columnDims.front() = own;
-    index = create<nn::ReshapeOp>(columnDims, RankedTensorType::get(column, number), index);
+    index = lay(columnDims, nn::ReshapeOp::create(builder, loc,
+                                                  RankedTensorType::get(column, number), index));
   }
   // Operands broadcast from the last dimension on.
   SmallVector<int64_t> maskShape(std::max(typeOf(positions).getRank(), typeOf(index).getRank()), 1);
@@ -286,16 +289,20 @@ bool SliceSum::run(SmallVectorImpl<Operation *> &rest) {
   Dims maskDims;
   for (size_t d = 0, missing = shape.size() - maskShape.size(); d < maskShape.size(); ++d)
     maskDims.push_back(maskShape[d] == shape[missing + d] ? dims[missing + d] : whole);
-  Value isPicked = create<nn::CompareOp>(
-      maskDims, RankedTensorType::get(maskShape, builder.getI1Type()),
-      nn::CompareKindAttr::get(op->getContext(), nn::CompareKind::Eq), index, positions);
+  Value isPicked = lay(
+      maskDims,
+      nn::CompareOp::create(builder, loc, RankedTensorType::get(maskShape, builder.getI1Type()),
+                            nn::CompareKindAttr::get(op->getContext(), nn::CompareKind::Eq), index,
+                            positions));
   Value zero = constant(RankedTensorType::get({}, type.getElementType()),
                         builder.getZeroAttr(type.getElementType()));
-  Value kept = create<nn::SelectOp>(dims, type.clone(shape), isPicked, x, zero);
-  Value sum = create<nn::ReduceOp>(resultDims, result.getType(),
-                                   nn::ReduceKindAttr::get(op->getContext(), nn::ReduceKind::Sum),
-                                   kept, builder.getDenseI64ArrayAttr({dim + added}),
-                                   isOne ? builder.getUnitAttr() : UnitAttr());
+  Value kept = lay(dims, nn::SelectOp::create(builder, loc, type.clone(shape), isPicked, x, zero));
+  Value sum = lay(
+      resultDims,
+      nn::ReduceOp::create(builder, loc, result.getType(),
+                           nn::ReduceKindAttr::get(op->getContext(), nn::ReduceKind::Sum), kept,
+                           builder.getDenseI64ArrayAttr({dim + added}),
+                           isOne ? builder.getUnitAttr() : UnitAttr()));
   if (Attribute id = op->getAttr(nn::NnDialect::kIdAttr))
     sum.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
   result.replaceAllUsesWith(sum);
