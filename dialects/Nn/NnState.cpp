@@ -202,9 +202,12 @@ LogicalResult nn::verifyBoundState(FunctionOpInterface function, unsigned index,
     error.attachNote(state.getLoc()) << "the state";
     return error;
   }
+  // Programs that train have a thousand states, so the dictionaries are looked up once.
+  ArrayAttr all = isResult ? function.getResAttrsAttr() : function.getArgAttrsAttr();
+  auto key = StringAttr::get(function.getContext(), NnDialect::kStateAttr);
   Attribute own = getAttr(index, NnDialect::kStateAttr);
   for (unsigned i = 0; i < index; ++i)
-    if (getAttr(i, NnDialect::kStateAttr) == own)
+    if (cast<DictionaryAttr>(all[i]).get(key) == own)
       return function.emitOpError() << "has " << where << " for the state '" << name
                                     << "', as " << (isResult ? "result " : "argument ") << i
                                     << ": expected one";

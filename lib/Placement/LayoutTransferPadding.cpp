@@ -88,13 +88,15 @@ std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail 
       continue;
     // The pieces of all factors of the dimension, among which the tail is: 6 heads padded to 8 are
     // 3 padded to 4, times 2.
-    Pieces all;
-    size_t place = 0;
-    for (int factor : factors) {
-      if (factor == tail.factor)
-        place = all.size() + (tail.piece - pieces[factor].begin());
-      all.append(pieces[factor].begin(), pieces[factor].end());
-    }
+    Pieces joined;
+    size_t place = tail.piece - pieces[tail.factor].begin();
+    if (factors.size() > 1)
+      for (int factor : factors) {
+        if (factor == tail.factor)
+          place += joined.size();
+        joined.append(pieces[factor].begin(), pieces[factor].end());
+      }
+    const Pieces &all = factors.size() > 1 ? joined : pieces[tail.factor];
     std::optional<State> others;
     for (const LayoutFactor &own : operands[i]->dims[d].factors) {
       if (!own.isPadded())
@@ -159,8 +161,11 @@ uint32_t RuleTransfer::moveEvent(uint32_t cause, unsigned operand, unsigned resu
 }
 
 RuleTransfer::State RuleTransfer::getState(unsigned i, const Tail &tail) const {
-  if (std::optional<State> state = getTail(i, tail))
-    return *state;
+  std::optional<State> state = getTail(i, tail);
+  return state ? *state : getStateBeside(i);
+}
+
+RuleTransfer::State RuleTransfer::getStateBeside(unsigned i) const {
   // The operand is the same in the tail and beside it. Where it is not finite in the tail,
   // it is not finite beside it either.
   State state = operands[i]->data;
@@ -358,7 +363,7 @@ RuleTransfer::State RuleTransfer::evaluate(unsigned result, ArrayRef<Tail> tails
     } else if (tails.size() == 1) {
       std::optional<State> own = getTail(i, tails[0]);
       states.push_back(own ? padding::getUnconditional(*own) : layout->data);
-      conditional.push_back(getState(i, tails[0]));
+      conditional.push_back(own ? *own : getStateBeside(i));
       if (uint32_t &cause = conditional.back().cause)
         cause = moveEvent(cause, i, result);
     } else {

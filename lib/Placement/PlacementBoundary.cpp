@@ -96,10 +96,10 @@ LogicalResult PlacementDerivation::addArguments() {
     unsigned i = argument.getArgNumber();
     DictionaryAttr attributes = func.getArgAttrDict(i);
     auto get = [&](StringRef name) { return attributes ? attributes.get(name) : Attribute(); };
+    bool isState = bool(get(nn::NnDialect::kStateAttr));
     Facts facts(argument.getType(), get(DistDialect::kShardingAttr),
                 get(DistDialect::kGlobalAttr), get(nn::NnDialect::kMagnitudeAttr),
-                getWeight(argument).has_value());
-    bool isState = bool(get(nn::NnDialect::kStateAttr));
+                !isState && getWeight(argument));
     auto note = [&] {
       LayoutRef layout = this->get(argument);
       if (layout->isUnreduced() && layout->reduction == ReductionKind::Sum)

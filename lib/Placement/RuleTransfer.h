@@ -99,6 +99,8 @@ protected:
   std::optional<State> getTail(unsigned i, const Tail &tail) const;
   /// The state of operand `i` in a tail, which may be conditional.
   State getState(unsigned i, const Tail &tail) const;
+  /// The state of an operand that has no such tail: it is the same in the tail and beside it.
+  State getStateBeside(unsigned i) const;
   /// The state of operand `i` where two tails meet. It may be conditional on account of the
   /// first.
   State getCorner(unsigned i, const Tail &tail, const Tail &other) const;

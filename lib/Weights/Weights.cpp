@@ -24,8 +24,7 @@ static FunctionOpInterface getFunction(BlockArgument argument) {
 
 /// Returns true if the state holds a trained parameter.
 static bool isTrained(FunctionOpInterface func, StringAttr name) {
-  auto module = func->getParentOfType<ModuleOp>();
-  auto state = module ? module.lookupSymbol<nn::StateOp>(name) : nn::StateOp();
+  nn::StateOp state = nn::lookupState(func, name);
   return state && state.isTrained();
 }
 
