@@ -63,7 +63,7 @@ static constexpr StringRef kArgumentAttrs[] = {
     NnDialect::kInputAttr,   NnDialect::kDefaultAttr, NnDialect::kParameterAttr,
     NnDialect::kStateAttr,   NnDialect::kAliasesAttr, kBatchAttr,
     NnDialect::kParameterOffsetsAttr, NnDialect::kMagnitudeAttr};
-/// Those that only a parameter has.
+/// Facts that only a parameter has.
 static constexpr StringRef kParameterFacts[] = {
     NnDialect::kAliasesAttr, NnDialect::kParameterOffsetsAttr, NnDialect::kMagnitudeAttr};
 

@@ -227,8 +227,8 @@ private:
   /// one. A mask broadcasts along their dimension.
   void stateMasked(mlir::Value global, const ValueSharding &sharding, mlir::Value from,
                    mlir::Value to);
-  /// Lets a local op whose types hide the dimensions of its result state those that have one element
-  /// on a rank: a reshape, and a broadcast to the type of its input.
+  /// The types of a local reshape, and of a broadcast to the type of its input, hide which dimensions
+  /// of the result have one element on a rank. The op states their layouts.
   void stateSplit(mlir::Value global, mlir::Operation *local, const ValueSharding &sharding);
   /// Lets the ops behind `before`, which gather equal elements, state the layout that these have.
   void stateGathered(mlir::Value global, const Local &from, const ValueSharding &to,
