@@ -7,7 +7,7 @@ Arrows point one way:
 
     lib/Support <- dialects <- lib/Weights
                 <- lib/{Factors, Stages, Placement, Launches, CostModel, Reshard, Codegen, Report}
-                <- passes <- lib/{Program, Register, Execute, Facade} <- tools, python
+                <- passes <- lib/Driver/{Program, Register, Execute, Facade} <- tools, python
 
 EDGES lists, for each folder of lib and each phase of passes, the neighbours of the same level that
 it may include. The check fails if these edges form a cycle. A phase includes no other phase; only
@@ -15,7 +15,7 @@ the files directly in passes/ include several.
 
 The runtime and include/ include no header of MLIR or LLVM. The runtime includes no other folder of
 ours except include/, which has the C ABI header that it shares with the compiler. Folders that
-start runs (lib/Execute, lib/Facade, tools) may also use runtime/include. No folder may use
+start runs (lib/Driver/Execute, lib/Driver/Facade, tools) may also use runtime/include. No folder may use
 runtime/src. Includes between our folders are spelt meshwright/<folder>/..., so that this script
 sees them.
 """
@@ -42,7 +42,7 @@ LEVELS = [
         "lib/Report",
     ],
     ["passes"],
-    ["lib/Program", "lib/Register", "lib/Execute", "lib/Facade"],
+    ["lib/Driver/Program", "lib/Driver/Register", "lib/Driver/Execute", "lib/Driver/Facade"],
     ["tools", "python", "test", "bench", "examples"],
 ]
 LEVEL = {folder: level for level, folders in enumerate(LEVELS) for folder in folders}
@@ -54,8 +54,8 @@ EDGES = {
     "lib/Codegen": {"lib/Launches"},
     "lib/Reshard": {"lib/CostModel", "lib/Placement"},
     "lib/Report": {"lib/CostModel", "lib/Placement", "lib/Stages"},
-    "lib/Execute": {"lib/Program"},
-    "lib/Facade": {"lib/Execute", "lib/Program", "lib/Register"},
+    "lib/Driver/Execute": {"lib/Driver/Program"},
+    "lib/Driver/Facade": {"lib/Driver/Execute", "lib/Driver/Program", "lib/Driver/Register"},
 }
 # A folder that only its parent may include: the rest asks its parent's interface. The last level
 # is not restricted.
@@ -63,24 +63,25 @@ PRIVATE = {"lib/Codegen/Cpu": "lib/Codegen", "lib/Codegen/Gpu": "lib/Codegen"}
 # These include neither MLIR nor LLVM, and no other folder of ours except include/.
 STANDALONE = {"runtime", "include"}
 # Folders that start runs or test them.
-RUNS = {"lib/Facade", "lib/Execute", "tools", "test", "bench"}
+RUNS = {"lib/Driver/Facade", "lib/Driver/Execute", "tools", "test", "bench"}
 SUFFIXES = {".h", ".hpp", ".cpp", ".cc", ".c", ".inc", ".td"}
 
 INCLUDE = re.compile(r'^\s*#?\s*include\s*["<]([^">]+)[">]')
 
 
 def folder_of(path: str) -> str:
-    """The folder that the levels name: lib/<x>, else the first component."""
+    """The folder that the levels name: lib/Driver/<x>, lib/<x>, else the first component."""
     parts = path.split("/")
-    return "/".join(parts[:2]) if parts[0] == "lib" and len(parts) > 1 else parts[0]
+    depth = 3 if path.startswith("lib/Driver/") else 2
+    return "/".join(parts[:depth]) if parts[0] == "lib" and len(parts) > 1 else parts[0]
 
 
 def node_of(path: str) -> str:
-    """The folder that EDGES names: lib/<x>, passes/<phase>, else the first component."""
+    """The folder that EDGES names: lib/Driver/<x>, lib/<x>, passes/<phase>, else the first component."""
     parts = path.split("/")
-    if parts[0] in ("lib", "passes") and len(parts) > 2:
+    if parts[0] == "passes" and len(parts) > 2:
         return "/".join(parts[:2])
-    return parts[0]
+    return folder_of(path) if parts[0] == "lib" else parts[0]
 
 
 def cycle_of(edges) -> list[str] | None:

@@ -7,7 +7,7 @@
 //
 // The schedule, the host program and the compiler ask this interface for every fact that
 // differs between targets. They include no header of a target's own folder (Cpu/), so a
-// further target changes nothing in passes/, lib/Program or lib/Execute.
+// further target changes nothing in passes/, lib/Driver/Program or lib/Driver/Execute.
 // CONTRIBUTING.md ("Add a target") lists the files that one takes.
 //
 //===----------------------------------------------------------------------===//

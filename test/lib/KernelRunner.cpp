@@ -8,7 +8,7 @@
 #include "KernelRunner.h"
 
 #include "meshwright/lib/Codegen/Cpu/LowerKernels.h"
-#include "meshwright/lib/Execute/KernelCompiler.h"
+#include "meshwright/lib/Driver/Execute/KernelCompiler.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"

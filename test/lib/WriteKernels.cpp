@@ -16,8 +16,8 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Execute/KernelCompiler.h"
-#include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Driver/Execute/KernelCompiler.h"
+#include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/passes/Pipeline.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -13,7 +13,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/CostModel/CostModel.h"
-#include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Driver/Register/Register.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/Math/IR/Math.h"

@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Driver/Register/Register.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/DialectRegistry.h"

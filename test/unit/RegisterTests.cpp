@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
-#include "meshwright/lib/Register/Register.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

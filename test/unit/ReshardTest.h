@@ -15,7 +15,7 @@
 
 #include "SpmdInterpreter.h"
 
-#include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Reshard/Reshard.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

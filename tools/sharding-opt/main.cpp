@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Register/Register.h"
+#include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Support/SourceNesting.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/report/Passes.h"

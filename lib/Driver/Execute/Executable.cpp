@@ -1,0 +1,185 @@
+//===- Executable.cpp - compile in process and run on ranks ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Executable.h"
+
+#include "Jit.h"
+#include "Signature.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Driver/Program/Lower.h"
+#include "meshwright/passes/Pipeline.h"
+#include "meshwright/runtime/include/Cpu.h"
+#include "meshwright/runtime/include/Progress.h"
+
+#include <cstring>
+
+using namespace mlir;
+
+namespace meshwright {
+
+struct Executable::State {
+  rt::ProgramDescription description;
+  std::shared_ptr<LoadedCode> code;
+  std::vector<ProbedValue> probed;
+};
+
+/// Bytes that own their data.
+static rt::Bytes own(std::vector<char> data) {
+  auto owner = std::make_shared<std::vector<char>>(std::move(data));
+  return {std::shared_ptr<const void>(owner, owner->data()), int64_t(owner->size())};
+}
+
+/// Adds the lowered code of an entry to its description.
+static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
+                    rt::ProgramDescription &program) {
+  entry.arenaBytes = lowered.arenaBytes;
+  for (const PreparedWeight &prepared : lowered.prepared) {
+    const rt::ProgramArgument &from = entry.arguments[prepared.argument];
+    rt::PreparedWeight wanted{from.kind, from.index, prepared.offset, prepared.packing};
+    auto known = llvm::find_if(program.prepared, [&](const rt::PreparedWeight &other) {
+      return other.isOf(wanted.kind, wanted.index) && other.offset == wanted.offset &&
+             std::memcmp(&other.packing, &wanted.packing, sizeof(wanted.packing)) == 0;
+    });
+    entry.prepared.push_back(known - program.prepared.begin());
+    if (known == program.prepared.end())
+      program.prepared.push_back(wanted);
+  }
+  for (auto [argument, isRead] : llvm::zip_equal(entry.arguments, lowered.isRead))
+    argument.isRead = isRead;
+  // Results that are states come last.
+  for (const StateResult &result :
+       ArrayRef<StateResult>(lowered.results).take_back(entry.stateResults.size()))
+    entry.updates.push_back({result.kind == UpdateKind::Rows    ? rt::StateUpdate::Rows
+                             : result.kind == UpdateKind::Whole ? rt::StateUpdate::Whole
+                                                                : rt::StateUpdate::Elsewhere,
+                             result.logBytes});
+  entry.ops = std::move(lowered.ops);
+  entry.fused = std::move(lowered.fused);
+  for (LoweredConstant &constant : lowered.constants) {
+    rt::ProgramConstant &added = entry.constants.emplace_back();
+    added.data = own(std::move(constant.data));
+    static_assert(sizeof(mw_rt_axes) == (1 + 2 * MW_RT_MAX_AXES) * sizeof(int64_t));
+    llvm::copy(constant.axes, reinterpret_cast<int64_t *>(&added.axes));
+  }
+}
+
+static bool hasGradients(ModuleOp module) {
+  return module.walk([](nn::GradientOp) { return WalkResult::interrupt(); }).wasInterrupted();
+}
+
+FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &options) {
+  // A program that runs as it is still reads and writes its state by name, and has its gradients.
+  OwningOpRef<ModuleOp> bound;
+  ModuleOp module = given;
+  if (!given.getOps<nn::StateOp>().empty() || hasGradients(given)) {
+    bound = given.clone();
+    module = *bound;
+    if (failed(prepareAsIs(module)))
+      return failure();
+  }
+  SmallVector<func::FuncOp> entries;
+  auto isWanted = [&](func::FuncOp function) {
+    if (options.entry.empty() || function.getName() == options.entry)
+      return true;
+    auto wanted = module.lookupSymbol<func::FuncOp>(options.entry);
+    return wanted && nn::getRepeated(wanted) == function;
+  };
+  for (FunctionOpInterface function : nn::getRunFunctions(module))
+    if (auto entry = dyn_cast<func::FuncOp>(*function); entry && isWanted(entry))
+      entries.push_back(entry);
+  if (entries.empty())
+    return emitError(module.getLoc(), "the module has no entry")
+           << (options.entry.empty() ? "" : " '" + options.entry + "'")
+           << ": expected a public function with a body";
+  rt::Progress progress("compiling");
+  CompiledProgram program;
+  rt::ProgramDescription &description = program.description;
+  std::shared_ptr<const KernelTarget> target = getKernelTarget(entries.front(), options.target);
+  if (!target)
+    return failure();
+  LowerOptions lowering;
+  lowering.probes = options.probes;
+  lowering.schedule = options.schedule;
+  lowering.target = target;
+  Signatures signatures(module, description);
+  std::vector<LoweredProgram> lowered;
+  for (auto [i, function] : llvm::enumerate(entries)) {
+    lowering.symbol = rt::getEntrySymbol(i);
+    if (failed(signatures.add(function)))
+      return failure();
+    FailureOr<LoweredProgram> code = lowerProgram(function, lowering);
+    if (failed(code))
+      return failure();
+    addCode(*code, description.entries.back(), description);
+    lowered.push_back(std::move(*code));
+  }
+  if (failed(signatures.finish()))
+    return failure();
+  auto code = compileCode(lowered, *target, &program.statistics);
+  if (!code)
+    return emitError(entries.front().getLoc()) << llvm::toString(code.takeError());
+  program.objects = std::move(code->objects);
+  for (auto &[name, text] : code->kernels) {
+    // The end of the text is a zero byte.
+    std::vector<char> bytes(text.c_str(), text.c_str() + text.size() + 1);
+    description.kernels.push_back({name, own(std::move(bytes))});
+  }
+  description.targetChip = target->getDeviceChip();
+  program.probes = std::move(lowered.front().probes);
+  description.targetCpu = target->getHost().cpu;
+  description.targetFeatures = target->getHost().select(rt::getKnownFeatures());
+  return program;
+}
+
+FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
+                                                           const CompileOptions &options) {
+  FailureOr<CompiledProgram> compiled = compileProgram(module, options);
+  if (failed(compiled))
+    return failure();
+  std::string missing = rt::getMissingFeatures(compiled->description.targetFeatures);
+  if (!missing.empty())
+    return emitError(module.getLoc()) << "cannot run code for '" << compiled->description.targetCpu
+                                      << "' here: this processor has no " << missing;
+  auto code = LoadedCode::load(compiled->objects, compiled->description.entries.size());
+  if (!code)
+    return emitError(module.getLoc(), "cannot be loaded: ") << llvm::toString(code.takeError());
+  auto state = std::make_unique<State>();
+  state->description = std::move(compiled->description);
+  state->code = std::move(*code);
+  for (const ProbedOp &probe : compiled->probes) {
+    ProbedValue value{probe.id, probe.name, rt::DType(probe.type), probe.shape, {}};
+    value.values.resize(state->description.numRanks);
+    state->probed.push_back(std::move(value));
+  }
+  return std::unique_ptr<Executable>(new Executable(std::move(state)));
+}
+
+Executable::Executable(std::unique_ptr<State> state) : state(std::move(state)) {}
+Executable::~Executable() = default;
+
+std::unique_ptr<rt::Session> Executable::start(const std::string &backend, std::string &error) {
+  auto session = rt::Session::create(state->description, state->code->getEntries(), state->code,
+                                     backend, error);
+  if (!session || state->probed.empty())
+    return session;
+  session->getWorld().setProbe(
+      [raw = state.get()](int64_t rank, int64_t probe, const void *data) {
+        ProbedValue &value = raw->probed[probe];
+        auto *bytes = static_cast<const char *>(data);
+        value.values[rank].assign(bytes,
+                                  bytes + rt::countOf(value.localShape) * rt::sizeOf(value.type));
+      });
+  return session;
+}
+
+const rt::ProgramDescription &Executable::getDescription() const { return state->description; }
+const std::vector<Executable::ProbedValue> &Executable::getProbedValues() const {
+  return state->probed;
+}
+
+} // namespace meshwright

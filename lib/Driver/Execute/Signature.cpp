@@ -1,0 +1,377 @@
+//===- Signature.cpp - the arguments and results of entries ---------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "Signature.h"
+
+#include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/dialects/Nn/Batch.h"
+#include "meshwright/lib/Driver/Program/Lower.h"
+#include "meshwright/lib/Launches/IndexBound.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
+
+using namespace mlir;
+
+namespace meshwright {
+
+namespace {
+
+/// Reads the signature of an entry into a program's description, to which other entries may have
+/// been added.
+class SignatureReader {
+public:
+  SignatureReader(func::FuncOp main, rt::ProgramDescription &program, std::vector<bool> &isPlaced)
+      : main(main), mesh(dist::getSpmdMesh(main)), isPadded(mesh && mayPad(main, mesh)),
+        program(program), isPlaced(isPlaced) {}
+
+  FailureOr<rt::EntryDescription> read();
+
+private:
+  LogicalResult readValue(Type type, DictionaryAttr attrs, const Twine &what,
+                          rt::ProgramValue &value);
+  LogicalResult readRanks();
+  LogicalResult readArgument(unsigned index, rt::EntryDescription &entry);
+  LogicalResult readResult(unsigned index, rt::EntryDescription &entry);
+  LogicalResult readParameter(DictionaryAttr attrs, rt::ProgramValue &value);
+  int64_t addParameter(rt::ProgramValue value);
+  FailureOr<int64_t> addState(rt::ProgramValue value);
+
+  func::FuncOp main;
+  dist::MeshAttr mesh;
+  /// Whether the proof of the entry relies on the bounds of parameters.
+  bool isPadded;
+  rt::ProgramDescription &program;
+  /// By state: whether its layout is known.
+  std::vector<bool> &isPlaced;
+};
+
+} // namespace
+
+static mw_rt_axes convertAxes(ArrayRef<dist::Axis> axes, dist::MeshAttr mesh) {
+  mw_rt_axes result = {};
+  for (const dist::Axis &axis : axes) {
+    auto &to = result.axes[result.count++];
+    to.stride = getRankStride(axis, mesh);
+    to.size = axis.size;
+  }
+  return result;
+}
+
+static rt::ShardedLayout convertLayout(const dist::Layout &layout, dist::MeshAttr mesh) {
+  rt::ShardedLayout result;
+  for (const dist::DimLayout &dim : layout.dims) {
+    auto &factors = result.dims.emplace_back();
+    for (const dist::LayoutFactor &factor : dim.factors)
+      factors.push_back({factor.size, factor.padded, convertAxes(factor.axes, mesh), factor.order,
+                         factor.orderRanks});
+  }
+  return result;
+}
+
+static void setLayout(rt::ProgramValue &value, const dist::Layout &layout, dist::MeshAttr mesh) {
+  value.sharding = dist::toString(layout, mesh);
+  value.layout = convertLayout(layout, mesh);
+  value.unreduced = convertAxes(layout.unreduced, mesh);
+  bool isMaximum = layout.isUnreduced() && layout.reduction == dist::ReductionKind::Max;
+  value.reduction = isMaximum ? MW_RT_MAX : MW_RT_SUM;
+}
+
+LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const Twine &what,
+                                         rt::ProgramValue &value) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
+    return emitError(main.getLoc())
+           << what << " is of type " << type << ", expected a tensor of static shape";
+  value.type = rt::DType(getTypeCode(tensor.getElementType()));
+  value.localShape = tensor.getShape();
+  value.shape = value.localShape;
+  if (!mesh) {
+    for (int64_t size : value.shape)
+      value.layout.dims.push_back({{size, size, {}}});
+    return success();
+  }
+  auto global = attrs ? attrs.getAs<TypeAttr>(dist::DistDialect::kGlobalAttr) : TypeAttr();
+  auto sharding =
+      attrs ? attrs.getAs<dist::ShardingAttr>(dist::DistDialect::kShardingAttr) : nullptr;
+  auto globalType = global ? dyn_cast<RankedTensorType>(global.getValue()) : RankedTensorType();
+  if (!globalType || !sharding)
+    return emitError(main.getLoc())
+           << what << " of an SPMD function has no '"
+           << (globalType ? dist::DistDialect::kShardingAttr : dist::DistDialect::kGlobalAttr)
+           << "'";
+  FailureOr<dist::Layout> layout =
+      dist::getLayout(sharding, mesh, globalType.getShape(), tensor.getShape(), dist::Padding::Zero,
+                      [&] { return emitError(main.getLoc()) << what << ": "; });
+  if (failed(layout))
+    return failure();
+  if (layout->isUnreduced() && value.type == rt::DType::I1)
+    return emitError(main.getLoc())
+           << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
+           << " and of type " << type << ": expected numbers, which have sums and maxima";
+  value.shape = globalType.getShape();
+  setLayout(value, *layout, mesh);
+  if (value.layout.getLocalShape() != value.localShape ||
+      value.layout.getGlobalShape() != value.shape)
+    return emitError(main.getLoc()) << what << " has a layout that does not fit its types";
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Parameters and states, which entries share
+//===----------------------------------------------------------------------===//
+
+/// Describes the parts of a value on ranks. Two values of one description are stored alike.
+static std::string describeParts(const rt::ProgramValue &value) {
+  return rt::describe(value.type, value.shape) +
+         (value.sharding.empty() ? "" : ", laid out as " + value.sharding) + ", on a rank " +
+         rt::describe(value.type, value.localShape);
+}
+
+/// Returns the index of a parameter in the program's list, and adds it if it is new.
+int64_t SignatureReader::addParameter(rt::ProgramValue value) {
+  for (auto [i, known] : llvm::enumerate(program.parameters)) {
+    if (known.name != value.name || known.offsets != value.offsets ||
+        describeParts(known) != describeParts(value))
+      continue;
+    for (std::string &alias : value.aliases)
+      if (!known.isNamed(alias))
+        known.aliases.push_back(std::move(alias));
+    known.magnitude = std::min(known.magnitude, value.magnitude);
+    return i;
+  }
+  program.parameters.push_back(std::move(value));
+  return program.parameters.size() - 1;
+}
+
+/// Returns the index of a state. The first use of a state tells its layout.
+FailureOr<int64_t> SignatureReader::addState(rt::ProgramValue value) {
+  for (auto [i, known] : llvm::enumerate(program.states)) {
+    if (known.value.name != value.name)
+      continue;
+    if (!isPlaced[i])
+      known.value = value;
+    isPlaced[i] = true;
+    if (describeParts(known.value) != describeParts(value))
+      return emitError(main.getLoc(), "state '")
+             << value.name << "' is " << describeParts(value) << " in '" << main.getName()
+             << "', expected " << describeParts(known.value) << " as it is used before";
+    return i;
+  }
+  return emitError(main.getLoc(), "'")
+         << main.getName() << "' uses state '" << value.name
+         << "', which the module does not have";
+}
+
+//===----------------------------------------------------------------------===//
+// Arguments and results
+//===----------------------------------------------------------------------===//
+
+LogicalResult SignatureReader::readParameter(DictionaryAttr attrs, rt::ProgramValue &value) {
+  if (auto aliases = attrs.getAs<ArrayAttr>(nn::NnDialect::kAliasesAttr))
+    for (auto alias : aliases.getAsRange<StringAttr>())
+      value.aliases.push_back(alias.str());
+  if (isPadded)
+    value.magnitude = nn::getParameterMagnitude(attrs);
+  auto offsets = attrs.getAs<DenseI64ArrayAttr>(nn::NnDialect::kParameterOffsetsAttr);
+  if (!offsets)
+    return success();
+  value.offsets = offsets.asArrayRef();
+  if (value.offsets.size() == value.shape.size())
+    return success();
+  return emitError(main.getLoc(), "parameter '")
+         << value.name << "' has " << value.offsets.size() << " offsets, expected "
+         << value.shape.size();
+}
+
+LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription &entry) {
+  DictionaryAttr attrs = main.getArgAttrDict(index);
+  auto find = [&](StringRef name) { return attrs ? attrs.getAs<StringAttr>(name) : StringAttr(); };
+  StringAttr input = find(nn::NnDialect::kInputAttr);
+  StringAttr parameter = find(nn::NnDialect::kParameterAttr);
+  StringAttr state = find(nn::NnDialect::kStateAttr);
+  if (!input + !parameter + !state != 2)
+    return emitError(main.getLoc(), "argument ")
+           << index << " of '" << main.getName() << "' needs one of '" << nn::NnDialect::kInputAttr
+           << "', '" << nn::NnDialect::kParameterAttr << "' and '" << nn::NnDialect::kStateAttr
+           << "'";
+  rt::ProgramValue value;
+  value.name = (input ? input : parameter ? parameter : state).str();
+  if (failed(readValue(main.getArgument(index).getType(), attrs, "argument '" + value.name + "'",
+                       value)))
+    return failure();
+  if (input) {
+    if (auto number = attrs.getAs<TypedAttr>(nn::NnDialect::kDefaultAttr))
+      value.defaultElement = nn::getElementBytes(number);
+    value.indexBound = getIndexBound(main.getArgument(index));
+    value.isWhole = nn::getStatedBatch(main, index) == false;
+    entry.arguments.push_back({rt::ProgramArgument::Input, int64_t(entry.inputs.size())});
+    entry.inputs.push_back(std::move(value));
+    return success();
+  }
+  if (parameter && failed(readParameter(attrs, value)))
+    return failure();
+  if (parameter) {
+    entry.arguments.push_back({rt::ProgramArgument::Parameter, addParameter(std::move(value))});
+    return success();
+  }
+  FailureOr<int64_t> place = addState(std::move(value));
+  if (failed(place))
+    return failure();
+  entry.arguments.push_back({rt::ProgramArgument::State, *place});
+  return success();
+}
+
+LogicalResult SignatureReader::readResult(unsigned index, rt::EntryDescription &entry) {
+  DictionaryAttr attrs = main.getResultAttrDict(index);
+  auto name = attrs ? attrs.getAs<StringAttr>(nn::NnDialect::kOutputAttr) : StringAttr();
+  auto state = attrs ? attrs.getAs<StringAttr>(nn::NnDialect::kStateAttr) : StringAttr();
+  rt::ProgramValue value;
+  value.name = state  ? state.str()
+               : name ? name.str()
+                      : "output_" + std::to_string(index);
+  if (failed(readValue(main.getResultTypes()[index], attrs, "result '" + value.name + "'", value)))
+    return failure();
+  if (!state) {
+    if (!entry.stateResults.empty())
+      return emitError(main.getLoc(), "output '")
+             << value.name << "' of '" << main.getName()
+             << "' follows a state: expected the states last";
+    entry.outputs.push_back(std::move(value));
+    return success();
+  }
+  FailureOr<int64_t> place = addState(std::move(value));
+  if (failed(place))
+    return failure();
+  entry.stateResults.push_back(*place);
+  return success();
+}
+
+LogicalResult SignatureReader::readRanks() {
+  auto symbol = dist::getSpmdMeshSymbol(main);
+  if (symbol && !mesh)
+    return emitError(main.getLoc(), "no mesh named @") << symbol.getValue();
+  int64_t ranks = mesh ? mesh.getNumRanks() : 1;
+  if (!program.entries.empty() && ranks != program.numRanks)
+    return emitError(main.getLoc(), "'")
+           << main.getName() << "' is for " << ranks << " ranks, expected " << program.numRanks
+           << " as '" << program.entries.front().name << "'";
+  program.numRanks = ranks;
+  return success();
+}
+
+FailureOr<rt::EntryDescription> SignatureReader::read() {
+  rt::EntryDescription entry;
+  entry.name = main.getName();
+  if (failed(readRanks()))
+    return failure();
+  for (unsigned i = 0; i < main.getNumArguments(); ++i)
+    if (failed(readArgument(i, entry)))
+      return failure();
+  for (unsigned i = 0; i < main.getNumResults(); ++i)
+    if (failed(readResult(i, entry)))
+      return failure();
+  return entry;
+}
+
+//===----------------------------------------------------------------------===//
+// Programs
+//===----------------------------------------------------------------------===//
+
+Signatures::Signatures(ModuleOp module, rt::ProgramDescription &program)
+    : module(module), program(program) {
+  for (auto op : module.getOps<nn::StateOp>()) {
+    rt::ProgramState &state = program.states.emplace_back();
+    state.value.name = op.getSymName().str();
+    state.parameter = op.getInitialParameter().str();
+    state.role = op.getRole().value_or("").str();
+    state.isTransient = op.getTransient();
+    if (TypedAttr fill = op.getFillAttr())
+      state.fill = nn::getElementBytes(fill);
+  }
+  isPlaced.assign(program.states.size(), false);
+}
+
+LogicalResult Signatures::add(func::FuncOp function) {
+  FailureOr<rt::EntryDescription> entry = SignatureReader(function, program, isPlaced).read();
+  if (failed(entry))
+    return failure();
+  if (program.entries.empty())
+    mesh = dist::getSpmdMesh(function);
+  program.entries.push_back(std::move(*entry));
+  return success();
+}
+
+/// Reads a state that no entry uses. Its op has its sharding.
+LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
+  RankedTensorType type = op.getMemoryType();
+  value.type = rt::DType(getTypeCode(type.getElementType()));
+  value.shape = value.localShape = type.getShape();
+  auto sharding = op->getAttrOfType<dist::ShardingAttr>(dist::DistDialect::kShardingAttr);
+  if (!mesh || !sharding) {
+    for (int64_t size : value.shape)
+      value.layout.dims.push_back({{size, size, {}}});
+    return success();
+  }
+  FailureOr<dist::Layout> layout =
+      dist::getLayout(sharding, mesh, value.shape, [&] { return op.emitOpError(); });
+  if (failed(layout))
+    return failure();
+  setLayout(value, *layout, mesh);
+  value.localShape = value.layout.getLocalShape();
+  return success();
+}
+
+/// Connects entries with those that they repeat.
+LogicalResult Signatures::readRepeats() {
+  for (rt::EntryDescription &entry : program.entries) {
+    auto function = module.lookupSymbol<func::FuncOp>(entry.name);
+    std::optional<nn::Repeat> repeat = nn::getRepeat(function);
+    if (!repeat)
+      continue;
+    auto found = llvm::find_if(program.entries, [&](const rt::EntryDescription &other) {
+      return other.name == repeat->function;
+    });
+    if (found == program.entries.end() || &*found == &entry)
+      return function.emitOpError() << "repeats '" << repeat->function
+                                    << "': expected another function with a body";
+    for (int64_t state : found->stateResults)
+      if (!program.states[state].isTransient)
+        return function.emitOpError()
+               << "repeats '" << repeat->function << "', which writes the state '"
+               << program.states[state].value.name << "': expected writes of transient states alone";
+    found->isPart = true;
+    entry.repeated = {found - program.entries.begin(), repeat->times, {}};
+    for (StringRef output : repeat->outputs)
+      entry.repeated.outputs.push_back(output.str());
+  }
+  return success();
+}
+
+LogicalResult Signatures::finish() {
+  if (failed(readRepeats()))
+    return failure();
+  size_t next = 0;
+  for (auto op : module.getOps<nn::StateOp>()) {
+    if (!isPlaced[next] && failed(readUnused(op, program.states[next].value)))
+      return failure();
+    ++next;
+  }
+  // A parameter that only the initial value of a state needs has no argument.
+  for (const rt::ProgramState &state : program.states) {
+    if (state.parameter.empty() || program.findParameter(state.parameter) >= 0)
+      continue;
+    rt::ProgramValue value;
+    value.name = state.parameter;
+    value.type = state.value.type;
+    value.shape = value.localShape = state.value.shape;
+    for (int64_t size : value.shape)
+      value.layout.dims.push_back({{size, size, {}}});
+    program.parameters.push_back(std::move(value));
+  }
+  return success();
+}
+
+} // namespace meshwright

@@ -1,0 +1,584 @@
+//===- Plan.cpp - the public class Plan -----------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/Driver/Execute/CompileBundle.h"
+#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/WeightTensors.h"
+#include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/runtime/include/Backend.h"
+#include "meshwright/runtime/include/PlainNumbers.h"
+
+#include "mlir/Pass/PassManager.h"
+
+using namespace meshwright;
+using mlir::failed;
+using mlir::failure;
+using mlir::FailureOr;
+using mlir::LogicalResult;
+using mlir::ModuleOp;
+using mlir::succeeded;
+using mlir::success;
+
+/// Returns the traffic of an entry in the plan that a report compares with: without sequence
+/// parallelism and without the rewrites of *optimise*.
+static std::optional<Traffic> planBefore(const Program::State &program, ParallelizeOptions options,
+                                         llvm::StringRef entry) {
+  std::unique_ptr<mlir::MLIRContext> context = createContext();
+  DiagnosticCollector ignored(context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.cloneInto(context.get());
+  if (!module)
+    return std::nullopt;
+  if (!program.isSpmd) {
+    options.sequenceParallel = OnOffAuto::Off;
+    mlir::PassManager manager(context.get());
+    buildParallelizePipeline(manager, options, Phase::Partitioned);
+    if (failed(manager.run(*module)))
+      return std::nullopt;
+  }
+  FailureOr<Traffic> traffic = countTraffic(getEntry(*module, entry));
+  if (failed(traffic))
+    return std::nullopt;
+  return *traffic;
+}
+
+//===----------------------------------------------------------------------===//
+// Planning
+//===----------------------------------------------------------------------===//
+
+Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
+  std::vector<Diagnostic> errors;
+  FailureOr<ParallelizeOptions> options = readParallelizeOptions(
+      llvm::StringRef(text), [&](const llvm::Twine &message) -> LogicalResult {
+        errors.push_back(makeError(message.str()));
+        return failure();
+      });
+  if (failed(options))
+    return errors;
+
+  auto state = std::make_shared<State>();
+  state->program = program.state;
+  state->options = *options;
+  state->context = createContext();
+  DiagnosticCollector collector(state->context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.state->cloneInto(state->context.get());
+  if (!module)
+    return collector.take();
+
+  auto run = [&](Phase phase) {
+    mlir::PassManager manager(state->context.get());
+    buildPhase(manager, *options, phase);
+    return succeeded(manager.run(*module));
+  };
+  auto keep = [&](PlanPhase phase) { state->phases[static_cast<size_t>(phase)] = module->clone(); };
+  if (!program.isSpmd()) {
+    keep(PlanPhase::Global);
+    if (!run(Phase::Annotated))
+      return collector.take();
+    keep(PlanPhase::Annotated);
+    if (!run(Phase::Propagated))
+      return collector.take();
+    keep(PlanPhase::Propagated);
+    if (!run(Phase::Partitioned))
+      return collector.take();
+  }
+  if (!run(Phase::Optimised))
+    return collector.take();
+  FailureOr<Report> report = buildReport(getEntry(*module));
+  if (failed(report))
+    return collector.take();
+  state->report = std::move(*report);
+  state->phases[static_cast<size_t>(PlanPhase::Spmd)] = std::move(module);
+  state->keepPlanned();
+  ModuleOp spmd = state->get(PlanPhase::Spmd);
+  state->choosesChunks = !getEntry(spmd)->hasAttr(rt::RtDialect::kChunksAttr);
+  if (failed(state->requestSchedule(spmd)))
+    return collector.take();
+  Plan plan;
+  plan.state = std::move(state);
+  return {std::move(plan), collector.take()};
+}
+
+Result<Plan> Plan::asIs(const Program &program) {
+  auto state = std::make_shared<State>();
+  state->program = program.state;
+  state->context = createContext();
+  DiagnosticCollector collector(state->context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.state->cloneInto(state->context.get());
+  if (!module)
+    return collector.take();
+  PlanPhase phase = program.isSpmd() ? PlanPhase::Spmd : PlanPhase::Global;
+  if (dist::MeshAttr mesh = dist::getSpmdMesh(getEntry(*module)))
+    state->report.ranks = mesh.getNumRanks();
+  state->phases[static_cast<size_t>(phase)] = std::move(module);
+  state->keepPlanned();
+  Plan plan;
+  plan.state = std::move(state);
+  return {std::move(plan), collector.take()};
+}
+
+std::string meshwright::toString(const Report &report, ReportFormat format) {
+  rt::PlainNumbers plain;
+  std::string text;
+  llvm::raw_string_ostream os(text);
+  if (format == ReportFormat::Json)
+    printJson(report, os);
+  else
+    printText(report, os);
+  return text;
+}
+
+void Plan::State::keepPlanned() {
+  mlir::FunctionOpInterface entry = getEntry(get(getExecutedPhase()));
+  if (auto noted = entry->getAttrOfType<mlir::StringAttr>(rt::RtDialect::kTargetAttr))
+    target = ownTarget = noted.str();
+  report.target = target;
+  planned = report;
+}
+
+LogicalResult Plan::State::requestSchedule(ModuleOp module) {
+  dist::DistDialect::getDecisionLog(context.get()).clear();
+  mlir::PassManager manager(context.get());
+  buildPhase(manager, *options, Phase::Spmd);
+  if (failed(manager.run(module)))
+    return failure();
+  addDecisions(report, context.get(), [](const Decision &) { return true; });
+  return success();
+}
+
+LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics) {
+  if (text.empty())
+    text = ownTarget;
+  if (text == target)
+    return success();
+  DiagnosticCollector collector(context.get());
+  auto fail = [&]() -> LogicalResult {
+    for (Diagnostic &diagnostic : collector.take())
+      diagnostics.push_back(std::move(diagnostic));
+    return failure();
+  };
+  mlir::OwningOpRef<ModuleOp> retargeted = get(getExecutedPhase()).clone();
+  for (auto func : retargeted->getOps<mlir::func::FuncOp>()) {
+    std::shared_ptr<const KernelTarget> known = getKernelTarget(func, text);
+    if (!known || failed(checkTarget(func, *known)))
+      return fail();
+    meshwright::setTarget(func, text);
+    if (choosesChunks)
+      func->removeAttr(rt::RtDialect::kChunksAttr);
+  }
+  Report former = std::exchange(report, planned);
+  if (options && failed(requestSchedule(*retargeted))) {
+    report = std::move(former);
+    return fail();
+  }
+  phases[static_cast<size_t>(getExecutedPhase())] = std::move(retargeted);
+  target = text.str();
+  report.target = target;
+  isComplete = false;
+  executable.reset();
+  session.reset();
+  return success();
+}
+
+ScheduleOptions Plan::State::getScheduleOptions() const {
+  ScheduleOptions schedule;
+  schedule.verifyPlacement = options.has_value();
+  return schedule;
+}
+
+/// Returns the rt program, or null after an error.
+mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
+  mlir::OwningOpRef<ModuleOp> scheduled = get(getExecutedPhase()).clone();
+  mlir::PassManager manager(context.get());
+  buildSchedulePhase(manager, getScheduleOptions());
+  return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
+}
+
+/// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
+static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report &report) {
+  dist::DistDialect::getDecisionLog(state.context.get()).clear();
+  // A program that cannot be scheduled reports its errors when it is compiled.
+  DiagnosticCollector ignored(state.context.get());
+  mlir::OwningOpRef<ModuleOp> scheduled = state.schedule();
+  if (!scheduled)
+    return;
+  auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled, entry));
+  if (!func)
+    return;
+  CommunicationTime time = estimateCommunication(func);
+  report.communication = {time.exposed, time.hidden, time.total};
+  report.memory = withPlan(std::move(report.memory), func);
+  if (auto first = llvm::dyn_cast_or_null<mlir::func::FuncOp>(nn::getRepeated(func))) {
+    double times = nn::getRepeat(func)->times;
+    time = estimateCommunication(first);
+    report.communication->exposed += times * time.exposed;
+    report.communication->hidden += times * time.hidden;
+    report.communication->run += times * time.total;
+    report.memory.activationsPeak = std::max(report.memory.activationsPeak,
+                                             withPlan(report.memory, first).activationsPeak);
+  }
+  addDecisions(report, state.context.get(),
+               [](const Decision &decision) { return decision.subject == Subject::Program; });
+}
+
+Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  if (phase == PlanPhase::Rt) {
+    DiagnosticCollector collector(state->context.get());
+    mlir::OwningOpRef<ModuleOp> scheduled = state->schedule();
+    if (!scheduled)
+      return collector.take();
+    return print(*scheduled, locations);
+  }
+  ModuleOp module = state->get(phase);
+  if (!module)
+    return std::vector<Diagnostic>{makeError(
+        state->options ? "the program was SPMD from the start: it has no phase before that"
+                       : "the program runs as it is: it has no such phase")};
+  return print(module, locations);
+}
+
+/// Makes the report of a program that runs as it is. A program for one rank sends nothing.
+static LogicalResult reportAsIs(Plan::State &state, std::vector<Diagnostic> &diagnostics) {
+  mlir::FunctionOpInterface entry = getEntry(state.get(state.getExecutedPhase()));
+  if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
+    DiagnosticCollector collector(state.context.get());
+    FailureOr<Report> report = buildReport(entry);
+    std::vector<Diagnostic> found = collector.take();
+    diagnostics.insert(diagnostics.end(), found.begin(), found.end());
+    if (failed(report))
+      return failure();
+    report->runText = std::move(state.report.runText);
+    report->runJson = std::move(state.report.runJson);
+    state.report = std::move(*report);
+  }
+  state.report.memory = planSessionMemory(entry);
+  return success();
+}
+
+LogicalResult Plan::State::completeReportLocked(std::vector<Diagnostic> &diagnostics) {
+  if (isComplete)
+    return success();
+  if (!options) {
+    if (failed(reportAsIs(*this, diagnostics)))
+      return failure();
+  } else {
+    report.before = planBefore(*program, *options, "");
+    addSchedule(*this, "", report);
+  }
+  isComplete = true;
+  return success();
+}
+
+LogicalResult Plan::State::completeReport(std::vector<Diagnostic> &diagnostics) {
+  std::lock_guard<std::mutex> lock(mutex);
+  return completeReportLocked(diagnostics);
+}
+
+/// Makes the report on an entry that is not the default one. The decisions are those of the plan.
+static FailureOr<Report> reportOther(const Plan::State &state, llvm::StringRef name) {
+  DiagnosticCollector ignored(state.context.get());
+  mlir::FunctionOpInterface entry = getEntry(state.get(state.getExecutedPhase()), name);
+  if (!entry)
+    return failure();
+  Report report;
+  if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
+    FailureOr<Report> built = buildReport(entry);
+    if (failed(built))
+      return failure();
+    report = std::move(*built);
+  }
+  report.target = state.target;
+  report.decisions = state.report.decisions;
+  if (!state.options) {
+    report.memory = planSessionMemory(entry);
+    return report;
+  }
+  report.before = planBefore(*state.program, *state.options, name);
+  auto decisions = report.decisions;
+  addSchedule(state, name, report);
+  report.decisions = std::move(decisions);
+  return report;
+}
+
+std::string Plan::report(ReportFormat format, std::string_view entry) const {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  std::vector<Diagnostic> ignored;
+  if (failed(state->completeReportLocked(ignored)))
+    return "";
+  if (entry.empty() || entry == getEntries().front().name)
+    return toString(state->report, format);
+  FailureOr<Report> other = reportOther(*state, entry);
+  return failed(other) ? "" : toString(*other, format);
+}
+
+int64_t Plan::getNumRanks() const { return state->report.ranks; }
+const std::vector<Entry> &Plan::getEntries() const { return state->program->ports.entries; }
+const std::vector<Port> &Plan::getInputs() const { return getEntries().front().inputs; }
+const std::vector<Port> &Plan::getOutputs() const { return getEntries().front().outputs; }
+const std::vector<Port> &Plan::getParameters() const { return state->program->ports.parameters; }
+const std::vector<Port> &Plan::getStates() const { return state->program->ports.states; }
+
+//===----------------------------------------------------------------------===//
+// Running
+//===----------------------------------------------------------------------===//
+
+static std::string describe(ElementType type, const std::vector<int64_t> &shape) {
+  return rt::describe(getRuntimeType(type), shape);
+}
+
+Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
+  for (const Port &port : getParameters()) {
+    if (port.name != name &&
+        std::find(port.aliases.begin(), port.aliases.end(), name) == port.aliases.end())
+      continue;
+    bool fits = port.type == array.type && port.shape.size() == array.shape.size();
+    for (size_t i = 0; fits && i < port.shape.size(); ++i)
+      fits = port.offsets.empty() ? port.shape[i] == array.shape[i]
+                                  : port.offsets[i] + port.shape[i] <= array.shape[i];
+    if (!fits)
+      return std::vector<Diagnostic>{makeError("parameter '" + port.name + "' is " +
+                                               describe(array.type, array.shape) + ": expected " +
+                                               describe(port.type, port.shape))};
+    std::lock_guard<std::mutex> lock(state->mutex);
+    state->parameters.insert_or_assign(port.name, array);
+    if (!state->session)
+      continue;
+    // A stuck rank may still read this session's parameters. So the next run starts another
+    // session.
+    std::string error;
+    if (state->session->getWorld().isStuck() ||
+        !state->session->setParameter(port.name, toHostTensor(array), error))
+      state->session.reset();
+  }
+  return true;
+}
+
+FailureOr<std::unique_ptr<Executable>>
+Plan::State::compile(PlanPhase phase, const CompileOptions &options,
+                     std::vector<Diagnostic> &diagnostics) const {
+  ModuleOp module = get(phase);
+  DiagnosticCollector collector(module.getContext());
+  FailureOr<std::unique_ptr<Executable>> executable = Executable::compile(module, options);
+  if (failed(executable))
+    for (Diagnostic &diagnostic : collector.take())
+      diagnostics.push_back(std::move(diagnostic));
+  return executable;
+}
+
+LogicalResult Plan::State::compileFor(llvm::StringRef target,
+                                      std::vector<Diagnostic> &diagnostics) {
+  if (failed(setTarget(target, diagnostics)))
+    return failure();
+  if (executable)
+    return success();
+  CompileOptions compiling;
+  compiling.schedule = getScheduleOptions();
+  auto compiled = compile(getExecutedPhase(), compiling, diagnostics);
+  if (failed(compiled))
+    return failure();
+  executable = std::move(*compiled);
+  return success();
+}
+
+FailureOr<std::string>
+Plan::State::chooseTarget(llvm::StringRef given, const std::string &backend,
+                          std::vector<Diagnostic> &diagnostics) const {
+  if (!given.empty())
+    return given.str();
+  std::string needed, error;
+  if (!rt::getBackendTarget(backend, needed, error)) {
+    diagnostics.push_back(makeError(error));
+    return failure();
+  }
+  bool isSameKind = llvm::StringRef(ownTarget).split(':').first ==
+                    llvm::StringRef(needed).split(':').first;
+  return needed.empty() || isSameKind ? ownTarget : needed;
+}
+
+std::unique_ptr<rt::Session> Plan::State::start(Executable &executable, const std::string &backend,
+                                                std::vector<Diagnostic> &diagnostics) const {
+  std::string error;
+  auto fail = [&](std::string message) {
+    SourceLocation location = getSourceLocation(get(getExecutedPhase()).getLoc());
+    Diagnostic diagnostic = makeError(std::move(message));
+    diagnostic.file = location.file;
+    diagnostic.line = location.line;
+    diagnostics.push_back(std::move(diagnostic));
+    return nullptr;
+  };
+  std::unique_ptr<rt::Session> session = executable.start(backend, error);
+  if (!session)
+    return fail(error);
+  for (auto &[name, array] : parameters)
+    if (!session->setParameter(name, toHostTensor(array), error)) {
+      diagnostics.push_back(makeError(error));
+      return nullptr;
+    }
+  std::vector<std::string> missing = session->getMissingParameters();
+  if (missing.empty())
+    return session;
+  diagnostics.push_back(
+      makeError("parameter '" + missing.front() + "' has no value" +
+                (missing.size() > 1
+                     ? ", nor have " + std::to_string(missing.size() - 1) + " others"
+                     : "")));
+  return nullptr;
+}
+
+LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<HostArray> &inputs,
+                                    const std::vector<void *> &outputs, std::string_view name,
+                                    const rt::RunOptions &options,
+                                    std::vector<Diagnostic> &diagnostics) {
+  auto fail = [&](std::string message) {
+    diagnostics.push_back(makeError(std::move(message)));
+    return failure();
+  };
+  std::string error;
+  int64_t index = session.getDescription().findEntry(std::string(name), error);
+  if (index < 0)
+    return fail(error);
+  std::vector<rt::CallPort> expected = session.getDescription().getInputs(index);
+  size_t numOutputs = session.getDescription().getOutputs(index).size();
+  if (inputs.size() != expected.size() || outputs.size() != numOutputs)
+    return fail(std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs.size()) +
+                " outputs: expected " + std::to_string(expected.size()) + " and " +
+                std::to_string(numOutputs));
+  std::vector<rt::HostTensor> tensors;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const rt::ProgramValue &input = expected[i].value;
+    if (!inputs[i].data && !input.defaultElement.empty()) {
+      tensors.push_back({input.type, input.shape, nullptr});
+      continue;
+    }
+    if (getRuntimeType(inputs[i].type) != input.type || inputs[i].shape != input.shape)
+      return fail("input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
+                  ": expected " + rt::describe(input.type, input.shape));
+    tensors.push_back(toHostTensor(inputs[i]));
+  }
+  return session.run(index, tensors, outputs, options, error) ? success() : fail(error);
+}
+
+LogicalResult Plan::State::run(rt::Session &session, const std::vector<HostArray> &inputs,
+                               const std::vector<void *> &outputs, const RunOptions &options,
+                               std::vector<Diagnostic> &diagnostics) const {
+  rt::RunOptions settings;
+  settings.timeout = options.timeout;
+  settings.threadsPerRank = options.threadsPerRank;
+  settings.checkFinite = options.checkFinite;
+  settings.traceFile = options.trace;
+  settings.measure = options.measure;
+  settings.outputGpu = options.outputGpu;
+  session.restart();
+  session.setRecovery(options.recover);
+  std::string error;
+  if (!options.state.empty() && !session.load(options.state, error)) {
+    diagnostics.push_back(makeError(error));
+    return failure();
+  }
+  if (failed(callEntry(session, inputs, outputs, options.entry, settings, diagnostics))) {
+    if (session.getWorld().isStuck())
+      stuck = true;
+    return failure();
+  }
+  if (options.saveState.empty() || session.save(options.saveState, error))
+    return success();
+  diagnostics.push_back(makeError(error));
+  return failure();
+}
+
+Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
+                       const RunOptions &options) {
+  std::vector<Diagnostic> diagnostics;
+  std::unique_lock<std::mutex> lock(state->mutex);
+  FailureOr<std::string> chosen =
+      state->chooseTarget(options.target, options.backend, diagnostics);
+  if (failed(chosen) || failed(state->compileFor(*chosen, diagnostics)))
+    return diagnostics;
+  if (!state->session || state->backend != options.backend) {
+    state->session = state->start(*state->executable, options.backend, diagnostics);
+    state->backend = options.backend;
+    if (!state->session)
+      return diagnostics;
+  }
+  std::shared_ptr<rt::Session> session = state->session;
+  std::string target = state->target;
+  // Between a restart and the end of its run, a session belongs to one caller.
+  std::unique_lock<std::mutex> call(state->calling, std::defer_lock);
+  lock.unlock();
+  call.lock();
+  if (failed(state->run(*session, inputs, outputs, options, diagnostics)))
+    return diagnostics;
+  rt::RunReport run = session->getRunReport();
+  call.unlock();
+  if (options.measure) {
+    lock.lock();
+    // Another thread may have asked for another target, which the report then describes.
+    if (state->target != target)
+      return {true, diagnostics};
+    state->report.runText = run.toText();
+    state->report.runJson = run.toJson();
+  }
+  return {true, diagnostics};
+}
+
+Result<Session> Plan::start(const SessionOptions &options) {
+  std::vector<Diagnostic> diagnostics;
+  if (!options.weights.empty() || options.randomWeights)
+    return std::vector<Diagnostic>{makeError(
+        "a plan has its parameters: expected neither a file of weights nor random weights")};
+  std::unique_lock<std::mutex> lock(state->mutex);
+  FailureOr<std::string> chosen =
+      state->chooseTarget(options.target, options.backend, diagnostics);
+  if (failed(chosen) || failed(state->compileFor(*chosen, diagnostics)))
+    return diagnostics;
+  std::shared_ptr<rt::Session> session =
+      state->start(*state->executable, options.backend, diagnostics);
+  lock.unlock();
+  if (!session)
+    return diagnostics;
+  return openSession(std::move(session), options);
+}
+
+bool Plan::isStuck() const { return state->stuck; }
+
+Result<CompileSummary> Plan::compile(std::string_view path, std::string_view target,
+                                     bool withWeights,
+                                     const std::optional<StateDictLayout> &stateDict) {
+  std::lock_guard<std::mutex> lock(state->mutex);
+  std::vector<Diagnostic> diagnostics;
+  if (failed(state->setTarget(target, diagnostics)))
+    return diagnostics;
+  std::map<std::string, rt::HostTensor, std::less<>> parameters;
+  for (auto &[name, array] : state->parameters)
+    parameters.emplace(name, toHostTensor(array));
+  BundleOptions options;
+  options.compile.schedule = state->getScheduleOptions();
+  options.stateDict = stateDict;
+  if (!withWeights)
+    options.tensors = getWeightTensors(*state->program);
+  if (failed(state->completeReportLocked(diagnostics)))
+    return diagnostics;
+  // A bundle's report describes the plan, not a run of this process.
+  Report report = state->report;
+  report.runText.clear();
+  report.runJson.clear();
+  options.textReport = toString(report, ReportFormat::Text);
+  options.jsonReport = toString(report, ReportFormat::Json);
+  ModuleOp module = state->get(state->getExecutedPhase());
+  DiagnosticCollector collector(module.getContext());
+  FailureOr<CompileStatistics> statistics =
+      compileBundle(module, llvm::StringRef(path), parameters, options);
+  if (failed(statistics))
+    return collector.take();
+  return {{statistics->kernels, statistics->cached, std::move(statistics->compiled),
+           statistics->entryMilliseconds},
+          collector.take()};
+}

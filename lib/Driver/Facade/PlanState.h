@@ -1,0 +1,146 @@
+//===- PlanState.h - the state of a plan ------------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
+#define MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
+
+#include "meshwright/lib/Driver/Execute/Executable.h"
+#include "meshwright/lib/Driver/Facade/State.h"
+#include "meshwright/lib/Report/Report.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+namespace meshwright {
+
+inline Diagnostic makeError(std::string message) {
+  return {Severity::Error, std::move(message), "", 0};
+}
+
+std::string toString(const Report &report, ReportFormat format);
+
+/// Element types are numbered in the same order everywhere.
+inline rt::DType getRuntimeType(ElementType type) { return rt::DType(int64_t(type)); }
+inline ElementType getElementType(rt::DType type) { return ElementType(int(type)); }
+static_assert(int(ElementType::F32) == MW_F32 && int(ElementType::BF16) == MW_BF16 &&
+              int(ElementType::F16) == MW_F16 && int(ElementType::F64) == MW_F64 &&
+              int(ElementType::I64) == MW_I64 && int(ElementType::I32) == MW_I32 &&
+              int(ElementType::I1) == MW_I1);
+
+struct Plan::State {
+  std::shared_ptr<const Program::State> program;
+  /// Null for a program that runs as it is.
+  std::optional<ParallelizeOptions> options;
+  std::unique_ptr<mlir::MLIRContext> context;
+  /// The module after each phase except the last, which is made on demand. Null for the
+  /// phases before an SPMD program enters. A program that runs as it is has one module.
+  std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
+  /// `planned` is the report before the parts that depend on the target. `report` is for
+  /// `target`.
+  Report planned, report;
+  /// Whether the report has its last parts: the plan that it is compared with, and the
+  /// schedule.
+  bool isComplete = false;
+  std::map<std::string, HostArray, std::less<>> parameters;
+  /// Whether the plan chooses the chunks of collectives under its ceiling, for its target.
+  bool choosesChunks = false;
+  /// Compiled by the first run or session that needs it.
+  std::shared_ptr<Executable> executable;
+  /// The session of `run`, and its backend. A run keeps the session that it uses: another thread
+  /// may ask for another backend meanwhile.
+  std::shared_ptr<rt::Session> session;
+  std::string backend;
+  /// The target that the executed phase names, that the report describes, and that
+  /// `executable` is for; and the target that the program came with.
+  std::string target = "cpu", ownTarget = "cpu";
+  /// Whether a rank has not come back from a run that failed.
+  mutable std::atomic<bool> stuck{false};
+  /// Protects the members above. Not held while a program runs.
+  std::mutex mutex;
+  /// Held while a call of `run` uses a session.
+  std::mutex calling;
+
+  mlir::ModuleOp get(PlanPhase phase) const {
+    const auto &module = phases[static_cast<size_t>(phase)];
+    return module ? module.get() : mlir::ModuleOp();
+  }
+  /// Returns the phase that runs: Global for a global program that runs as it is, else Spmd.
+  PlanPhase getExecutedPhase() const {
+    return get(PlanPhase::Spmd) ? PlanPhase::Spmd : PlanPhase::Global;
+  }
+  /// Returns how the executed phase is scheduled. The result of a plan is proved. A program
+  /// that runs as it is may have a placement that no proof can derive.
+  ScheduleOptions getScheduleOptions() const;
+  mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
+  /// Ends planning: keeps the report and the target of the executed phase.
+  void keepPlanned();
+  /// Adds the plan's requests to the schedule of an SPMD program, and the decisions about them
+  /// to `report`. Fails if the program does not keep to the plan's ceiling.
+  mlir::LogicalResult requestSchedule(mlir::ModuleOp module);
+  /// Makes a target the one to schedule, report and compile for; empty: the plan's own.
+  /// Fails, and changes nothing, if the target is unknown, if the program is planned for
+  /// another one, or if it exceeds the plan's ceiling on this one.
+  mlir::LogicalResult setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics);
+  /// Adds the last parts of the report, if they are missing. `completeReport` locks the
+  /// mutex; the caller of `completeReportLocked` holds it.
+  mlir::LogicalResult completeReport(std::vector<Diagnostic> &diagnostics);
+  mlir::LogicalResult completeReportLocked(std::vector<Diagnostic> &diagnostics);
+  mlir::FailureOr<std::unique_ptr<Executable>> compile(PlanPhase phase,
+                                                       const CompileOptions &options,
+                                                       std::vector<Diagnostic> &diagnostics) const;
+  /// Makes a target the one to run for, and compiles for it unless that is done. The caller holds
+  /// the mutex.
+  mlir::LogicalResult compileFor(llvm::StringRef target, std::vector<Diagnostic> &diagnostics);
+  /// The target to run for with a backend: the given one, the plan's own if it is for the same kind
+  /// of device, or that of the backend's devices. Fails if the backend has none.
+  mlir::FailureOr<std::string> chooseTarget(llvm::StringRef given, const std::string &backend,
+                                            std::vector<Diagnostic> &diagnostics) const;
+  /// Starts a session with the plan's parameters. Returns null after an error.
+  std::unique_ptr<rt::Session> start(Executable &executable, const std::string &backend,
+                                     std::vector<Diagnostic> &diagnostics) const;
+  /// Runs a session from its initial state, or from a saved one, and saves the state if the
+  /// options ask for it.
+  mlir::LogicalResult run(rt::Session &session, const std::vector<HostArray> &inputs,
+                          const std::vector<void *> &outputs, const RunOptions &options,
+                          std::vector<Diagnostic> &diagnostics) const;
+};
+
+inline rt::HostTensor toHostTensor(const HostArray &array) {
+  return {getRuntimeType(array.type), array.shape, array.data, array.gpu};
+}
+
+/// Checks the arguments of a call and runs an entry of a session. The state stays.
+mlir::LogicalResult callEntry(rt::Session &session, const std::vector<HostArray> &inputs,
+                              const std::vector<void *> &outputs, std::string_view entry,
+                              const rt::RunOptions &options,
+                              std::vector<Diagnostic> &diagnostics);
+
+/// The state behind the public class Session.
+struct Session::State {
+  std::shared_ptr<rt::Session> session;
+  std::vector<Entry> entries;
+  std::vector<Port> states;
+  /// Threads and timeout of its calls.
+  rt::RunOptions options;
+
+  static Session wrap(std::shared_ptr<State> state) {
+    Session session;
+    session.state = std::move(state);
+    return session;
+  }
+};
+
+/// Makes a public session of a runtime session that starts: loads the state that the options
+/// name. Fails with diagnostics.
+Result<Session> openSession(std::shared_ptr<rt::Session> session, const SessionOptions &options);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
