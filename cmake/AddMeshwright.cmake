@@ -135,7 +135,6 @@ function(meshwright_add_backend name)
   set(target MeshwrightBackend_${name})
   add_library(${target} MODULE ${ARG_SOURCES})
   target_compile_options(${target} PRIVATE -fexceptions -Wall)
-  target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}/runtime/src")
   target_link_libraries(${target} PRIVATE MeshwrightRuntime ${ARG_LIBRARIES})
   set_target_properties(${target} PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"

@@ -7,8 +7,8 @@
 
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/runtime/include/World.h"
-#include "meshwright/runtime/src/Link.h"
-#include "meshwright/runtime/src/Moves.h"
+#include "meshwright/runtime/src/ranks/Link.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "gtest/gtest.h"
 

@@ -7,8 +7,8 @@
 
 #include "meshwright/runtime/include/SafeTensors.h"
 #include "meshwright/runtime/include/Session.h"
-#include "meshwright/runtime/src/Checkpoint.h"
-#include "meshwright/runtime/src/Manifest.h"
+#include "meshwright/runtime/src/bundle/Manifest.h"
+#include "meshwright/runtime/src/session/Checkpoint.h"
 
 #include "gtest/gtest.h"
 

@@ -12,9 +12,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "Moves.h"
-#include "Signal.h"
-#include "cpu/Reduce.h"
+#include "meshwright/runtime/src/cpu/Reduce.h"
+#include "meshwright/runtime/src/process/Signal.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Backend.h"

@@ -13,7 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Process.h"
-#include "Termination.h"
+#include "meshwright/runtime/src/process/Termination.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -13,7 +13,7 @@
 #ifndef MESHWRIGHT_RUNTIME_BACKENDS_MPI_MESSAGES_H
 #define MESHWRIGHT_RUNTIME_BACKENDS_MPI_MESSAGES_H
 
-#include "Moves.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include <cstdint>
 #include <mpi.h>

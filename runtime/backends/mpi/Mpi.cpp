@@ -14,8 +14,8 @@
 
 #include "Messages.h"
 #include "Process.h"
-#include "Purpose.h"
-#include "cpu/Reduce.h"
+#include "meshwright/runtime/src/cpu/Reduce.h"
+#include "meshwright/runtime/src/ranks/Purpose.h"
 
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Boxes.h"

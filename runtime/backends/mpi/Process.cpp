@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Process.h"
-#include "Termination.h"
+#include "meshwright/runtime/src/process/Termination.h"
 
 #include "meshwright/runtime/include/Environment.h"
 #include "meshwright/runtime/include/Interrupts.h"

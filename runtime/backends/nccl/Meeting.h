@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_BACKENDS_NCCL_MEETING_H
 #define MESHWRIGHT_RUNTIME_BACKENDS_NCCL_MEETING_H
 
-#include "CudaApi.h"
+#include "meshwright/runtime/gpu/CudaApi.h"
 
 #include "meshwright/runtime/include/Device.h"
 

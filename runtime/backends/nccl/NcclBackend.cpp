@@ -12,12 +12,12 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "GpuDevice.h"
 #include "Meeting.h"
 #include "NcclCollectives.h"
+#include "meshwright/runtime/gpu/GpuDevice.h"
 
-#include "Context.h"
-#include "Purpose.h"
+#include "meshwright/runtime/src/ranks/Context.h"
+#include "meshwright/runtime/src/ranks/Purpose.h"
 
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/World.h"

@@ -13,7 +13,7 @@
 
 #include "NcclCollectives.h"
 
-#include "Moves.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Memory.h"

@@ -8,9 +8,9 @@
 #ifndef MESHWRIGHT_RUNTIME_BACKENDS_NCCL_NCCLCOLLECTIVES_H
 #define MESHWRIGHT_RUNTIME_BACKENDS_NCCL_NCCLCOLLECTIVES_H
 
-#include "Collectives.h"
 #include "Meeting.h"
 #include "Processes.h"
+#include "meshwright/runtime/gpu/Collectives.h"
 
 #include <functional>
 

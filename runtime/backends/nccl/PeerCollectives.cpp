@@ -15,10 +15,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "GpuDevice.h"
 #include "NcclCollectives.h"
+#include "meshwright/runtime/gpu/GpuDevice.h"
 
-#include "Moves.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Memory.h"

@@ -7,7 +7,7 @@
 
 #include "Processes.h"
 
-#include "Termination.h"
+#include "meshwright/runtime/src/process/Termination.h"
 
 #include "meshwright/runtime/include/Interrupts.h"
 #include "meshwright/runtime/include/World.h"

@@ -7,8 +7,8 @@
 
 #include "Rendezvous.h"
 
-#include "Manifest.h"
 #include "Processes.h"
+#include "meshwright/runtime/src/bundle/Manifest.h"
 
 #include "meshwright/runtime/include/WholeFile.h"
 

@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PeakKernel.h"
-#include "Signal.h"
+#include "meshwright/runtime/src/process/Signal.h"
 
 #include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/RunReport.h"

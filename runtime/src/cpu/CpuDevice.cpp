@@ -7,9 +7,9 @@
 
 #include "CpuDevice.h"
 
-#include "Context.h"
-#include "Link.h"
-#include "Moves.h"
+#include "meshwright/runtime/src/ranks/Context.h"
+#include "meshwright/runtime/src/ranks/Link.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Program.h"

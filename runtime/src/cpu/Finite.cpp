@@ -7,7 +7,7 @@
 
 #include "CpuDevice.h"
 
-#include "Context.h"
+#include "meshwright/runtime/src/ranks/Context.h"
 
 #include "meshwright/runtime/include/Types.h"
 

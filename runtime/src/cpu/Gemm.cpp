@@ -7,8 +7,8 @@
 
 #include "Gemm.h"
 
-#include "GemmShape.h"
 #include "Workers.h"
+#include "meshwright/runtime/src/ranks/GemmShape.h"
 
 #include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"

@@ -8,8 +8,8 @@
 #ifndef MESHWRIGHT_RUNTIME_SRC_CPU_REDUCE_H
 #define MESHWRIGHT_RUNTIME_SRC_CPU_REDUCE_H
 
-#include "Moves.h"
 #include "meshwright/runtime/include/Types.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include <vector>
 

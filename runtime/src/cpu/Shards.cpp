@@ -7,8 +7,8 @@
 
 #include "CpuDevice.h"
 
-#include "Context.h"
-#include "Moves.h"
+#include "meshwright/runtime/src/ranks/Context.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright/TokenOrder.h"
 #include "meshwright/runtime/include/Axes.h"

@@ -7,8 +7,8 @@
 
 #include "Streams.h"
 
-#include "Context.h"
 #include "Workers.h"
+#include "meshwright/runtime/src/ranks/Context.h"
 
 namespace meshwright::rt {
 

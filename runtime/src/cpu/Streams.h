@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_SRC_CPU_STREAMS_H
 #define MESHWRIGHT_RUNTIME_SRC_CPU_STREAMS_H
 
-#include "Signal.h"
+#include "meshwright/runtime/src/process/Signal.h"
 
 #include "meshwright-c/Runtime.h"
 

@@ -10,9 +10,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/runtime/backends/nccl/CublasLtApi.h"
-#include "meshwright/runtime/backends/nccl/CudaApi.h"
-#include "meshwright/runtime/backends/nccl/NcclApi.h"
+#include "meshwright/runtime/gpu/CublasLtApi.h"
+#include "meshwright/runtime/gpu/CudaApi.h"
+#include "meshwright/runtime/gpu/NcclApi.h"
 
 #include <cublasLt.h>
 #include <cuda.h>

@@ -1,0 +1,47 @@
+//===- Collectives.h - collectives of a rank on a GPU -----------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_GPU_COLLECTIVES_H
+#define MESHWRIGHT_RUNTIME_GPU_COLLECTIVES_H
+
+#include "HelperKernels.h"
+
+namespace meshwright::rt::gpu {
+
+/// The collectives of one rank. Only the rank's thread calls it. Functions throw Failure.
+class Collectives {
+public:
+  virtual ~Collectives() = default;
+
+  /// Makes ready what a collective needs: kernels, staging memory, communicators.
+  virtual void prepare(const Caller &caller, const mw_rt_collective &what) = 0;
+  /// Called once behind all `prepare` of an entry, by all ranks. Returns false after
+  /// `World::fail`.
+  virtual bool finishPreparing() { return true; }
+  /// Enqueues a collective. Returns false after `World::fail`.
+  virtual bool run(const Caller &caller, const mw_rt_collective &what, cuda::Stream *stream,
+                   const void *const *inputs, void *const *outputs) = 0;
+  /// Enqueues a copy of the `bytes` bytes at `data` from that rank to all others, where ranks are
+  /// processes. Returns false after `World::fail`.
+  virtual bool broadcast(int64_t from, void *data, int64_t bytes, cuda::Stream *stream) {
+    (void)from, (void)data, (void)bytes, (void)stream;
+    return false;
+  }
+  /// Ends all collectives under way, after a failure of the run. All that was prepared is
+  /// lost.
+  virtual void abort() {}
+  /// Returns the error of a collective under way, or an empty string.
+  virtual std::string getError() { return ""; }
+  /// Returns true if other processes take part. Their deaths are also errors of collectives.
+  virtual bool crossesProcesses() const { return false; }
+  /// Whether a graph can record the collectives.
+  virtual bool canRecord() const = 0;
+};
+
+} // namespace meshwright::rt::gpu
+
+#endif // MESHWRIGHT_RUNTIME_GPU_COLLECTIVES_H

@@ -1,0 +1,230 @@
+//===- GpuMoves.cpp - moves of elements on a GPU --------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Coordinates of the rank are known on the host. Integers that depend on them are written to tables
+// while an entry is prepared, and copied from there.
+//
+//===----------------------------------------------------------------------===//
+
+#include "GpuDevice.h"
+
+#include "meshwright/runtime/src/ranks/Context.h"
+#include "meshwright/runtime/src/tensors/Moves.h"
+
+#include "meshwright/TokenOrder.h"
+#include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Types.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace meshwright::rt::gpu {
+
+/// The table of an op, by its descriptor. `make` computes it the first time.
+const char *GpuDevice::getTable(const void *descriptor,
+                                const std::function<std::vector<int64_t>()> &make, bool isNarrow) {
+  DeviceMemory &table = tables[descriptor];
+  if (!table) {
+    std::vector<int64_t> numbers = make();
+    std::vector<int32_t> narrow(numbers.begin(), numbers.end());
+    int64_t bytes = numbers.size() * (isNarrow ? sizeof(int32_t) : sizeof(int64_t));
+    table = processor->allocate(bytes);
+    if (!table)
+      throw Failure("no memory on the GPU for " + formatBytes(bytes));
+    processor->copyIn(table.get(),
+                      isNarrow ? static_cast<const void *>(narrow.data()) : numbers.data(), bytes);
+  }
+  return table.get();
+}
+
+/// Writes a slice of a replicated value, or a partial sum.
+void GpuDevice::cut(const Caller &, const mw_rt_collective &what, cuda::Stream *stream,
+                    const void *const *inputs, void *const *outputs) {
+  int64_t coordinate = coordinateOf(what.group, context.rank);
+  for (int64_t i = 0; i < what.num_tensors; ++i) {
+    const mw_rt_moved_tensor &moved = what.tensors[i];
+    int64_t size = sizeOf(DType(moved.dtype));
+    if (what.kind == MW_RT_PARTIAL) {
+      int64_t bytes = countBefore(moved) * size;
+      if (coordinate == 0 || what.reduction == MW_RT_MAX)
+        helpers.copyBytes(stream, outputs[i], inputs[i], bytes);
+      else
+        helpers.clear(stream, outputs[i], bytes);
+      continue;
+    }
+    int64_t chunks = sizeOfGroup(what.group);
+    int64_t chunk = (coordinate - moved.to_dim % chunks + chunks) % chunks;
+    std::vector<int64_t> in(moved.in_shape, moved.in_shape + moved.rank);
+    std::vector<int64_t> out(moved.out_shape, moved.out_shape + moved.rank);
+    std::vector<int64_t> offset(moved.rank, 0), origin(moved.rank, 0), extents = out;
+    offset[moved.dim] = chunk * out[moved.dim];
+    extents[moved.dim] = std::clamp<int64_t>(in[moved.dim] - offset[moved.dim], 0, out[moved.dim]);
+    if (extents[moved.dim] < out[moved.dim])
+      helpers.clear(stream, outputs[i], countOf(out) * size);
+    if (extents[moved.dim] > 0)
+      helpers.copyBox(stream, outputs[i], inputs[i],
+                      Box::make(in, offset, out, origin, extents, size));
+  }
+}
+
+/// The bits of a value as an element.
+static uint64_t bitsOf(DType type, double value) {
+  uint64_t bits = 0;
+  float single = float(value);
+  switch (type) {
+  case DType::F32:
+    std::memcpy(&bits, &single, 4);
+    break;
+  case DType::BF16:
+    bits = floatToBf16(single);
+    break;
+  case DType::F16:
+    bits = floatToF16(single);
+    break;
+  case DType::F64:
+    std::memcpy(&bits, &value, 8);
+    break;
+  case DType::I64:
+    bits = uint64_t(int64_t(value));
+    break;
+  case DType::I32:
+    bits = uint32_t(int32_t(value));
+    break;
+  case DType::I1:
+    bits = value != 0;
+    break;
+  }
+  return bits;
+}
+
+bool GpuDevice::mask(const mw_rt_mask &what, const void *input, void *result, std::string &) {
+  cuda::Stream *stream = getStream(0);
+  int64_t size = sizeOf(DType(what.dtype)), row = what.inner * size;
+  helpers.copyBytes(stream, result, input, what.outer * what.rows * row);
+  int64_t first = what.size - coordinateOf(what.axes, context.rank) * what.rows;
+  first = std::clamp<int64_t>(first, 0, what.rows);
+  double value;
+  std::memcpy(&value, &what.value, 8);
+  Box box;
+  box.extents = {what.outer, (what.rows - first) * what.inner};
+  box.toStrides = {what.rows * row, size};
+  box.toOffset = first * row;
+  box.elementSize = size;
+  helpers.fillBox(stream, result, bitsOf(DType(what.dtype), value), box);
+  return true;
+}
+
+bool GpuDevice::writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &) {
+  bool isNarrow = DType(what.dtype) == DType::I32;
+  const char *table = getTable(
+      &what,
+      [&] {
+        return std::vector<int64_t>{coordinateOf(what.axes, context.rank) * what.chunk};
+      },
+      isNarrow);
+  helpers.copyBytes(getStream(0), result, table, isNarrow ? 4 : 8);
+  return true;
+}
+
+bool GpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *result,
+                        std::string &) {
+  const char *table = getTable(&what, [&] {
+    // The slot of each element in the input, by its index in the natural order.
+    std::vector<int64_t> slots(what.size), from(what.padded);
+    for (int64_t slot = 0; slot < what.size; ++slot)
+      slots[getTokenInSlot(TokenOrder(what.from_order), what.from_ranks, what.size, what.padded,
+                           slot)] = slot;
+    for (int64_t slot = 0; slot < what.padded; ++slot)
+      from[slot] = slot < what.size ? slots[getTokenInSlot(TokenOrder(what.to_order), what.to_ranks,
+                                                           what.size, what.padded, slot)]
+                                    : slot;
+    return from;
+  });
+  helpers.gatherRows(getStream(0), result, input, table, what.outer, what.padded, what.padded,
+                     what.inner * sizeOf(DType(what.dtype)));
+  return true;
+}
+
+bool GpuDevice::place(const mw_rt_place &what, const void *const *chunks, void *result,
+                      std::string &) {
+  cuda::Stream *stream = getStream(0);
+  int64_t ranks = sizeOfGroup(what.axes), own = coordinateOf(what.axes, context.rank);
+  int64_t size = sizeOf(DType(what.dtype)), run = what.rows * what.inner;
+  if (what.count < ranks)
+    helpers.clear(stream, result, what.outer * ranks * run * size);
+  for (int64_t j = 0; j < what.count; ++j) {
+    int64_t chunk = (own - what.shifts[j] + ranks) % ranks;
+    helpers.copyBox(stream, result, chunks[j],
+                    Box::make({what.outer, run}, {0, 0}, {what.outer, ranks * run},
+                              {0, chunk * run}, {what.outer, run}, size));
+  }
+  return true;
+}
+
+bool GpuDevice::writePositions(const mw_rt_positions &what, void *result, std::string &) {
+  int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
+  const char *table = getTable(&what, [&] {
+    int64_t chunk = (coordinateOf(what.axes, context.rank) - what.shift + chunks) % chunks;
+    std::vector<int64_t> positions;
+    for (int64_t i = 0; i < count; ++i)
+      positions.push_back(getTokenInSlot(TokenOrder(what.order), what.order_ranks, what.size,
+                                         what.padded, chunk * count + i));
+    return positions;
+  });
+  helpers.copyBytes(getStream(0), result, table, count * int64_t(sizeof(int64_t)));
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Rows by index
+//===----------------------------------------------------------------------===//
+
+bool GpuDevice::indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
+                          const void *source, void *result, std::string &) {
+  cuda::Stream *stream = getStream(0);
+  int64_t row = what.inner * sizeOf(DType(what.dtype));
+  helpers.checkIndices(stream, what.index_dtype, indices, what.count, what.size,
+                       nextWord(-1, what.size), nullptr);
+  helpers.copyBytes(stream, result, data, what.outer * what.size * row);
+  helpers.scatterRows(stream, what.index_dtype, result, source, indices, what.outer, what.size,
+                      what.count, row);
+  return true;
+}
+
+/// Where the rows begin in a log that begins with `count` indices.
+static int64_t getRowsOfLog(int64_t count) {
+  return (count * int64_t(sizeof(int64_t)) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+bool GpuDevice::saveRows(const mw_rt_index_copy &what, const void *data, const void *indices,
+                         char *log, std::string &) {
+  cuda::Stream *stream = getStream(0);
+  helpers.checkIndices(stream, what.index_dtype, indices, what.count, what.size,
+                       nextWord(-1, what.size), log);
+  if (log)
+    helpers.gatherRows(stream, log + getRowsOfLog(what.count), data, log, what.outer, what.size,
+                       what.count, what.inner * sizeOf(DType(what.dtype)));
+  return true;
+}
+
+bool GpuDevice::restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
+                            std::string &error) {
+  try {
+    processor->enter();
+    helpers.scatterRows(processor->getCopyStream(), MW_I64, data, log + getRowsOfLog(what.count),
+                        log, what.outer, what.size, what.count,
+                        what.inner * sizeOf(DType(what.dtype)));
+    processor->finishCopies();
+    return true;
+  } catch (const Failure &failure) {
+    error = failure.what();
+    return false;
+  }
+}
+
+} // namespace meshwright::rt::gpu

@@ -1,0 +1,81 @@
+//===- Moves.h - the boxes that a collective moves --------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// A collective moves boxes of elements between the ranks of a group. This file computes the boxes
+// of each kind, padding included. All backends and devices share it: they differ in how they
+// transfer a box, never in its source and destination.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_SRC_TENSORS_MOVES_H
+#define MESHWRIGHT_RUNTIME_SRC_TENSORS_MOVES_H
+
+#include "meshwright-c/Runtime.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace meshwright::rt {
+
+/// A box of elements that a rank copies from the input of a member of its group.
+struct Move {
+  /// The member's number in the group; possibly the rank's own.
+  int64_t from = 0;
+  /// The first index of the box in that input, and in the rank's output.
+  std::vector<int64_t> source, destination;
+  std::vector<int64_t> extents;
+};
+
+/// The boxes that a rank receives for one tensor of a collective.
+struct Arrivals {
+  std::vector<int64_t> inShape, outShape;
+  int64_t elementSize = 0;
+  /// True if some elements of the output are in no box. They become zeros.
+  bool clears = false;
+  /// No box is empty. An all-gather, reduce-scatter or all-to-all has at most one box from each
+  /// member, in the order of `from`.
+  std::vector<Move> moves;
+};
+
+/// Computes the boxes of an all-gather, all-to-all, permute or redistribute for a rank of the mesh.
+/// For a reduce-scatter they are the boxes of all members, equal in shape, whose sum or maximum is
+/// the output. An all-reduce has none (see `shareOf`).
+Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank);
+
+/// Returns false for the kinds that read only the rank's own value: a slice, and a partial sum
+/// (the value on the group's first rank, zeros on the others).
+inline bool communicates(const mw_rt_collective &what) {
+  return what.kind != MW_RT_SLICE && what.kind != MW_RT_PARTIAL;
+}
+
+/// For each member of a permute's group, the member whose value it receives, or -1 for zeros.
+const int64_t *sourcesOf(const mw_rt_collective &what);
+/// Returns true if a member of a permute's group sends to another member or receives from one.
+/// Only these members communicate.
+bool joinsPermute(const mw_rt_collective &what, int64_t member);
+
+/// The part of `count` elements that member `self` of `size` combines in an all-reduce: its begin
+/// and its end.
+inline std::pair<int64_t, int64_t> shareOf(int64_t count, int64_t self, int64_t size) {
+  return {count * self / size, count * (self + 1) / size};
+}
+
+/// The number of a tensor's elements on a rank, before and after the collective.
+int64_t countBefore(const mw_rt_moved_tensor &moved);
+int64_t countAfter(const mw_rt_moved_tensor &moved);
+
+/// The bytes that a rank sends, and the steps that it takes, in the algorithms that the cost model
+/// assumes. The formulas are those of getBytesSent and getSteps in lib/CostModel.
+struct Traffic {
+  int64_t bytes = 0, steps = 0;
+};
+Traffic trafficOf(const mw_rt_collective &what, int64_t rank);
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_SRC_TENSORS_MOVES_H
