@@ -6,7 +6,8 @@
 `bench-gemm` (built from bench/gemm.cpp) measures in turns on one core: the peak of the processor,
 the bandwidth of reading memory, our kernel, and oneDNN with weights in the layout that it chooses.
 Products of at most 16 rows read weights that no cache holds. The results are medians over the
-rounds, of ratios within a round. `of bandwidth` counts the weights alone.
+rounds, of ratios within a round. `of bandwidth` counts the weights alone. To pack the weights takes
+as long as the product of so many `rows`.
 
     ninja -C build bench-gemm && python bench/gemm.py [--rounds 15] [--target CPU] [--json FILE] [M,N,K,TYPE ...]
 """
@@ -44,6 +45,7 @@ def summarise(case):
         "onednn_gflops": median(lambda r: flops / r["onednn"]) / 1e9,
         "of_onednn": median(lambda r: r["onednn"] / r["ours"]),
         "compile_ms": case["compile_ms"], "pack_gbps": case["pack_gbps"],
+        "pack_rows": median(lambda r: m * weights / case["pack_gbps"] / 1e9 / r["ours"]),
         "difference": case["difference"],
     }
 
@@ -65,11 +67,12 @@ def main():
     cases = json.loads(done.stdout)
     rows = [summarise(case) for case in cases]
     print(f"{'m x k x n':<15} {'':<5} {'GF/s':>6} {'of peak':>8} {'GB/s':>6} {'of bandwidth':>13} "
-          f"{'oneDNN':>7} {'of oneDNN':>10} {'compile':>8} {'packing':>8}")
+          f"{'oneDNN':>7} {'of oneDNN':>10} {'compile':>8} {'packing':>8} {'rows':>5}")
     for row in rows:
         print(f"{row['shape']:<15} {row['dtype']:<5} {row['gflops']:>6.0f} {row['of_peak']:>8.0%} "
               f"{row['gbps']:>6.1f} {row['of_bandwidth']:>13.0%} {row['onednn_gflops']:>7.0f} "
-              f"{row['of_onednn']:>10.2f} {row['compile_ms']:>5.0f} ms {row['pack_gbps']:>3.0f} GB/s")
+              f"{row['of_onednn']:>10.2f} {row['compile_ms']:>5.0f} ms {row['pack_gbps']:>3.0f} GB/s "
+              f"{row['pack_rows']:>5.0f}")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"target": options.target, "summary": rows, "cases": cases}, file, indent=1)

@@ -38,8 +38,17 @@ namespace meshwright::rt {
 /// Offsets in an arena are multiples of this.
 constexpr int64_t kBufferAlignment = 64;
 
-/// Bytes of a tensor's buffer; booleans take one each.
+/// A packed weight has a multiple of so many steps.
+constexpr int64_t kPackedSteps = 4;
+
+/// Bytes of a tensor of this type as it is stored; booleans take one each.
 int64_t getBufferBytes(mlir::Type type);
+/// Bytes of the buffer of a value, which may be packed.
+int64_t getBufferBytes(mlir::Value value);
+
+/// The op that brought the weight in a buffer to the form of its readers, at any time; null for
+/// other values.
+PrepareOp getPrepare(mlir::Value buffer);
 
 /// The value outside of all launches: the operand, if `value` is an argument of the region
 /// of a launch.

@@ -85,6 +85,11 @@ LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
   return success();
 }
 
+int64_t PackingAttr::getBytes(Type element) const {
+  int64_t rows = llvm::alignTo(getK(), kPackedSteps * getGroup());
+  return rows * llvm::alignTo(getN(), getPanel()) * element.getIntOrFloatBitWidth() / 8;
+}
+
 LogicalResult PackingAttr::verify(function_ref<InFlightDiagnostic()> emitError, int64_t k,
                                   int64_t n, bool transposed, int64_t panel, int64_t group) {
   for (auto [name, value] :

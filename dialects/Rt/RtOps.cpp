@@ -15,8 +15,6 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::rt;
 
-#define GET_OP_CLASSES
-#include "meshwright/dialects/Rt/RtOps.cpp.inc"
 
 static int64_t getElementBytes(RankedTensorType type) {
   return std::max(type.getElementType().getIntOrFloatBitWidth() / 8, 1u);
@@ -26,6 +24,15 @@ int64_t rt::getBufferBytes(Type type) {
   auto tensor = cast<RankedTensorType>(type);
   return tensor.getNumElements() * getElementBytes(tensor);
 }
+
+int64_t rt::getBufferBytes(Value value) {
+  PrepareOp prepare = getPrepare(value);
+  return prepare && prepare.getPacking()
+             ? prepare.getPacking()->getBytes(getElementTypeOrSelf(value.getType()))
+             : getBufferBytes(value.getType());
+}
+
+PrepareOp rt::getPrepare(Value buffer) { return getSource(buffer).getDefiningOp<PrepareOp>(); }
 
 Value rt::getOuterValue(Value value) {
   while (auto argument = dyn_cast<BlockArgument>(value)) {
@@ -166,8 +173,10 @@ LogicalResult KernelOp::verify() {
 }
 
 LogicalResult KernelOp::verifyRegions() {
+  bool isAlone = llvm::hasSingleElement(getOps());
   for (Operation &op : getOps())
-    if (dist::communicates(&op) || isa<RtDialect>(op.getDialect())) {
+    if (dist::communicates(&op) ||
+        (isa<RtDialect>(op.getDialect()) && !(isa<PrepareOp>(op) && isAlone))) {
       InFlightDiagnostic diagnostic = op.emitOpError()
                                       << "is in a kernel, expected it "
                                       << (dist::communicates(&op) ? "in an rt.start" : "outside");
@@ -219,24 +228,76 @@ LogicalResult WaitOp::verify() {
   return success();
 }
 
+static ParseResult parseForm(OpAsmParser &parser, PackingAttr &packing, PrepareTimeAttr &time) {
+  if (failed(parser.parseOptionalKeyword("at")) &&
+      (parser.parseCustomAttributeWithFallback(packing) || parser.parseKeyword("at")))
+    return failure();
+  SMLoc location = parser.getCurrentLocation();
+  StringRef word;
+  if (parser.parseKeyword(&word))
+    return failure();
+  std::optional<PrepareTime> known = symbolizePrepareTime(word);
+  if (!known)
+    return parser.emitError(location)
+           << "has '" << word << "' as its time, expected load, update or use";
+  time = PrepareTimeAttr::get(parser.getContext(), *known);
+  return success();
+}
+
+static void printForm(OpAsmPrinter &printer, Operation *, PackingAttr packing,
+                      PrepareTimeAttr time) {
+  if (packing) {
+    printer.printStrippedAttrOrType(packing);
+    printer << ' ';
+  }
+  printer << "at " << stringifyPrepareTime(time.getValue());
+}
+
+static ParseResult parseFormTypes(OpAsmParser &parser, Type &stored, Type &used) {
+  if (parser.parseType(stored))
+    return failure();
+  used = stored;
+  return succeeded(parser.parseOptionalArrow()) ? parser.parseType(used) : success();
+}
+
+static void printFormTypes(OpAsmPrinter &printer, Operation *, Type stored, Type used) {
+  printer << stored;
+  if (used != stored)
+    printer << " -> " << used;
+}
+
 /// The first reader of a packed weight that is no kernel, seen through what kernels wait for.
 static Operation *findOtherReader(Value packed) {
   for (Operation *user : packed.getUsers()) {
-    Operation *other = isa<dist::AfterOp>(user) && user->getOperand(0) == packed
-                           ? findOtherReader(user->getResult(0))
-                       : isa<KernelOp>(user) ? nullptr
-                                             : user;
+    Operation *other = user;
+    if (isa<KernelOp>(user))
+      other = nullptr;
+    else if (auto yield = dyn_cast<YieldOp>(user); yield && isa<KernelOp>(yield->getParentOp()))
+      other = findOtherReader(yield->getParentOp()->getResult(0));
+    else if (isa<dist::AfterOp>(user) && user->getOperand(0) == packed)
+      other = findOtherReader(user->getResult(0));
     if (other)
       return other;
   }
   return nullptr;
 }
 
-/// - an argument of the function or a part of one: a parameter at load, a state at an update;
-/// - the shape is that of the packing;
-/// - read by kernels only, which may wait by `dist.after`.
-LogicalResult PrepareOp::verify() {
-  auto argument = dyn_cast<BlockArgument>(getBuffer(getWeight()));
+/// - before a call: an argument of the function or a part of one, a parameter at load, a state at
+///   an update;
+/// - in a call: in a kernel.
+static LogicalResult verifyTime(PrepareOp op) {
+  bool isInKernel = isa<KernelOp>(op->getParentOp());
+  if (op.getTime() == PrepareTime::Use) {
+    if (!isInKernel)
+      return op.emitOpError() << "prepares a value at use outside of a kernel, expected it in one";
+    if (!op.getPacking())
+      return op.emitOpError() << "has no packing, expected one: a kernel casts by nn.cast";
+    return success();
+  }
+  if (isInKernel)
+    return op.emitOpError() << "prepares a value at " << stringifyPrepareTime(op.getTime())
+                            << " in a kernel, expected at use";
+  auto argument = dyn_cast<BlockArgument>(getBuffer(op.getWeight()));
   auto function = argument
                       ? dyn_cast_or_null<FunctionOpInterface>(argument.getOwner()->getParentOp())
                       : nullptr;
@@ -245,15 +306,44 @@ LogicalResult PrepareOp::verify() {
   };
   bool isState = has(nn::NnDialect::kStateAttr);
   if (!isState && !has(nn::NnDialect::kParameterAttr))
-    return emitOpError() << "prepares a value that is neither a parameter nor a state of the function";
-  if (isState != (getTime() == PrepareTime::Update))
-    return emitOpError() << "prepares a " << (isState ? "state" : "parameter") << " at "
-                         << stringifyPrepareTime(getTime()) << ", expected at "
-                         << stringifyPrepareTime(isState ? PrepareTime::Update : PrepareTime::Load);
+    return op.emitOpError()
+           << "prepares a value that is neither a parameter nor a state of the function";
+  if (isState != (op.getTime() == PrepareTime::Update))
+    return op.emitOpError() << "prepares a " << (isState ? "state" : "parameter") << " at "
+                            << stringifyPrepareTime(op.getTime()) << ", expected at "
+                            << stringifyPrepareTime(isState ? PrepareTime::Update
+                                                            : PrepareTime::Load);
+  return success();
+}
+
+bool PrepareOp::isCastable(Type element) {
+  return isa<Float32Type, BFloat16Type, Float16Type>(element);
+}
+
+/// - the time fits the operand;
+/// - the result has the operand's shape, another element type only by a cast, and either that or a
+///   packing, whose shape it has;
+/// - a packed weight is read by kernels only, which may wait by `dist.after`.
+LogicalResult PrepareOp::verify() {
+  if (failed(verifyTime(*this)))
+    return failure();
   auto type = cast<RankedTensorType>(getWeight().getType());
-  PackingAttr packing = getPacking();
-  int64_t rows = packing.getTransposed() ? packing.getN() : packing.getK();
-  int64_t columns = packing.getTransposed() ? packing.getK() : packing.getN();
+  auto result = cast<RankedTensorType>(getResult().getType());
+  Type stored = type.getElementType(), used = result.getElementType();
+  if (type.getShape() != result.getShape() ||
+      (stored != used && !(isCastable(stored) && isCastable(used))))
+    return emitOpError() << "makes " << result << " of " << type
+                         << ", expected the same shape, and the same elements or a cast between "
+                            "f32, bf16 and f16";
+  std::optional<PackingAttr> packing = getPacking();
+  if (!packing) {
+    if (stored == used)
+      return emitOpError()
+             << "has neither a packing nor another element type, expected one of them";
+    return success();
+  }
+  int64_t rows = packing->getTransposed() ? packing->getN() : packing->getK();
+  int64_t columns = packing->getTransposed() ? packing->getK() : packing->getN();
   if (type.getRank() != 2 || type.getDimSize(0) != rows || type.getDimSize(1) != columns)
     return emitOpError() << "has a packing of " << rows << "x" << columns
                          << ", expected the weight's shape, " << type;
@@ -265,3 +355,6 @@ LogicalResult PrepareOp::verify() {
   }
   return success();
 }
+
+#define GET_OP_CLASSES
+#include "meshwright/dialects/Rt/RtOps.cpp.inc"

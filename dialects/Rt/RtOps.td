@@ -41,8 +41,8 @@ def Rt_PackingAttr : AttrDef<Rt_Dialect, "Packing"> {
   let summary = "how a parameter is stored for the kernels that read it";
   let description = [{
     A matrix of `k` x `n`, or of n x k if the parameter is `transposed`, is stored
-    in panels of `panel` columns, with `group` consecutive rows together
-    (`mw_rt_packing`).
+    in panels of `panel` columns, with `group` consecutive rows together, a step. The steps are
+    rounded up to a multiple of four (`mw_rt_packing`).
 
     ```mlir
     #rt.packing<k = 64, n = 96, transposed = true, panel = 32, group = 2>
@@ -52,31 +52,53 @@ def Rt_PackingAttr : AttrDef<Rt_Dialect, "Packing"> {
                         "int64_t":$panel, DefaultValuedParameter<"int64_t", "1">:$group);
   let assemblyFormat = "`<` struct(params) `>`";
   let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    /// Bytes of a matrix of this form with elements of a type, padding included.
+    int64_t getBytes(::mlir::Type element) const;
+  }];
 }
 
 def Rt_PrepareTime : I32EnumAttr<"PrepareTime", "when a weight is brought to the form of its readers", [
-    I32EnumAttrCase<"Load", 0, "load">, I32EnumAttrCase<"Update", 1, "update">]> {
+    I32EnumAttrCase<"Load", 0, "load">, I32EnumAttrCase<"Update", 1, "update">,
+    I32EnumAttrCase<"Use", 2, "use">]> {
   let cppNamespace = "::meshwright::rt";
 }
 
-def Rt_PrepareOp : Rt_Op<"prepare", [Pure, AllTypesMatch<["weight", "result"]>]> {
-  let summary = "packs a weight into the form that its kernels read";
+def Rt_PrepareOp : Rt_Op<"prepare", [Pure, Dist_KeepsWeight]> {
+  let summary = "brings a weight from its stored form to the form that its kernels read";
   let description = [{
-    The same value in another order in memory. Only kernels that know the form
-    may read it. The operand is an argument or a view of one; of a view only its
-    own elements are packed.
+    Performs the links between the two forms that need no other rank: a cast between f32, bf16 and
+    f16, if the result has another element type, and a packing, the same value in another order in
+    memory. Only kernels that know the packing may read a packed weight.
 
-    `at` says when: `load`, once for a parameter, or `update`, whenever a trained state has
-    another value, before a kernel reads it. It is not part of the entry's work: no launch
-    performs it.
+    `at` says when:
+    - `load`: once for a parameter, before the first call;
+    - `update`: whenever a trained state has another value, before a kernel reads it;
+    - `use`: in the call, where the op stands. It is the only op of a kernel, and packs any value,
+      such as a weight that was gathered just before.
+
+    The first two are no work of the entry: no launch performs them. Their operand is an argument of
+    the function or a view of one; of a view only its own elements are prepared.
 
     ```mlir
     %1 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32> at load : tensor<96x64xf32>
+    %2 = rt.prepare %v at update : tensor<96x64xf32> -> tensor<96x64xbf16>
+    %3 = rt.kernel %gathered : (tensor<96x64xf32>) -> tensor<96x64xf32> {
+    ^bb0(%a: tensor<96x64xf32>):
+      %4 = rt.prepare %a <k = 64, n = 96, transposed = true, panel = 32> at use : tensor<96x64xf32>
+      rt.yield %4 : tensor<96x64xf32>
+    }
     ```
   }];
-  let arguments = (ins Rt_Tensor:$weight, Rt_PackingAttr:$packing, Rt_PrepareTime:$time);
+  let arguments = (ins Rt_Tensor:$weight, OptionalAttr<Rt_PackingAttr>:$packing, Rt_PrepareTime:$time);
   let results = (outs Rt_Tensor:$result);
-  let assemblyFormat = "$weight $packing `at` $time attr-dict `:` type($weight)";
+  let assemblyFormat = [{
+    $weight custom<Form>($packing, $time) attr-dict `:` custom<FormTypes>(type($weight), type($result))
+  }];
+  let extraClassDeclaration = [{
+    /// Returns true if a cast from and to this type can be prepared.
+    static bool isCastable(::mlir::Type element);
+  }];
   let hasVerifier = 1;
 }
 

@@ -80,13 +80,14 @@ typedef struct mw_rt_launch {
   } outputs[1];
 } mw_rt_launch;
 
-/* How a parameter is packed for the kernels that read it: a matrix of k x n (stored as
- * n x k if `transposed`), in panels of `panel` columns:
- * [ceil(n / panel)][steps][panel][group]. Elements beyond the matrix are zeros. `group`
- * consecutive k are stored together (2 for bf16, which is multiplied in pairs). There are
- * ceil(k / group) steps, rounded up to a multiple of 4. */
+/* How a weight is prepared for the kernels that read it: cast from `stored` to `dtype`, both f32,
+ * bf16 or f16 if they differ, and packed. It is a matrix of k x n (stored as n x k if
+ * `transposed`), in panels of `panel` columns: [ceil(n / panel)][steps][panel][group]. Elements
+ * beyond the matrix are zeros. `group` consecutive k are stored together (2 for bf16, which is
+ * multiplied in pairs). There are ceil(k / group) steps, rounded up to a multiple of 4. With a
+ * panel of 0 it is not packed: k x n elements in their order. */
 typedef struct mw_rt_packing {
-  int64_t dtype, k, n, transposed, panel, group;
+  int64_t stored, dtype, k, n, transposed, panel, group;
 } mw_rt_packing;
 
 /* Axes of a mesh, major to minor. A rank's coordinate along one of them is
@@ -274,6 +275,9 @@ int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorde
                           const void *input, void *result);
 int32_t mw_rt_run_place(mw_rt_context *context, int64_t op, const mw_rt_place *what,
                         const void *const *chunks, void *const *result);
+/* Packs a weight during the run. */
+int32_t mw_rt_run_pack(mw_rt_context *context, int64_t op, const mw_rt_packing *what,
+                       const void *weight, void *result);
 int32_t mw_rt_run_positions(mw_rt_context *context, int64_t op, const mw_rt_positions *what,
                             void *result);
 /* Passes a value to the observer of the run (`--check`), if there is one. */

@@ -122,8 +122,6 @@ public:
   /// not a product, alone or with ops before and after it, that the target has a kernel
   /// for.
   virtual std::optional<PackedWeight> getPackedWeight(const lower::KernelRegion &region) const = 0;
-  /// Bytes of a packed weight with elements of this type, padding included.
-  virtual int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type) const = 0;
   /// Returns true if a library of the device performs the op where `KernelBuilder::build`
   /// returns nothing.
   virtual bool isLibraryOp(mlir::Operation *op) const = 0;

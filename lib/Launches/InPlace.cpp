@@ -52,8 +52,8 @@ static bool isAtSamePlace(Operation *op, unsigned operand) {
 }
 
 bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned result) {
-  if (rt::getBufferBytes(kernel.getOperand(operand).getType()) !=
-      rt::getBufferBytes(kernel.getResult(result).getType()))
+  if (rt::getBufferBytes(kernel.getOperand(operand)) !=
+      rt::getBufferBytes(Value(kernel.getResult(result))))
     return false;
   for (Operation &op : kernel.getOps())
     if (!isElementByElement(&op))

@@ -232,10 +232,9 @@ LogicalResult RaceAnalysis::checkOver(Operation *op, unsigned result, int64_t be
 }
 
 LogicalResult RaceAnalysis::write(Operation *op, unsigned result, Value value, int64_t offset) {
-  Type type = isa<rt::FutureType>(value.getType())
-                  ? cast<rt::FutureType>(value.getType()).getTypes()[result]
-                  : value.getType();
-  int64_t end = offset + rt::getBufferBytes(type);
+  auto future = dyn_cast<rt::FutureType>(value.getType());
+  int64_t end = offset + (future ? rt::getBufferBytes(future.getTypes()[result])
+                                 : rt::getBufferBytes(value));
   if (end > arena)
     return op->emitOpError() << "writes result " << result << " to " << offset << " .. " << end
                              << ", outside of the arena of " << arena << " bytes";

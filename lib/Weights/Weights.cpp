@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/OpTraits.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
 
@@ -38,7 +39,7 @@ SmallVector<StringAttr, 1> Weight::getNames() const {
 
 std::optional<Weight> meshwright::getWeight(Value value) {
   Weight weight;
-  while (auto result = dyn_cast<OpResult>(value)) {
+  while (auto result = dyn_cast<OpResult>(value = rt::getSource(value))) {
     Operation *op = result.getOwner();
     if (!op->hasTrait<dist::KeepsWeight>())
       return std::nullopt;

@@ -7,8 +7,8 @@
 //
 // A weight is a parameter of the program or the state that holds a trained one, in its stored form
 // or in one that readers use: seen otherwise, cast, cut, or gathered from other ranks. A chain of ops
-// leads from the stored form to the used one. This is the one place that answers whether a value is
-// a weight, and of what.
+// leads from the stored form to the used one, through launches and waits too. This is the one place
+// that answers whether a value is a weight, and of what.
 //
 //===----------------------------------------------------------------------===//
 

@@ -21,7 +21,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
-#include "meshwright/lib/Weights/Weights.h"
+#include "meshwright/passes/schedule/PackWeights.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
@@ -43,7 +43,7 @@ private:
   using OpSet = llvm::SmallSetVector<Operation *, 8>;
 
   void findLive();
-  bool isProduct(nn::LinearOp linear) const;
+  bool canCompute(nn::LinearOp linear, const KernelGroup &group) const;
   bool fuse(size_t product);
   bool fuseAhead(size_t reader);
   SmallVector<size_t> findReaders(Value value) const;
@@ -208,10 +208,16 @@ int64_t Fuser::countBytes(const KernelGroup &group) const {
   return bytes;
 }
 
-/// Returns true if the weight is a parameter, so that the product is by a weight of the model.
-bool Fuser::isProduct(nn::LinearOp linear) const {
+/// Returns true if one kernel computes these ops, among them a product by a weight of the model,
+/// which the kernel may have to read packed.
+bool Fuser::canCompute(nn::LinearOp linear, const KernelGroup &group) const {
+  KernelRegion region = KernelRegion::of(group.ops, group.results);
+  if (!options.target.canComputeProduct(region))
+    return false;
   std::optional<Weight> weight = getWeight(linear.getWeight());
-  return weight && weight->isStored();
+  return weight->isStored() || !options.target.getPackedWeight(region) ||
+         isWorthPackingAtUse(linear) ||
+         isPreparedBefore(linear->getParentOfType<func::FuncOp>(), *weight);
 }
 
 /// Moves a kernel into the products that read its result. Returns true if groups changed.
@@ -245,7 +251,8 @@ bool Fuser::fuseAhead(size_t made) {
         continue;
       }
       auto linear = dyn_cast<nn::LinearOp>(user);
-      if (!linear || linear.getInput() != read || !isProduct(linear) || owners.size() != 1)
+      if (!linear || linear.getInput() != read || !getWeight(linear.getWeight()) ||
+          owners.size() != 1)
         return false;
       OpSet ops;
       ops.insert(group.ops.begin(), group.ops.end());
@@ -255,7 +262,7 @@ bool Fuser::fuseAhead(size_t made) {
       KernelGroup whole = makeGroup(ops);
       // Views inside the kernel are no results of it.
       whole.results = groups[owners[0]].results;
-      if (!options.target.canComputeProduct(KernelRegion::of(whole.ops, whole.results)))
+      if (!canCompute(linear, whole))
         return false;
       before += countBytes(groups[owners[0]]);
       after += countBytes(whole);
@@ -280,7 +287,7 @@ bool Fuser::fuseAhead(size_t made) {
 /// groups changed.
 bool Fuser::fuse(size_t product) {
   auto linear = cast<nn::LinearOp>(groups[product].ops.front());
-  if (!isProduct(linear))
+  if (!getWeight(linear.getWeight()))
     return false;
   // The readers may read a view of the product.
   Value value = linear.getResult();
@@ -325,8 +332,7 @@ bool Fuser::fuse(size_t product) {
   // A view between kernels is no result of a kernel.
   if (llvm::any_of(fused.results, [](Value result) { return rt::isView(result.getDefiningOp()); }))
     return false;
-  KernelRegion region = KernelRegion::of(fused.ops, fused.results);
-  if (!options.target.canComputeProduct(region)) {
+  if (!canCompute(linear, fused)) {
     decline(linear, "its kernel cannot compute these ops");
     return false;
   }

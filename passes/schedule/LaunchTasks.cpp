@@ -21,7 +21,7 @@ static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
   int64_t bytes = 0, arithmetic = 0;
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
     for (Value value : values)
-      bytes += rt::getBufferBytes(value.getType());
+      bytes += rt::getBufferBytes(value);
   for (Operation &op : kernel.getOps())
     if (double flops = getProductFlops(&op))
       arithmetic += model.getComputeTime(
@@ -82,7 +82,7 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
     if (kernel) {
       task.time = getKernelTime(kernel, model);
       for (Value result : kernel->getResults())
-        task.bytes += rt::getBufferBytes(result.getType());
+        task.bytes += rt::getBufferBytes(result);
     } else {
       Operation *collective = start.getCollective();
       if (beside == RunBeside::Always ||

@@ -1,9 +1,11 @@
-//===- PackWeights.cpp - weights in the packed form of products -----------===//
+//===- PackWeights.cpp - weights in the form that kernels read ------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/PackWeights.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
@@ -21,6 +23,38 @@ namespace meshwright {
 
 using namespace mlir;
 using namespace meshwright;
+
+/// To pack a weight takes as long as a product of about 40 rows (`bench/gemm.py`).
+static constexpr int64_t kLeastRows = 64;
+
+/// Returns true if the function gives the state of an argument another value.
+static bool writesStateOf(func::FuncOp func, BlockArgument argument) {
+  StringAttr name = rt::getState(argument);
+  for (unsigned i = 0; i < func.getNumResults(); ++i)
+    if (name && func.getResultAttr(i, nn::NnDialect::kStateAttr) == name)
+      return true;
+  return false;
+}
+
+/// Returns true if a cast can be prepared before a call.
+static bool isPrepared(nn::CastOp cast) {
+  return rt::PrepareOp::isCastable(getElementTypeOrSelf(cast.getInput().getType())) &&
+         rt::PrepareOp::isCastable(getElementTypeOrSelf(cast.getResult().getType()));
+}
+
+bool meshwright::isPreparedBefore(func::FuncOp func, const Weight &weight) {
+  return !writesStateOf(func, weight.stored) && llvm::all_of(weight.links, [](Operation *link) {
+    auto cast = dyn_cast<nn::CastOp>(link);
+    return rt::isView(link) || (cast && isPrepared(cast));
+  });
+}
+
+bool meshwright::isWorthPackingAtUse(nn::LinearOp product) {
+  auto weight = cast<RankedTensorType>(product.getWeight().getType());
+  int64_t depth = weight.getDimSize(product.getInOut() ? 0 : 1);
+  auto input = cast<RankedTensorType>(product.getInput().getType());
+  return depth && input.getNumElements() / depth >= kLeastRows;
+}
 
 /// A weight without the waits of its readers. It is packed before the call and waits for nothing.
 static Value skipWaits(OpBuilder &builder, Value weight) {
@@ -48,25 +82,56 @@ static Value addWaits(OpBuilder &builder, Value packed, Value weight) {
   return packed;
 }
 
+/// Returns true if a value is another one behind waits: not another part or shape of it.
+static bool isOnlyWait(Value value, Value source) {
+  while (auto after = value.getDefiningOp<dist::AfterOp>())
+    value = after.getInput();
+  return value == source;
+}
+
+/// The cast that is all that a launch does, if a weight can be cast so before the call; else null.
+static nn::CastOp getCast(Operation *launch) {
+  auto kernel = dyn_cast_or_null<rt::KernelOp>(launch);
+  auto cast = kernel && llvm::hasSingleElement(kernel.getOps())
+                  ? dyn_cast<nn::CastOp>(*kernel.getOps().begin())
+                  : nullptr;
+  return cast && isPrepared(cast) ? cast : nullptr;
+}
+
 namespace {
 
-/// The launches that read a part of an argument in one packed form.
+/// A weight as products read it, before it is packed.
+struct Source {
+  /// The value that is cast and packed, its buffer, and the offset in that.
+  Value value, buffer;
+  int64_t offset;
+
+  explicit Source(Value value) : value(value) { buffer = rt::getBuffer(value, &offset); }
+  /// The stored form if the buffer is that.
+  std::optional<Weight> getStored() const {
+    return isa<BlockArgument>(buffer) ? getWeight(buffer) : std::nullopt;
+  }
+};
+
+/// The launches that read a weight in one packed form.
 struct Readers {
-  BlockArgument argument;
+  Source source;
+  Type element;
   rt::PackingAttr packing;
-  bool isState = false;
-  SmallVector<OpOperand *> operands;
+  SmallVector<OpOperand *> operands = {};
 };
 
 } // namespace
 
-/// Returns true if the function gives the state of an argument another value.
-static bool writesStateOf(func::FuncOp func, BlockArgument argument) {
-  StringAttr name = rt::getState(argument);
-  for (unsigned i = 0; i < func.getNumResults(); ++i)
-    if (name && func.getResultAttr(i, nn::NnDialect::kStateAttr) == name)
-      return true;
-  return false;
+/// Where the weight that a launch reads comes from, seen through a cast.
+static Source findSource(Value read) {
+  Source source(read);
+  Operation *maker = source.buffer.getDefiningOp();
+  if (!isOnlyWait(read, source.buffer))
+    return source;
+  if (auto prepare = dyn_cast_or_null<rt::PrepareOp>(maker); prepare && !prepare.getPacking())
+    return Source(prepare.getWeight());
+  return getCast(maker) ? Source(maker->getOperand(0)) : source;
 }
 
 /// Returns true if the launch computes other ops besides the product.
@@ -75,17 +140,58 @@ static bool isFused(Operation *launch) {
                         [](Operation &op) { return !rt::isView(&op); }) > 1;
 }
 
-/// Where a product reads a weight as it is stored, the library packs it. So to pack it once costs as
-/// much as one product saves. If this function gives the weight another value, that is once in each
-/// call, which pays if more than one product reads it, or one that the library cannot perform.
+/// Where a product reads a weight as it is stored, the library packs it. So to pack it once costs
+/// as much as one product saves. If that is once in each call, because the function gives the
+/// weight another value or makes it, it pays if more than one product reads it, or one that the
+/// library cannot perform.
 static bool pays(func::FuncOp func, const Readers &readers) {
-  return !readers.isState || !writesStateOf(func, readers.argument) ||
-         readers.operands.size() > 1 || isFused(readers.operands.front()->getOwner());
+  std::optional<Weight> stored = readers.source.getStored();
+  if (stored && !writesStateOf(func, stored->stored))
+    return true;
+  if (llvm::any_of(readers.operands,
+                   [](OpOperand *operand) { return isFused(operand->getOwner()); }))
+    return true;
+  return readers.operands.size() > 1 &&
+         (stored || llvm::any_of(readers.operands, [](OpOperand *operand) {
+            Block &block = cast<rt::KernelOp>(operand->getOwner()).getBlock();
+            return isWorthPackingAtUse(*block.getOps<nn::LinearOp>().begin());
+          }));
+}
+
+/// Prepares a weight before the call.
+static Value prepareBefore(func::FuncOp func, const Source &source, Type element,
+                           rt::PackingAttr packing) {
+  auto builder = OpBuilder::atBlockBegin(&func.getBody().front());
+  Value value = skipWaits(builder, source.value);
+  if (Operation *view = value.getDefiningOp())
+    builder.setInsertionPointAfter(view);
+  auto type = cast<RankedTensorType>(value.getType()).clone(element);
+  return rt::PrepareOp::create(builder, source.buffer.getLoc(), type, value, packing,
+                               source.getStored()->isState ? rt::PrepareTime::Update
+                                                           : rt::PrepareTime::Load);
+}
+
+/// Packs a weight in a launch of its own before its first reader.
+static Value prepareAtUse(Operation *reader, const Source &source, Type element,
+                          rt::PackingAttr packing) {
+  OpBuilder builder(reader);
+  Location loc = reader->getLoc();
+  auto type = cast<RankedTensorType>(source.value.getType()).clone(element);
+  auto kernel = rt::KernelOp::create(builder, loc, TypeRange(type), ValueRange(source.value),
+                                     /*offsets=*/nullptr, /*over=*/nullptr);
+  Block *block = builder.createBlock(&kernel.getBody());
+  Value weight = block->addArgument(source.value.getType(), loc);
+  auto prepare = rt::PrepareOp::create(builder, loc, type, weight, packing, rt::PrepareTime::Use);
+  rt::YieldOp::create(builder, loc, ValueRange(prepare.getResult()));
+  return kernel.getResult(0);
 }
 
 namespace {
 struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> {
   using PackWeightsPassBase::PackWeightsPassBase;
+
+  void castBefore(func::FuncOp func, const KernelTarget &kernelTarget);
+  void packProducts(func::FuncOp func, const KernelTarget &kernelTarget);
 
   void runOnOperation() override {
     func::FuncOp func = getOperation();
@@ -94,47 +200,70 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
     std::shared_ptr<const KernelTarget> kernelTarget = getKernelTarget(func, target);
     if (!kernelTarget)
       return signalPassFailure();
-    llvm::MapVector<std::tuple<Value, int64_t, Attribute>, Readers> forms;
-    for (auto launch : func.getOps<rt::KernelOp>()) {
-      std::optional<PackedWeight> weight =
-          kernelTarget->getPackedWeight(lower::KernelRegion::of(launch));
-      if (!weight)
-        continue;
-      OpOperand &operand = launch->getOpOperand(weight->operand);
-      int64_t offset;
-      auto argument = dyn_cast<BlockArgument>(rt::getBuffer(operand.get(), &offset));
-      std::optional<Weight> known = argument ? getWeight(argument) : std::nullopt;
-      if (!known)
-        continue;
-      const mw_rt_packing &form = weight->packing;
-      auto packing = rt::PackingAttr::get(&getContext(), form.k, form.n, form.transposed != 0,
-                                          form.panel, form.group);
-      Readers &readers = forms[{argument, offset, packing}];
-      readers.argument = argument;
-      readers.packing = packing;
-      readers.isState = known->isState;
-      readers.operands.push_back(&operand);
-    }
-    auto begin = OpBuilder::atBlockBegin(&func.getBody().front());
-    for (auto &[key, readers] : forms) {
-      if (!pays(func, readers))
-        continue;
-      OpBuilder builder = begin;
-      Value source = skipWaits(builder, readers.operands.front()->get());
-      if (Operation *view = source.getDefiningOp())
-        builder.setInsertionPointAfter(view);
-      auto prepared = rt::PrepareOp::create(
-          builder, readers.argument.getLoc(), source, readers.packing,
-          readers.isState ? rt::PrepareTime::Update : rt::PrepareTime::Load);
-      for (OpOperand *operand : readers.operands) {
-        OpBuilder atReader(operand->getOwner());
-        operand->set(addWaits(atReader, prepared, operand->get()));
-      }
-    }
-    // A view that nothing reads has no place in an order of launches.
+    castBefore(func, *kernelTarget);
+    packProducts(func, *kernelTarget);
+    // A view that nothing reads has no place in an order of launches. Casts may have no reader.
     for (Operation &op : llvm::make_early_inc_range(llvm::reverse(func.front())))
-      if (rt::isView(&op) && op.use_empty())
+      if (op.use_empty() && (rt::isView(&op) || isa<rt::PrepareOp>(op) || getCast(&op)))
         op.erase();
   }
 };
 } // namespace
+
+/// Lets readers of cast weights read them from an rt.prepare.
+void PackWeightsPass::castBefore(func::FuncOp func, const KernelTarget &kernelTarget) {
+  for (auto launch : llvm::make_early_inc_range(func.getOps<rt::KernelOp>())) {
+    nn::CastOp cast = getCast(launch);
+    if (!cast)
+      continue;
+    Source source(launch.getOperand(0));
+    std::optional<Weight> weight = source.getStored();
+    // The host casts a state after an update, so the state has to be in its memory.
+    if (!weight || writesStateOf(func, weight->stored) ||
+        (weight->isState && !kernelTarget.getDeviceChip().empty()) ||
+        llvm::any_of(launch->getUsers(), [](Operation *user) {
+          return rt::isView(user) || user->hasTrait<OpTrait::IsTerminator>();
+        }))
+      continue;
+    Value prepared = prepareBefore(func, source, getElementTypeOrSelf(cast.getType()), {});
+    OpBuilder builder(launch);
+    launch.getResult(0).replaceAllUsesWith(addWaits(builder, prepared, source.value));
+    launch.erase();
+  }
+}
+
+/// Lets products read their weights packed.
+void PackWeightsPass::packProducts(func::FuncOp func, const KernelTarget &kernelTarget) {
+  llvm::MapVector<std::tuple<Value, int64_t, Type, Attribute>, Readers> forms;
+  for (auto launch : func.getOps<rt::KernelOp>()) {
+    std::optional<PackedWeight> weight =
+        kernelTarget.getPackedWeight(lower::KernelRegion::of(launch));
+    if (!weight)
+      continue;
+    OpOperand &operand = launch->getOpOperand(weight->operand);
+    Source source = findSource(operand.get());
+    rt::PrepareOp earlier = rt::getPrepare(source.buffer);
+    if (!getWeight(source.value) || (earlier && earlier.getPacking()))
+      continue;
+    const mw_rt_packing &form = weight->packing;
+    auto packing = rt::PackingAttr::get(&getContext(), form.k, form.n, form.transposed != 0,
+                                        form.panel, form.group);
+    Type element = getElementTypeOrSelf(operand.get().getType());
+    Readers &readers = forms.try_emplace({source.buffer, source.offset, element, packing},
+                                         Readers{source, element, packing}).first->second;
+    readers.operands.push_back(&operand);
+  }
+  for (auto &[key, readers] : forms) {
+    if (!pays(func, readers))
+      continue;
+    Value prepared =
+        readers.source.getStored()
+            ? prepareBefore(func, readers.source, readers.element, readers.packing)
+            : prepareAtUse(readers.operands.front()->getOwner(), readers.source, readers.element,
+                           readers.packing);
+    for (OpOperand *operand : readers.operands) {
+      OpBuilder atReader(operand->getOwner());
+      operand->set(addWaits(atReader, prepared, operand->get()));
+    }
+  }
+}

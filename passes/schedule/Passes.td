@@ -410,17 +410,18 @@ def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp">
 }
 
 def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
-  let summary = "has the weights of matrix products packed before a call";
+  let summary = "brings weights to the form that their kernels read";
   let description = [{
     Requires a function of launches. If a launch is a product with a generated kernel
-    (`nn.linear` in f32 or bf16) and its weight is a parameter or a trained state, or a
-    contiguous part of one (a view, see docs/dialects/rt.md), the launch reads the weight from an
-    `rt.prepare`. Other launches read it as stored, so it may be there in both forms.
+    (`nn.linear` in f32 or bf16) by a weight, the launch reads the weight from an `rt.prepare`.
+    Other launches read it as stored, so it may be there in both forms.
 
-    A parameter is packed at load. A trained state is packed whenever it has another value. If the
-    function itself gives it one, that is once in each call. To pack a weight once costs as much as
-    a library needs besides a product to pack it. So the pass does it if more than one product reads
-    that form, or one whose kernel takes in other ops.
+    A parameter, or a view of one, is packed at load, a trained state whenever it has another value.
+    Casts between f32, bf16 and f16 are done at the same time, also for other readers. A weight that
+    the function makes otherwise, for example gathers, is packed at use, by a launch of its own.
+    To pack a weight once costs as much as a library needs besides a product to pack it. If that is
+    once in each call, because the function gives the state another value or makes the weight, the
+    pass does it only if several products read that form, or one whose kernel takes in other ops.
 
     Before:
     ```mlir

@@ -128,9 +128,8 @@ void Planner::findUpdates() {
 }
 
 void Planner::makeBlocks() {
-  auto add = [&](Type type, int64_t begin, int64_t end) {
-    int64_t bytes =
-        llvm::alignTo(std::max<int64_t>(rt::getBufferBytes(type), 1), rt::kBufferAlignment);
+  auto add = [&](int64_t bytes, int64_t begin, int64_t end) {
+    bytes = llvm::alignTo(std::max<int64_t>(bytes, 1), rt::kBufferAlignment);
     blocks.push_back({bytes, begin, end});
     return blocks.size() - 1;
   };
@@ -141,7 +140,7 @@ void Planner::makeBlocks() {
         int64_t end = step;
         for (Operation *user : start.getFuture().getUsers())
           end = std::max({end, steps[user], lastUse.lookup(user->getResult(i))});
-        blockOf[{start.getFuture(), i}] = add(type, step, end);
+        blockOf[{start.getFuture(), i}] = add(rt::getBufferBytes(type), step, end);
       }
       continue;
     }
@@ -172,7 +171,7 @@ void Planner::makeBlocks() {
         blocks[*inPlace].end = end;
         blockOf[{result, 0}] = *inPlace;
       } else {
-        blockOf[{result, 0}] = add(result.getType(), step, end);
+        blockOf[{result, 0}] = add(rt::getBufferBytes(result), step, end);
       }
     }
   }

@@ -9,7 +9,6 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
-#include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/Support/IsolatedModule.h"
@@ -34,12 +33,8 @@ static StringRef getStageWithin(Operation *op) {
 
 int64_t meshwright::getPackingBytes(func::FuncOp func) {
   llvm::MapVector<Value, int64_t> packed;
-  std::shared_ptr<const KernelTarget> target = getKernelTarget(func);
-  if (!target)
-    return 0;
   for (auto prepare : func.getOps<rt::PrepareOp>())
-    packed[rt::getBuffer(prepare.getWeight())] += target->getPackedBytes(
-        prepare.getPacking(), getElementTypeOrSelf(prepare.getResult().getType()));
+    packed[rt::getBuffer(prepare.getWeight())] += rt::getBufferBytes(prepare.getResult());
   int64_t bytes = 0;
   // A state stays as it is stored, too, and so does a parameter that is read so.
   for (auto [weight, held] : packed)

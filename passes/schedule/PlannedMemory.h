@@ -52,9 +52,8 @@ void setCeiling(mlir::func::FuncOp func, int64_t ceiling, mlir::FunctionOpInterf
 /// functions of its module recover.
 Memory withPlan(Memory counted, mlir::func::FuncOp planned);
 
-/// Bytes that packed parameters (`rt.prepare`) take beyond the parameters themselves:
-/// padding, and the whole packed form of parameters that are also read unpacked.
-/// Zero, after an error, if the function's target is unknown.
+/// Bytes that weights take beyond their stored forms because they are prepared before a call
+/// (`rt.prepare`): padding, and the whole prepared form of those that are also read as stored.
 int64_t getPackingBytes(mlir::func::FuncOp func);
 
 } // namespace meshwright

@@ -198,6 +198,12 @@ public:
                        std::string &error) = 0;
   virtual bool place(const mw_rt_place &what, const void *const *chunks, void *result,
                      std::string &error) = 0;
+  virtual bool pack(const mw_rt_packing &what, const void *weight, void *result,
+                    std::string &error) {
+    (void)what, (void)weight, (void)result;
+    error = "the device packs no weights";
+    return false;
+  }
   virtual bool writePositions(const mw_rt_positions &what, void *result, std::string &error) = 0;
   /// Looks for the first element of result `result` of the caller's op that is NaN or infinite,
   /// in the order of the caller's stream. Tells `World::noteNotFinite` before the end of the run.

@@ -1,4 +1,4 @@
-//===- Packing.h - parameters in the order kernels read ---------*- C++ -*-===//
+//===- Packing.h - weights in the form that kernels read --------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -9,19 +9,22 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_PACKING_H
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/runtime/include/Types.h"
 
 #include <cstdint>
 #include <vector>
 
 namespace meshwright::rt {
 
-/// The bytes of a packed weight, padding included.
+/// Returns true if a weight of this type can be cast to the others for which this is true.
+bool isCastable(DType type);
+/// The bytes of a prepared weight, padding included.
 int64_t sizeOfPacked(const mw_rt_packing &what);
-/// The number of panels. Each can be packed by itself.
+/// The number of panels. Each can be packed by itself. A weight that is not packed has one.
 int64_t packedPanels(const mw_rt_packing &what);
 
-/// Packs the panels [first, last) of a dense matrix into `to`, which has room for all panels.
-/// Several threads may pack different panels at once.
+/// Casts and packs the panels [first, last) of a dense matrix into `to`, which has room for all
+/// panels. Several threads may pack different panels at once.
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first, int64_t last);
 /// Matrices that are packed together, which threads share.
 class PackingQueue {

@@ -133,8 +133,8 @@ struct ProgramArgument {
   bool isRead = true;
 };
 
-/// A weight, or a contiguous part of one, packed. A parameter is packed at load, and a state after
-/// each update, before an entry reads it next.
+/// A weight, or a contiguous part of one, in the form of its readers. A parameter is prepared at
+/// load, and a state after each update, before an entry reads it next.
 struct PreparedWeight {
   ProgramArgument::Kind kind = ProgramArgument::Parameter;
   /// The index of the parameter or state, and the offset of the part in bytes.

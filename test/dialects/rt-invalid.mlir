@@ -196,6 +196,97 @@ func.func @parameter_at_update(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 
 // -----
 
+func.func @use_outside_of_kernel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{prepares a value at use outside of a kernel, expected it in one}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at use : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @load_in_kernel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+  ^bb0(%a: tensor<4x8xf32>):
+    // expected-error@+1 {{prepares a value at load in a kernel, expected at use}}
+    %1 = rt.prepare %a <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
+    rt.yield %1 : tensor<4x8xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @use_beside_others(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-note@+1 {{the kernel}}
+  %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+  ^bb0(%a: tensor<4x8xf32>):
+    %1 = nn.neg %a : tensor<4x8xf32>
+    // expected-error@+1 {{is in a kernel, expected it outside}}
+    %2 = rt.prepare %1 <k = 4, n = 8, panel = 8> at use : tensor<4x8xf32>
+    rt.yield %2 : tensor<4x8xf32>
+  }
+  return
+}
+
+// -----
+
+func.func @use_without_packing(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xbf16> {
+  ^bb0(%a: tensor<4x8xf32>):
+    // expected-error@+1 {{has no packing, expected one: a kernel casts by nn.cast}}
+    %1 = rt.prepare %a at use : tensor<4x8xf32> -> tensor<4x8xbf16>
+    rt.yield %1 : tensor<4x8xbf16>
+  }
+  return
+}
+
+// -----
+
+func.func @packed_at_use_read_otherwise(%w: tensor<4x8xf32>) -> tensor<4x8xf32> {
+  %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xf32> {
+  ^bb0(%a: tensor<4x8xf32>):
+    // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
+    %1 = rt.prepare %a <k = 4, n = 8, panel = 8> at use : tensor<4x8xf32>
+    rt.yield %1 : tensor<4x8xf32>
+  }
+  // expected-note@+1 {{the reader}}
+  return %0 : tensor<4x8xf32>
+}
+
+// -----
+
+func.func @prepares_nothing(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{has neither a packing nor another element type, expected one of them}}
+  %0 = rt.prepare %w at load : tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @prepares_another_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{makes 'tensor<8x4xbf16>' of 'tensor<4x8xf32>', expected the same shape, and the same elements or a cast between f32, bf16 and f16}}
+  %0 = rt.prepare %w at load : tensor<4x8xf32> -> tensor<8x4xbf16>
+  return
+}
+
+// -----
+
+func.func @prepares_integers(%w: tensor<4x8xi32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{makes 'tensor<4x8xf32>' of 'tensor<4x8xi32>', expected the same shape, and the same elements or a cast}}
+  %0 = rt.prepare %w at load : tensor<4x8xi32> -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+func.func @unknown_time(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{has 'night' as its time, expected load, update or use}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at night : tensor<4x8xf32>
+  return
+}
+
+// -----
+
 func.func @packing_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   // expected-error@+1 {{has a packing of 8x4, expected the weight's shape, 'tensor<4x8xf32>'}}
   %0 = rt.prepare %w <k = 4, n = 8, transposed = true, panel = 8> at load : tensor<4x8xf32>

@@ -63,7 +63,32 @@ func.func @prepared(%w: tensor<96x64xbf16> {nn.parameter = "w"}, %v: tensor<64x9
   %0 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32, group = 2> at load : tensor<96x64xbf16>
   // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, panel = 16> at load : tensor<64x96xf32>
   %1 = rt.prepare %v <k = 64, n = 96, panel = 16> at load : tensor<64x96xf32>
+  // CHECK: rt.prepare %{{.*}} at load : tensor<64x96xf32> -> tensor<64x96xbf16>
+  %2 = rt.prepare %v at load : tensor<64x96xf32> -> tensor<64x96xbf16>
+  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, panel = 16, group = 2> at load : tensor<64x96xf32> -> tensor<64x96xbf16>
+  %3 = rt.prepare %v <k = 64, n = 96, panel = 16, group = 2> at load : tensor<64x96xf32> -> tensor<64x96xbf16>
   return
+}
+
+// -----
+
+// At use, any value is packed by a launch.
+// CHECK-LABEL: func.func @prepared_at_use
+func.func @prepared_at_use(%x: tensor<4x64xf32>, %w: tensor<96x64xf32>, %y: tensor<4xf32>) -> tensor<4x96xf32> {
+  // CHECK: %[[P:.*]] = rt.kernel %{{.*}} : (tensor<96x64xf32>) -> tensor<96x64xf32> {
+  // CHECK: rt.prepare %{{.*}} <k = 64, n = 96, transposed = true, panel = 16> at use : tensor<96x64xf32>
+  %0 = rt.kernel %w : (tensor<96x64xf32>) -> tensor<96x64xf32> {
+  ^bb0(%a: tensor<96x64xf32>):
+    %3 = rt.prepare %a <k = 64, n = 96, transposed = true, panel = 16> at use : tensor<96x64xf32>
+    rt.yield %3 : tensor<96x64xf32>
+  }
+  %1 = dist.after %0, %y : tensor<96x64xf32>, tensor<4xf32>
+  %2 = rt.kernel %x, %1 : (tensor<4x64xf32>, tensor<96x64xf32>) -> tensor<4x96xf32> {
+  ^bb0(%a: tensor<4x64xf32>, %b: tensor<96x64xf32>):
+    %3 = nn.linear %a, %b : (tensor<4x64xf32>, tensor<96x64xf32>) -> tensor<4x96xf32>
+    rt.yield %3 : tensor<4x96xf32>
+  }
+  return %2 : tensor<4x96xf32>
 }
 
 // -----

@@ -138,6 +138,10 @@ public:
              std::string &error) override {
     return open([&] { return inner->place(what, chunks, result, error); });
   }
+  bool pack(const mw_rt_packing &what, const void *weight, void *result,
+            std::string &error) override {
+    return open([&] { return inner->pack(what, weight, result, error); });
+  }
   bool writePositions(const mw_rt_positions &what, void *result, std::string &error) override {
     return open([&] { return inner->writePositions(what, result, error); });
   }
@@ -269,7 +273,7 @@ struct SeparateProgram {
     // One panel of four columns.
     PreparedWeight prepared;
     prepared.index = 1;
-    prepared.packing = {MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, /*group=*/1};
+    prepared.packing = {MW_F32, MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, 1};
     description.prepared = {prepared};
     entry.prepared = {0};
     Bytes bytes;
@@ -439,7 +443,7 @@ TEST(Devices, PackedStates) {
     state.fill = std::string(4, '\0');
     PreparedWeight &prepared = description.prepared.emplace_back();
     prepared.kind = ProgramArgument::State;
-    prepared.packing = {MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, /*group=*/1};
+    prepared.packing = {MW_F32, MW_F32, /*k=*/1, /*n=*/4, /*transposed=*/0, /*panel=*/4, 1};
     EntryDescription &entry = description.entries.emplace_back();
     entry.arenaBytes = 64;
     entry.ops = {"add"};

@@ -90,7 +90,7 @@ std::vector<float> GemmTest::run(const Case &c,
   std::vector<char> packed(rt::sizeOfPacked(packing), char(0xff));
   auto form = rt::PackingAttr::get(type.getContext(), packing.k, packing.n, packing.transposed != 0,
                                    packing.panel, packing.group);
-  EXPECT_EQ(getPackedBytes(form, type), rt::sizeOfPacked(packing));
+  EXPECT_EQ(form.getBytes(type), rt::sizeOfPacked(packing));
   rt::pack(packing, b.data(), packed.data(), 2);
 
   GemmSpec spec{type, getType(c.isResultBf16), c.m, c.n, c.k, c.hasBias, nullptr, nullptr};

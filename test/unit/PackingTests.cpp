@@ -43,7 +43,7 @@ template <typename T> void check(mw_rt_packing what) {
 }
 
 TEST(PackingTest, NeedsNoThreads) {
-  mw_rt_packing what = {MW_F32, 1024, 1024, 0, 32, 1};
+  mw_rt_packing what = {MW_F32, MW_F32, 1024, 1024, 0, 32, 1};
   std::vector<uint32_t> matrix(1 << 20, 7), packed(sizeOfPacked(what) / 4, 1);
   EXPECT_EXIT(
       {
@@ -60,17 +60,17 @@ TEST(PackingTest, PanelsHoldTheMatrixAndZeros) {
   for (int64_t transposed : {0, 1})
     for (auto [k, n] : {std::pair{1, 1}, {7, 31}, {64, 32}, {129, 65}, {18, 100}})
       for (int64_t panel : {16, 32}) {
-        check<uint32_t>({MW_F32, k, n, transposed, panel, 1});
-        check<uint16_t>({MW_BF16, k, n, transposed, panel, 2});
+        check<uint32_t>({MW_F32, MW_F32, k, n, transposed, panel, 1});
+        check<uint16_t>({MW_BF16, MW_BF16, k, n, transposed, panel, 2});
       }
 }
 
 /// Threads share matrices of different sizes, and each is packed as by itself.
 TEST(PackingTest, QueueOfSeveralMatrices) {
-  const std::vector<mw_rt_packing> forms = {{MW_F32, 700, 900, 1, 32, 1},
-                                            {MW_F32, 3, 5, 0, 16, 1},
-                                            {MW_BF16, 1500, 1111, 0, 32, 2},
-                                            {MW_BF16, 64, 2049, 1, 16, 2}};
+  const std::vector<mw_rt_packing> forms = {{MW_F32, MW_F32, 700, 900, 1, 32, 1},
+                                            {MW_F32, MW_F32, 3, 5, 0, 16, 1},
+                                            {MW_BF16, MW_BF16, 1500, 1111, 0, 32, 2},
+                                            {MW_BF16, MW_BF16, 64, 2049, 1, 16, 2}};
   for (int threads : {0, 1, 2, 5}) {
     PackingQueue queue;
     std::vector<std::vector<uint16_t>> matrices, packed, expected;
@@ -92,8 +92,34 @@ TEST(PackingTest, QueueOfSeveralMatrices) {
 }
 
 TEST(PackingTest, SeveralThreadsPackLargeMatrices) {
-  check<uint32_t>({MW_F32, 1025, 1030, 1, 32, 1});
-  check<uint16_t>({MW_BF16, 2049, 1030, 0, 32, 2});
+  check<uint32_t>({MW_F32, MW_F32, 1025, 1030, 1, 32, 1});
+  check<uint16_t>({MW_BF16, MW_BF16, 2049, 1030, 0, 32, 2});
+}
+
+/// A cast and a packing at once are the cast followed by the packing.
+TEST(PackingTest, CastsBeforeItPacks) {
+  for (int64_t transposed : {0, 1})
+    for (auto [k, n] : {std::pair{1, 1}, {7, 31}, {129, 65}, {1500, 40}})
+      for (int64_t panel : {0, 16, 32}) {
+        std::vector<float> matrix(k * n);
+        for (size_t i = 0; i < matrix.size(); ++i)
+          matrix[i] = 1 + float(i) / 300;
+        std::vector<uint16_t> narrowed(matrix.size());
+        narrow(DType::BF16, matrix.data(), narrowed.data(), matrix.size());
+        mw_rt_packing cast = {MW_F32, MW_BF16, k, n, transposed, panel, 2}, plain = cast;
+        plain.stored = MW_BF16;
+        ASSERT_EQ(sizeOfPacked(cast), sizeOfPacked(plain));
+        std::vector<uint16_t> got(sizeOfPacked(cast) / 2, 9), expected = narrowed;
+        if (panel) {
+          expected.assign(got.size(), 3);
+          pack(plain, narrowed.data(), expected.data());
+        }
+        pack(cast, matrix.data(), got.data(), 2);
+        EXPECT_EQ(got, expected) << k << " x " << n << ", panels of " << panel;
+        for (int64_t i = 0; i < packedPanels(cast); ++i)
+          packPanels(cast, matrix.data(), expected.data(), i, i + 1);
+        EXPECT_EQ(got, expected);
+      }
 }
 
 } // namespace

@@ -5,6 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Weights/Weights.h"
 
@@ -49,6 +51,11 @@ const std::vector<std::pair<std::string, MakeLink>> &getLinks(bool isSpmd) {
        [](const Matrix &m) {
          Matrix to{m.rows, m.element == "f32" ? "bf16" : "f32"};
          return Link{"nn.cast {0} : " + types(m, to), to};
+       }},
+      {"prepare",
+       [](const Matrix &m) {
+         Matrix to{m.rows, m.element == "f32" ? "bf16" : "f32"};
+         return Link{"rt.prepare {0} at load : " + m.spell() + " -> " + to.spell(), to};
        }},
       {"part",
        [](const Matrix &m) {
@@ -162,6 +169,45 @@ TEST_F(Weights, OfArguments) {
   EXPECT_TRUE(trained->isState && trained->isStored() && trained->isWhole);
   EXPECT_EQ(trained->getNames().size(), 1u);
   EXPECT_FALSE(getWeight(block->getArgument(4)));
+}
+
+/// Launches and waits are no links: the chain goes through them.
+TEST_F(Weights, OfLaunches) {
+  for (const std::string from : {"w", "t"}) {
+    std::string body = llvm::formatv(R"(
+      %f = rt.start %{0} stream 1 : (tensor<16x4xf32>) -> !rt.future<tensor<32x4xf32>> {{
+      ^bb0(%a: tensor<16x4xf32>):
+        %g = dist.all_gather %a axes ["x"] dims [0] : (tensor<16x4xf32>) -> tensor<32x4xf32>
+        rt.yield %g : tensor<32x4xf32>
+      }
+      %1 = rt.wait %f : !rt.future<tensor<32x4xf32>>
+      %2 = rt.kernel %1 : (tensor<32x4xf32>) -> tensor<32x4xbf16> {{
+      ^bb0(%a: tensor<32x4xf32>):
+        %c = nn.cast %a : (tensor<32x4xf32>) -> tensor<32x4xbf16>
+        rt.yield %c : tensor<32x4xbf16>
+      }
+      %3 = rt.kernel %2 : (tensor<32x4xbf16>) -> tensor<32x4xbf16> {{
+      ^bb0(%a: tensor<32x4xbf16>):
+        %r = rt.prepare %a <k = 4, n = 32, transposed = true, panel = 16, group = 2> at use : tensor<32x4xbf16>
+        rt.yield %r : tensor<32x4xbf16>
+      })", from).str();
+    std::optional<Weight> weight = getWeight(parse(body));
+    ASSERT_TRUE(weight);
+    EXPECT_EQ(weight->name.getValue(), from);
+    ASSERT_EQ(weight->links.size(), 3u);
+    EXPECT_TRUE(isa<dist::AllGatherOp>(weight->links[0]));
+    EXPECT_TRUE(isa<nn::CastOp>(weight->links[1]));
+    EXPECT_TRUE(isa<rt::PrepareOp>(weight->links[2]));
+    EXPECT_TRUE(weight->isWhole);
+    // The same from within a launch.
+    EXPECT_EQ(getWeight(weight->links[2]->getOperand(0))->links.size(), 2u);
+  }
+  EXPECT_FALSE(getWeight(parse(R"(
+      %1 = rt.kernel %w : (tensor<16x4xf32>) -> tensor<16x4xf32> {
+      ^bb0(%a: tensor<16x4xf32>):
+        %n = nn.neg %a : tensor<16x4xf32>
+        rt.yield %n : tensor<16x4xf32>
+      })")));
 }
 
 TEST_F(Weights, OfOtherOps) {

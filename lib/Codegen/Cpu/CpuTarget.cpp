@@ -62,10 +62,6 @@ std::optional<PackedWeight> CpuTarget::getPackedWeight(const KernelRegion &regio
   return getGemmWeight(region, *this);
 }
 
-int64_t CpuTarget::getPackedBytes(rt::PackingAttr packing, Type type) const {
-  return lower::getPackedBytes(packing, type);
-}
-
 bool CpuTarget::isLibraryOp(Operation *op) const {
   return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::EmbeddingOp, nn::GatherOp,
              nn::TakeAlongOp, nn::IndexCopyOp, nn::ScatterAddOp>(op);

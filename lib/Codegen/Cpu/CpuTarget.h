@@ -30,7 +30,6 @@ public:
   bool canFollowProduct(mlir::Operation *op, mlir::RankedTensorType product) const override;
   bool canPrecedeProduct(mlir::Operation *op, mlir::RankedTensorType input) const override;
   std::optional<PackedWeight> getPackedWeight(const KernelRegion &region) const override;
-  int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type) const override;
   bool isLibraryOp(mlir::Operation *op) const override;
   void loadDialects(mlir::MLIRContext &context) const override;
   std::unique_ptr<KernelBuilder> createBuilder(mlir::MLIRContext *context) const override;

@@ -79,15 +79,12 @@ bool hasGemm(mlir::Type type, const Processor &processor);
 mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transposed,
                             const Processor &processor);
 
-/// Bytes of a packed weight with elements of this type, padding included.
-int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type);
-
 /// The weight that the kernel of a region reads packed. Returns nothing unless the region is an
 /// `nn.linear` that there is a kernel for, alone or with elementwise ops before and after it.
 std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuTarget &target);
 
 /// Steps of k in a chunk, the unit in which A is copied.
-constexpr int64_t kChunkSteps = 4;
+constexpr int64_t kChunkSteps = rt::kPackedSteps;
 /// Elements along k that are stored next to each other.
 inline int64_t getGroup(mlir::Type type) { return type.isBF16() ? 2 : 1; }
 /// Bytes of an element.

@@ -90,11 +90,11 @@ std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   std::optional<PackedWeight> weight = getGemmWeight(region, kernels.getTarget());
   if (!weight)
     return std::nullopt;
-  auto prepared = rt::getBuffer(launch.getInputs()[weight->operand]).getDefiningOp<rt::PrepareOp>();
-  if (!prepared)
+  rt::PrepareOp prepare = rt::getPrepare(rt::getBuffer(launch.getInputs()[weight->operand]));
+  if (!prepare || !prepare.getPacking())
     return std::nullopt;
   // A program may come with a schedule of its own, whose panels are not whole vectors here.
-  rt::PackingAttr packing = prepared.getPacking();
+  rt::PackingAttr packing = *prepare.getPacking();
   if (packing.getGroup() != weight->packing.group || packing.getPanel() % processor.getLanes() != 0)
     return std::nullopt;
 

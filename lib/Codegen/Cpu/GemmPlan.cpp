@@ -60,17 +60,14 @@ static BlockSizes getBlockSizes(const Processor &processor) {
 
 mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
                             const Processor &processor) {
-  return {type.isBF16() ? MW_BF16 : MW_F32,
+  int64_t code = type.isBF16() ? MW_BF16 : MW_F32;
+  return {code,
+          code,
           k,
           n,
           transposed,
           getBlockSizes(processor).panelVectors * processor.getLanes(),
           getGroup(type)};
-}
-
-int64_t getPackedBytes(rt::PackingAttr packing, Type type) {
-  int64_t rows = llvm::alignTo(packing.getK(), kChunkSteps * packing.getGroup());
-  return rows * llvm::alignTo(packing.getN(), packing.getPanel()) * getBytes(type);
 }
 
 GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &processor) {

@@ -69,10 +69,6 @@ bool GpuTarget::canComputeProduct(const KernelRegion &region) const {
   return planGpuProduct(region, *this).has_value();
 }
 
-int64_t GpuTarget::getPackedBytes(rt::PackingAttr, Type) const {
-  llvm_unreachable("a GPU packs no weights");
-}
-
 bool GpuTarget::isLibraryOp(Operation *op) const {
   return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::IndexCopyOp>(op);
 }

@@ -58,7 +58,6 @@ public:
   std::optional<PackedWeight> getPackedWeight(const KernelRegion &) const override {
     return std::nullopt;
   }
-  int64_t getPackedBytes(rt::PackingAttr packing, mlir::Type type) const override;
   bool isLibraryOp(mlir::Operation *op) const override;
   void loadDialects(mlir::MLIRContext &context) const override;
   std::unique_ptr<KernelBuilder> createBuilder(mlir::MLIRContext *context) const override;

@@ -190,13 +190,8 @@ LogicalResult ProgramLowering::addPositions(dist::PositionsOp op) {
 LogicalResult ProgramLowering::addPrepared(rt::PrepareOp op) {
   int64_t offset;
   auto argument = cast<BlockArgument>(rt::getBuffer(op.getWeight(), &offset));
-  rt::PackingAttr packing = op.getPacking();
   places[op.getResult()] = {Place::Prepared, int64_t(program.prepared.size())};
-  program.prepared.push_back(
-      {argument.getArgNumber(),
-       offset,
-       {getTypeCode(getElementTypeOrSelf(argument.getType())), packing.getK(), packing.getN(),
-        packing.getTransposed(), packing.getPanel(), packing.getGroup()}});
+  program.prepared.push_back({argument.getArgNumber(), offset, getPacking(op)});
   return success();
 }
 
@@ -331,7 +326,8 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     if (failed(step))
       return failure();
     for (Value input : step->inputs)
-      if (input && isa_and_nonnull<rt::PrepareOp>(resolve(input).getDefiningOp()))
+      if (rt::PrepareOp prepare = input ? rt::getPrepare(resolve(input)) : nullptr;
+          prepare && prepare.getPacking())
         return op->emitOpError("reads a packed weight, and no kernel for that is known");
     steps.push_back(std::move(*step));
   }

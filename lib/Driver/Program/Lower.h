@@ -36,9 +36,9 @@ struct ProbedOp {
   std::vector<int64_t> shape;
 };
 
-/// A weight that kernels read in another form.
+/// A weight that kernels read in another form, which it has before the call.
 struct PreparedWeight {
-  /// The argument of the entry that is packed, and the bytes before the packed part of it.
+  /// The argument of the entry that is prepared, and the bytes before the prepared part of it.
   int64_t argument, offset;
   mw_rt_packing packing;
 };

@@ -515,6 +515,32 @@ static FailureOr<Step> getPlace(dist::PlaceOp op) {
   return step;
 }
 
+mw_rt_packing getPacking(rt::PrepareOp op) {
+  mw_rt_packing what = {};
+  what.stored = codeOf(op.getWeight());
+  what.dtype = codeOf(op.getResult());
+  if (std::optional<rt::PackingAttr> packing = op.getPacking()) {
+    what.k = packing->getK();
+    what.n = packing->getN();
+    what.transposed = packing->getTransposed();
+    what.panel = packing->getPanel();
+    what.group = packing->getGroup();
+  } else {
+    what.k = what.group = 1;
+    what.n = cast<RankedTensorType>(op.getResult().getType()).getNumElements();
+  }
+  return what;
+}
+
+static Step getPack(rt::PrepareOp op) {
+  mw_rt_packing what = getPacking(op);
+  Step step(op, "mw_rt_run_pack");
+  step.inputs = {op.getWeight()};
+  step.descriptor = {what.stored,     what.dtype, what.k,    what.n,
+                     what.transposed, what.panel, what.group};
+  return step;
+}
+
 static FailureOr<Step> getPositions(dist::PositionsOp op) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
@@ -582,6 +608,8 @@ static FailureOr<Step> getCall(Operation *op) {
     return getPlace(place);
   if (auto positions = dyn_cast<dist::PositionsOp>(op))
     return getPositions(positions);
+  if (auto prepare = dyn_cast<rt::PrepareOp>(op))
+    return getPack(prepare);
   if (auto index = dyn_cast<dist::AxisIndexOp>(op))
     return getAxisIndex(index);
   return op->emitOpError("cannot be compiled for execution");

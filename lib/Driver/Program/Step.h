@@ -49,6 +49,9 @@ struct Step {
 /// not perform the op.
 mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
 
+/// The form of a weight that an op makes.
+mw_rt_packing getPacking(rt::PrepareOp op);
+
 /// The runtime call that replaces rows of a state in place. The log of result `result` of the entry
 /// gets the old rows at `offset`.
 Step getRowUpdate(mlir::Operation *op, int64_t result, int64_t offset);

@@ -141,7 +141,8 @@ static Json write(const PreparedWeight &prepared) {
   bool isState = prepared.kind == ProgramArgument::State;
   Json json = {{isState ? "state" : "parameter", prepared.index},
                {"packing",
-                {{"dtype", nameOf(DType(packing.dtype))},
+                {{"stored", nameOf(DType(packing.stored))},
+                 {"dtype", nameOf(DType(packing.dtype))},
                  {"k", packing.k},
                  {"n", packing.n},
                  {"transposed", packing.transposed != 0},

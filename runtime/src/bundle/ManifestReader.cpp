@@ -46,8 +46,8 @@ static int64_t readIndex(const Json &json, const char *name, size_t size) {
   return index;
 }
 
-static DType readType(const Json &json) {
-  std::string name = json.at("dtype").get<std::string>();
+static DType readType(const Json &json, const char *key = "dtype") {
+  std::string name = json.at(key).get<std::string>();
   DType type;
   if (findDType(name, type))
     return type;
@@ -237,16 +237,24 @@ static PreparedWeight readPrepared(const Json &json, const ProgramDescription &p
   if (json.contains("offset"))
     prepared.offset = readCount(json, "offset");
   const Json &packing = json.at("packing");
-  prepared.packing = {int64_t(readType(packing)),  readCount(packing, "k"),
-                      readCount(packing, "n"),     packing.at("transposed").get<bool>(),
-                      readCount(packing, "panel"), readCount(packing, "group")};
-  int64_t panel = prepared.packing.panel, group = prepared.packing.group;
-  require(panel > 0 && panel <= kMaxPanel && group > 0 && group <= kMaxPanel,
-          "a panel of " + std::to_string(panel) + " columns in groups of " +
-              std::to_string(group) + ", expected 1 to " + std::to_string(kMaxPanel));
+  mw_rt_packing &what = prepared.packing;
+  what.stored = int64_t(readType(packing, "stored"));
+  what.dtype = int64_t(readType(packing));
+  what.k = readCount(packing, "k");
+  what.n = readCount(packing, "n");
+  what.transposed = packing.at("transposed").get<bool>();
+  what.panel = readCount(packing, "panel");
+  what.group = readCount(packing, "group");
+  require(what.panel <= kMaxPanel && what.group > 0 && what.group <= kMaxPanel,
+          "a panel of " + std::to_string(what.panel) + " columns in groups of " +
+              std::to_string(what.group) + ", expected 1 to " + std::to_string(kMaxPanel));
+  require(what.stored == what.dtype ||
+              (isCastable(DType(what.stored)) && isCastable(DType(what.dtype))),
+          std::string("a cast of a weight from ") + nameOf(DType(what.stored)) + " to " +
+              nameOf(DType(what.dtype)) + ", expected f32, bf16 or f16");
   int64_t bytes = program.getValue(prepared).getLocalBytes(), part = 0;
-  require(!__builtin_mul_overflow(prepared.packing.k, prepared.packing.n, &part) &&
-              !__builtin_mul_overflow(part, sizeOf(DType(prepared.packing.dtype)), &part) &&
+  require(!__builtin_mul_overflow(what.k, what.n, &part) &&
+              !__builtin_mul_overflow(part, sizeOf(DType(what.stored)), &part) &&
               !__builtin_add_overflow(part, prepared.offset, &part) && part <= bytes,
           "a packed part ends behind its weight's " + std::to_string(bytes) + " bytes");
   return prepared;

@@ -12,6 +12,7 @@
 #include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Program.h"
 
 #include <algorithm>
@@ -149,6 +150,22 @@ bool CpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, c
 bool CpuDevice::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
                            std::string &error) {
   return gemm.weightGrad(what, a, b, c, *workers, error);
+}
+
+bool CpuDevice::pack(const mw_rt_packing &what, const void *weight, void *result, std::string &) {
+  struct Matrix {
+    const mw_rt_packing &what;
+    const void *from;
+    void *to;
+  } matrix{what, weight, result};
+  auto packPart = [](void *state, int64_t index, int64_t count) {
+    const Matrix &matrix = *static_cast<const Matrix *>(state);
+    int64_t panels = packedPanels(matrix.what);
+    packPanels(matrix.what, matrix.from, matrix.to, panels * index / count,
+               panels * (index + 1) / count);
+  };
+  workers->run(std::clamp<int64_t>(packedPanels(what), 1, workers->getCount()), packPart, &matrix);
+  return true;
 }
 
 //===----------------------------------------------------------------------===//

@@ -63,6 +63,8 @@ public:
                std::string &error) override;
   bool place(const mw_rt_place &what, const void *const *chunks, void *result,
              std::string &error) override;
+  bool pack(const mw_rt_packing &what, const void *weight, void *result,
+            std::string &error) override;
   bool writePositions(const mw_rt_positions &what, void *result, std::string &error) override;
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
                    int64_t count, std::string &error) override;

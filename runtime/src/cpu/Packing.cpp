@@ -1,4 +1,4 @@
-//===- Packing.cpp - parameters in the order kernels read -----------------===//
+//===- Packing.cpp - weights in the form that kernels read ----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -24,10 +24,18 @@ static int64_t stepsOf(const mw_rt_packing &what) {
   return (divideCeil(what.k, what.group) + 3) / 4 * 4;
 }
 
-int64_t packedPanels(const mw_rt_packing &what) { return divideCeil(what.n, what.panel); }
+bool isCastable(DType type) {
+  return type == DType::F32 || type == DType::BF16 || type == DType::F16;
+}
+
+int64_t packedPanels(const mw_rt_packing &what) {
+  return what.panel ? divideCeil(what.n, what.panel) : 1;
+}
 
 int64_t sizeOfPacked(const mw_rt_packing &what) {
-  return packedPanels(what) * stepsOf(what) * what.panel * what.group * sizeOf(DType(what.dtype));
+  int64_t count = what.panel ? packedPanels(what) * stepsOf(what) * what.panel * what.group
+                             : what.k * what.n;
+  return count * sizeOf(DType(what.dtype));
 }
 
 /// `Group` consecutive elements of a column, which are stored together. Packing only moves bits, so
@@ -163,8 +171,58 @@ private:
 
 } // namespace
 
+/// Elements that are cast together, by way of f32 in the processor's nearest cache.
+static constexpr int64_t kCastElements = 1024;
+
+/// Casts elements between f32, bf16 and f16.
+static void castElements(DType stored, DType used, const char *from, char *to, int64_t count) {
+  float wide[kCastElements];
+  for (int64_t i = 0; i < count; i += kCastElements) {
+    int64_t part = std::min(count - i, kCastElements);
+    const char *source = from + i * sizeOf(stored);
+    char *target = to + i * sizeOf(used);
+    if (stored == DType::F32)
+      std::memcpy(wide, source, part * sizeof(float));
+    else
+      widen(stored, source, wide, part);
+    if (used == DType::F32)
+      std::memcpy(target, wide, part * sizeof(float));
+    else
+      narrow(used, wide, target, part);
+  }
+}
+
+/// Casts and packs panels: the columns of each are cast to a matrix of their own first.
+static void castPanels(const mw_rt_packing &what, const char *from, char *to, int64_t first,
+                       int64_t last) {
+  DType stored = DType(what.stored), used = DType(what.dtype);
+  if (!what.panel) {
+    if (first < last)
+      castElements(stored, used, from, to, what.k * what.n);
+    return;
+  }
+  std::vector<char> columns(what.k * what.panel * sizeOf(used));
+  int64_t panelBytes = sizeOfPacked(what) / std::max<int64_t>(packedPanels(what), 1);
+  for (int64_t panel = first; panel < last; ++panel) {
+    mw_rt_packing part = what;
+    int64_t column = panel * what.panel;
+    part.stored = what.dtype;
+    part.n = std::min(what.panel, what.n - column);
+    if (what.transposed)
+      castElements(stored, used, from + column * what.k * sizeOf(stored), columns.data(),
+                   part.n * what.k);
+    else
+      for (int64_t row = 0; row < what.k; ++row)
+        castElements(stored, used, from + (row * what.n + column) * sizeOf(stored),
+                     columns.data() + row * part.n * sizeOf(used), part.n);
+    packPanels(part, columns.data(), to + panel * panelBytes, 0, 1);
+  }
+}
+
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first,
                 int64_t last) {
+  if (what.stored != what.dtype)
+    return castPanels(what, static_cast<const char *>(from), static_cast<char *>(to), first, last);
   auto run = [&](auto packer) { packer.run(first, last); };
   bool isNarrow = sizeOf(DType(what.dtype)) == 2;
   if (isNarrow && what.group == 2)

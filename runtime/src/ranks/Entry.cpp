@@ -16,6 +16,7 @@
 #include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Types.h"
 
 namespace meshwright::rt {
@@ -272,6 +273,14 @@ int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axi
                              void *result) {
   return call(*context, op, [&](std::string &error) {
     return context->device->writeAxisIndex(*what, result, error);
+  });
+}
+
+int32_t mw_rt_run_pack(mw_rt_context *context, int64_t op, const mw_rt_packing *what,
+                       const void *weight, void *result) {
+  int64_t bytes = what->k * what->n * sizeOf(DType(what->stored)) + sizeOfPacked(*what);
+  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
+    return context->device->pack(*what, weight, result, error);
   });
 }
 
