@@ -232,8 +232,11 @@ def _flat(c, weight):
 
 def layer_norm_node(c, x, weight, bias, eps) -> Node:
     optional = {name: o for name, o in (("weight", weight), ("bias", bias)) if o is not None}
-    return c.build.make("layer_norm", [x, *optional.values()], x.shape, x.dtype, eps=float(eps),
-                        given=tuple(optional))
+    # bf16 with weights of f32, as under autocast, is computed in f32.
+    dtype = next((o.dtype for o in optional.values()), x.dtype)
+    norm = c.build.make("layer_norm", [c.build.cast(x, dtype), *optional.values()], x.shape, dtype,
+                        eps=float(eps), given=tuple(optional))
+    return c.build.cast(norm, x.dtype)
 
 
 def rms_norm_node(c, x, weight, eps, unit_offset=False) -> Node:
