@@ -83,3 +83,25 @@ for rows in range(12000, 12004): plan(rows)
 del kept
 assert free()[0] >= before[0]
 """, FAKEGPU_MEMORY="16M")
+
+
+def test_weights_cast_at_load():
+    """The memory of a GPU holds them in the type that kernels read."""
+    check("""
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(64, 160), torch.nn.Linear(160, 64)
+    def forward(self, x):
+        with torch.autocast('cpu', torch.bfloat16):
+            return self.down(torch.nn.functional.silu(self.up(x))).float()
+torch.manual_seed(0)
+net, x = Net().eval(), torch.randn(20, 64)
+model = mw.from_torch(net, (x,))
+for mesh in {'dp': 2}, {'tp': 2}:
+    plan = model.parallelize(mesh=mesh, target='gpu:sm_90a')
+    assert plan.ir('rt').count('at load') >= 2, plan.ir('rt')
+    got, = plan.run(x, backend='nccl')
+    with torch.no_grad(): want = net(x)
+    assert (got - want).abs().max() < 2e-2 * want.abs().max()
+""")
