@@ -11,7 +11,7 @@ from torch import nn
 
 @dataclasses.dataclass
 class Shape:
-    """Of a stack of Llama's layers. The defaults are those of Llama-3-8B."""
+    """The sizes of a stack of Llama's layers. The defaults are those of Llama-3-8B."""
 
     hidden: int = 4096
     inner: int = 14336

@@ -39,7 +39,7 @@ MESHWRIGHT_OP_TRAIT(Combines);
 MESHWRIGHT_OP_TRAIT(Structural);
 
 //===----------------------------------------------------------------------===//
-// Of ops that move elements
+// Ops that move elements
 //===----------------------------------------------------------------------===//
 
 /// The element at an index of the result is the element of the only operand at a
@@ -60,7 +60,7 @@ MESHWRIGHT_OP_TRAIT(KeepsWeight);
 MESHWRIGHT_OP_TRAIT(ReplacesRows);
 
 //===----------------------------------------------------------------------===//
-// Of ops that treat padding apart from true elements
+// Ops that treat padding apart from true elements
 //===----------------------------------------------------------------------===//
 
 /// Adds padding, overwrites it, or gives it another value or place than true elements. A
@@ -69,7 +69,7 @@ MESHWRIGHT_OP_TRAIT(ReplacesRows);
 MESHWRIGHT_OP_TRAIT(TouchesPadding);
 
 //===----------------------------------------------------------------------===//
-// Of ops that compute
+// Ops that compute
 //===----------------------------------------------------------------------===//
 
 /// An elementwise op of about one instruction for each element on any target. To
@@ -86,7 +86,7 @@ MESHWRIGHT_OP_TRAIT(RowNorm);
 MESHWRIGHT_OP_TRAIT(CountsElements);
 
 //===----------------------------------------------------------------------===//
-// Of ops that touch memory
+// Ops that touch memory
 //===----------------------------------------------------------------------===//
 
 /// Reads or writes memory of the module (`MemoryOpInterface`) by its name. `bind-state`

@@ -25,7 +25,7 @@ def Dist_Generates : Dist_Trait<"Generates">;
 def Dist_Combines : Dist_Trait<"Combines">;
 def Dist_Structural : Dist_Trait<"Structural">;
 
-// Of ops that move elements.
+// Ops that move elements.
 def Dist_ReindexesTrait : Dist_Trait<"Reindexes">;
 def Dist_Reindexes : TraitList<[Dist_MovesOnly, Dist_ReindexesTrait]>;
 def Dist_ViewTrait : Dist_Trait<"View">;
@@ -34,16 +34,16 @@ def Dist_TakesPart : Dist_Trait<"TakesPart">;
 def Dist_KeepsWeight : Dist_Trait<"KeepsWeight">;
 def Dist_ReplacesRows : Dist_Trait<"ReplacesRows">;
 
-// Of ops that treat padding apart from true elements.
+// Ops that treat padding apart from true elements.
 def Dist_TouchesPadding : Dist_Trait<"TouchesPadding">;
 
-// Of ops that compute.
+// Ops that compute.
 def Dist_Cheap : Dist_Trait<"Cheap">;
 def Dist_Product : Dist_Trait<"Product">;
 def Dist_RowNorm : Dist_Trait<"RowNorm">;
 def Dist_CountsElements : Dist_Trait<"CountsElements">;
 
-// Of ops that touch memory.
+// Ops that touch memory.
 def Dist_NamesMemory : Dist_Trait<"NamesMemory">;
 
 #endif

@@ -108,7 +108,7 @@ Padding multiply(const Padding &a, const Padding &b, mlir::Type type);
 Padding divide(const Padding &a, const Padding &b, mlir::Type type);
 /// Sums of `count` elements.
 Padding sum(const Padding &a, int64_t count, mlir::Type type);
-/// Of a function that never falls on the interval. `map` gets infinite bounds, too.
+/// The values of a function that never falls on the interval. `map` gets infinite bounds, too.
 Padding mapRising(const Padding &a, llvm::function_ref<double(double)> map, mlir::Type type);
 
 /// The states of an op's operands in a region of one of its results: its true elements, the

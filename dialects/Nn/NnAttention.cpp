@@ -257,7 +257,7 @@ struct ScoreRule {
   FactorRule::DimFactors getHeads() const { return {kv, group}; }
   ValueFactors getRows() const { return {{batch}, getHeads(), {queries}}; }
   ValueFactors getOutput() const { return {{batch}, getHeads(), {queries}, {valueFeatures}}; }
-  /// Of a bias, or its gradient.
+  /// The factors of a bias, or of its gradient.
   ValueFactors broadcast(Value bias) const {
     return broadcastFactors(shapeOf(bias), shape, scores);
   }

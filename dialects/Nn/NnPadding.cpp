@@ -57,8 +57,8 @@ Padding ExpOp::getResultPadding(const Operands &in) {
   return mapRising(getRising(in, 0), [](double x) { return std::exp(x); }, typeOf(*this));
 }
 
-/// Of a function of numbers that are not negative; others give NaN. Infinities of both signs
-/// give plus infinity or NaN.
+/// The values of a function of numbers that are not negative; others give NaN. Infinities of both
+/// signs give plus infinity or NaN.
 static Padding mapNonNegative(const Padding &state, llvm::function_ref<double(double)> map,
                               Type type) {
   Padding result =
@@ -235,7 +235,7 @@ Padding MinimumOp::getResultPadding(const Operands &in) {
 
 static bool isTruthValue(Operation *op) { return typeOf(op).isInteger(1); }
 
-/// Of an op on the bits of integers: a result has no more bits than the larger operand.
+/// The values of an op on the bits of integers: a result has no more bits than the larger operand.
 static Padding combineBits(const Padding &a, const Padding &b, Type type) {
   double magnitude = std::max(getMagnitude(a), getMagnitude(b)), size = 1;
   while (size <= magnitude && std::isfinite(size))
@@ -379,7 +379,7 @@ Padding ConcatOp::getResultPadding(const Operands &in) {
   return state;
 }
 
-/// Of ops that read operand `table` by index: any of its elements may stand where the
+/// The elements that an op reads by index from operand `table`: any of them may stand where the
 /// indices are padding.
 static Padding lookUp(const Operands &in, unsigned table) {
   return in.isPaddingOf(table) ? in[table] : in.getOverall(table);
@@ -461,7 +461,7 @@ std::optional<Need> SoftmaxOp::getPaddingNeed() {
   return Need{Padding::NegInf, "expected minus infinity"};
 }
 
-/// Of its expansion, which the program computes. An exponential of a difference of logits, and the
+/// The program computes its expansion. An exponential of a difference of logits, and the
 /// logarithm of a sum of them, have no bound that intervals show.
 Padding CrossEntropyOp::getResultPadding(const Operands &) { return Padding::Arbitrary; }
 

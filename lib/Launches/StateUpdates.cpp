@@ -96,7 +96,7 @@ std::vector<StateUpdate> meshwright::findStateUpdates(func::FuncOp func) {
     auto state = func.getResultAttrOfType<StringAttr>(operand.getOperandNumber(),
                                                       nn::NnDialect::kStateAttr);
     OpResult value = state ? getKernelResult(operand.get()) : OpResult();
-    // Of two states that get one value, the second is copied.
+    // The second of two states that get one value is copied.
     if (!value || !taken.insert(value).second)
       continue;
     StateUpdate update{state, old.lookup(state), {value}};

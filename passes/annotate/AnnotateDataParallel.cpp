@@ -48,10 +48,10 @@ private:
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
   StringRef stage;
-  /// Of the axes, for messages.
+  /// The names of the axes, for messages.
   std::string names;
   AxisList axes;
-  /// Of the stage's inputs, which are inputs of the program or results of another stage.
+  /// The batch of the stage's inputs, which are inputs of the program or results of another stage.
   nn::BatchRule rule;
   bool isReported = false;
 };

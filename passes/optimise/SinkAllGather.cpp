@@ -226,7 +226,7 @@ bool Sinker::run() {
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
     if (isOpTriviallyDead(&op))
       op.erase();
-  // Of a value that is computed whole and on shards, one op keeps the id.
+  // If a value is computed whole and on shards, one of the two ops keeps the id.
   for (Operation &op : block)
     if (Attribute name = op.getAttr(nn::NnDialect::kIdAttr); name && !names.insert(name).second)
       op.removeAttr(nn::NnDialect::kIdAttr);

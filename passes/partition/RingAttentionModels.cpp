@@ -140,7 +140,7 @@ SmallVector<Value, 4> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Valu
     return cast<RankedTensorType>(value.getType()).clone(element);
   };
   Value queryGrad;
-  // Of the chunk of the step.
+  // The gradients of the step's chunk.
   SmallVector<Value, 2> keyGrads;
   // The blocks of all steps, or their sum.
   SmallVector<Value> biasGrads;

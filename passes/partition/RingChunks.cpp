@@ -228,7 +228,7 @@ void meshwright::addMasks(OpBuilder &builder, nn::ScoresOpInterface op, MeshAttr
     keyPositions =
         nn::Writer(builder, loc).iota(0, RankedTensorType::get({count}, builder.getI64Type()));
   }
-  // Of a product's own positions, only the sign is used.
+  // Only the sign of a product's own positions is used.
   if (lengths && !keyPositions && keys.above * keys.below > 1) {
     keyPadding =
         limitKeys(builder, loc, showLengths(builder, loc, lengths, count), batch, keyPadding);

@@ -216,7 +216,7 @@ struct Rules {
   /// Independent chains of chunks advance together: a chain that is `ahead` collectives
   /// further than others waits for them.
   unsigned ahead;
-  /// Of the ready collectives, the one with the most collectives before it goes first.
+  /// The ready collective with the most collectives before it goes first.
   /// A collective that would only queue waits.
   bool finishesChains;
   /// All kernels that lead to one collective go before those that lead to the next.

@@ -51,7 +51,7 @@ Kernel::build(ArrayRef<mlir::Type> types, const Processor &target,
   return compile(source, target);
 }
 
-/// Of this thread, so that what else the machine does counts less.
+/// The time of this thread, so that what else the machine does counts less.
 static double seconds() {
   timespec time;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

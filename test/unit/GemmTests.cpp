@@ -75,7 +75,7 @@ protected:
 
   std::unique_ptr<mlir::MLIRContext> context;
   Processor target;
-  /// Of the last kernel.
+  /// The time to compile the last kernel.
   double compileMilliseconds = 0;
   std::vector<float> extra;
 };

@@ -311,7 +311,7 @@ struct BruteForce {
 };
 
 struct AllPairsTest : ReshardTest {
-  /// Of the sources every `stride`-th.
+  /// Compares every `stride`-th of the sources.
   void run(BruteForce &brute, MeshAttr mesh, bool execute, int stride, int rank = 3,
            int64_t sources = 176, int64_t targets = 106) {
     brute.run(rank);

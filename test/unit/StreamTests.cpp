@@ -250,7 +250,7 @@ struct Scheduling {
   uint64_t slice, deadline, period;
 };
 
-/// Of all streams' threads that are there.
+/// How the threads of all streams are scheduled.
 std::vector<Scheduling> getStreamScheduling() {
   std::vector<Scheduling> all;
   for (const auto &entry : std::filesystem::directory_iterator("/proc/self/task")) {

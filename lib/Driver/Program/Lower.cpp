@@ -228,7 +228,7 @@ LogicalResult ProgramLowering::checkPlaced(const Step &step) const {
 void ProgramLowering::addProbe(Value result, Value yielded) {
   Operation *op = yielded.getDefiningOp();
   auto id = op->getAttrOfType<IntegerAttr>(nn::NnDialect::kIdAttr);
-  // Of several results of an op of nn, the first is its main result.
+  // The first of several results of an op of nn is its main result.
   if (!probes || !id || cast<OpResult>(yielded).getResultNumber() != 0 ||
       (op->getNumResults() != 1 && !isa<nn::NnDialect>(op->getDialect())))
     return;

@@ -28,7 +28,7 @@ struct mw_rt_context {
   std::thread thread;
   bool running = false;
 
-  // Of the current run.
+  // The rest describes the current run.
   bool checkFinite = false;
   meshwright::rt::GraphUse graphs = meshwright::rt::GraphUse::Auto;
   meshwright::rt::Trace *trace = nullptr;

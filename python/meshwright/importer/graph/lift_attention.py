@@ -53,7 +53,7 @@ def without_repeats(x: Node) -> Node:
 
 @dataclass
 class _Dropout:
-    """Of the weights of attention."""
+    """The dropout of the weights of attention."""
     graph: Graph
     probability: float
     stream: int

@@ -123,7 +123,7 @@ def _correlate(c, x, weight, bias, stride, dilation, groups, backwards=False):
 
 
 def _grouped(c, patches, weight, bias, groups):
-    """Of each group of channels a product of its own."""
+    """A product of its own for each group of channels."""
     *lead, features = patches.shape
     out, tokens = weight.shape[0], numel(lead)
     rows = c.build.reshape(patches, (tokens, groups, features // groups))
