@@ -3,11 +3,11 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Does another build of Meshwright run as fast as this one?
 
-Runs the benches of two checkouts in turns: forward.py, training.py, gemm.py, attention.py and
-overlap.py, small and short. Each checkout has its own `build` folder (with the target bench-gemm) and its own `bench`.
-The order of the two alternates from turn to turn. For each figure the result is the median, over the
-turns, of the new time over the old time, with its quartiles. A checkout beside itself shows the noise
-of the machine.
+Runs the benches of two checkouts in turns: forward.py, training.py, gemm.py, attention.py, overlap.py
+and planning.py, small and short. Each checkout has its own `build` folder (with the target
+bench-gemm) and its own `bench`. The order of the two alternates from turn to turn. For each figure
+the result is the median, over the turns, of the new time over the old time, with its quartiles; for
+each bench, the same of the sums. A checkout beside itself shows the noise of the machine.
 
     python bench/two_builds.py OLD NEW [--turns 10] [--benches forward,gemm] [--json FILE]
 """
@@ -28,6 +28,7 @@ COMMANDS = {
     "gemm": ["gemm.py", "--rounds", "3"],
     "attention": ["attention.py", "--rounds", "3"],
     "overlap": ["overlap.py", "--runs", "5", "--layers", "2", "--tokens", "256"],
+    "planning": ["planning.py", "--layers", "24", "--repeats", "2"],
 }
 
 
@@ -44,6 +45,8 @@ def get_times(bench, result):
         return {f"{row['shape']} {row['dtype']}": 1 / row["gflops"] for row in result["summary"]}
     if bench == "attention":
         return {f"{row['case']} {row['dtype']}": row["seconds"] for row in result}
+    if bench == "planning":
+        return {f"{row['kind']} {row['model']} {row['plan']}": row["cost"] for row in result["rows"]}
     times = {}
     for row in result["rows"]:
         for speed in ("full_speed", "slow_links"):
@@ -83,8 +86,10 @@ def main():
             order = checkouts if turn % 2 == 0 else checkouts[::-1]
             times = [run(checkout, bench) for checkout in order]
             old, new = times if turn % 2 == 0 else times[::-1]
-            for name in old.keys() & new.keys():
+            shared = old.keys() & new.keys()
+            for name in shared:
                 ratios[bench, name].append(new[name] / old[name])
+            ratios[bench, "sum"].append(sum(new[name] for name in shared) / sum(old[name] for name in shared))
         print(f"turn {turn + 1} of {options.turns}", file=sys.stderr, flush=True)
     rows = []
     for (bench, name), values in sorted(ratios.items()):

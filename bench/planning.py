@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""How long does it take to plan a model, and to compile the plan?
+
+Sends transformers of many layers and their training steps through `sharding-opt --parallelize`, and
+smaller ones through `sharding-compile` without a cache of kernels. A time is the processor time of
+the tool without its start: the least of several runs. With `--instructions` valgrind counts
+instructions instead, which no other process disturbs.
+
+    PYTHONPATH=build/python PATH=build/bin:$PATH python bench/planning.py [--repeats 3] [--instructions] [--json FILE]
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import meshwright as mw
+import torch
+import transformers as tf
+
+IDS = torch.arange(96).reshape(4, 24) % 101
+PLANS = [
+    ("llama", "mesh=tp=3"),
+    ("llama", "mesh=dp=2,tp=4 sequence-parallel=on"),
+    ("llama", "mesh=ring=2,ulysses=2 context-parallel={ring=ring ulysses=ulysses}"),
+    ("gpt2", "mesh=dp=2,tp=2 sequence-parallel=on"),
+    ("step", "mesh=dp=2,tp=2"),
+    ("step", "mesh=dp=2,tp=4 sequence-parallel=on recompute=full"),
+]
+COMPILED = [("llama", "mesh=tp=2"), ("step", "mesh=dp=2")]
+
+
+def llama(layers):
+    config = tf.LlamaConfig(hidden_size=64, num_hidden_layers=layers, intermediate_size=96, vocab_size=101,
+                            num_attention_heads=8, num_key_value_heads=4, use_cache=False)
+    return tf.LlamaForCausalLM(config)
+
+
+def gpt2(layers):
+    return tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=48, n_layer=layers, n_head=6, vocab_size=101, n_positions=64,
+                                            use_cache=False))
+
+
+def write_models(folder, layers):
+    """The models as text; a step trains a Llama of half the layers."""
+    torch.manual_seed(0)
+    step = mw.from_torch(llama((layers + 1) // 2), (), dict(input_ids=IDS, labels=IDS), training=True)
+    models = {"llama": mw.from_torch(llama(layers).eval(), (IDS,)), "gpt2": mw.from_torch(gpt2(layers).eval(), (IDS,)),
+              "step": step.train(mw.AdamW(lr=1e-3))}
+    for name, model in models.items():
+        (folder / f"{name}.mlir").write_text(str(model.ir()))
+    (folder / "empty.mlir").write_text('func.func @main(%x: tensor<4xf32> {nn.input = "x"}) -> (tensor<4xf32> '
+                                       '{nn.output = "y"}) {\n  %0 = nn.neg %x : tensor<4xf32>\n'
+                                       '  return %0 : tensor<4xf32>\n}\n')
+
+
+def measure(command, options):
+    """Seconds, or instructions, of a command."""
+    if options.instructions:
+        command = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", *command]
+    costs = []
+    for _ in range(1 if options.instructions else options.repeats):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+        done = subprocess.run([str(part) for part in command], capture_output=True, text=True,
+                              env={**os.environ, "MESHWRIGHT_CACHE": "off"})
+        if done.returncode:
+            sys.exit(f"error: {command[0]} ended with {done.returncode}:\n{done.stderr}")
+        costs.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+        if options.instructions:
+            costs = [int(re.search(r"I +refs: +([\d,]+)", done.stderr)[1].replace(",", ""))]
+    return min(costs)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--layers", type=int, default=48)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--instructions", action="store_true", help="count instructions by valgrind")
+    parser.add_argument("--no-compile", action="store_true", help="plan only")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+
+        def plan(model, way):
+            return measure(["sharding-opt", folder / f"{model}.mlir", f"--parallelize={way}",
+                            "--mlir-disable-threading", "-o", "/dev/null"], options)
+
+        def build(model, way):
+            return measure(["sharding-compile", folder / f"{model}.mlir", f"--parallelize={way}", "--quiet",
+                            "--random-weights=1", "-o", folder / "bundle"], options)
+
+        def run(kind, one, cases):
+            start = one("empty", "mesh=tp=2")
+            for model, way in cases:
+                cost = one(model, way) - start
+                rows.append({"kind": kind, "model": model, "plan": way, "cost": cost})
+                shown = f"{cost / 1e6:>9.1f} million" if options.instructions else f"{cost * 1e3:>9.0f} ms"
+                print(f"{kind:<8} {model:<6} {way:<70} {shown}", flush=True)
+
+        write_models(folder, options.layers)
+        run("plan", plan, PLANS)
+        if not options.no_compile:
+            write_models(folder, 2)
+            run("compile", build, COMPILED)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"layers": options.layers, "instructions": options.instructions, "rows": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
