@@ -200,7 +200,7 @@ function(meshwright_install_development)
   install(DIRECTORY "${MESHWRIGHT_GENERATED_DIR}/meshwright" COMPONENT development
     DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.inc")
   install(DIRECTORY include/ COMPONENT development
-    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h")
+    DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" FILES_MATCHING PATTERN "*.h" PATTERN "*.def")
 
   set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Meshwright")
   install(EXPORT MeshwrightTargets NAMESPACE Meshwright:: COMPONENT development

@@ -131,11 +131,8 @@ def main():
             ops[op["opName"]] = describe(records, op)
         except Unknown as what:
             sys.exit(f"error: nn.{op['opName']} has {what}, which python/write_op_table.py does not know")
-    types = {
-        name: tuple(t["def"].lower() for t in records[record]["allowedTypes"])
-        for name, record in (("ELEMENTS", "Nn_Element"), ("FLOATS", "Nn_Float"))
-    }
-    text = HEAD + "".join(f"{name} = {value!r}\n" for name, value in types.items())
+    floats = tuple(t["def"].lower() for t in records["Nn_Float"]["allowedTypes"])
+    text = HEAD + f"FLOATS = {floats!r}\n"
     text += f"OPS = {pprint.pformat(dict(sorted(ops.items())), width=120, compact=True, sort_dicts=False)}\n"
     pathlib.Path(sys.argv[2]).write_text(text)
 

@@ -45,6 +45,8 @@ COUNTS = [
           r"kParameterAttr", ("lib", "passes"), "files", 7),
     Count("ops of nn that the partitioner and the proof name, apart from models of ops",
           r"\bnn::[A-Za-z]+Op\b(?!::create)", ("passes/partition", "lib/Placement"), "texts", 4, "Models.cpp"),
+    Count("lists of element types beside include/meshwright-c/ElementTypes.def",
+          r'"(bf16|BF16|bfloat16)"', ("include", "runtime", "lib/Support", "lib/Driver", "tools", "python"), "lines", 0),
     Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 

@@ -24,15 +24,10 @@ extern "C" {
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
 
-/* Element types. i1 is stored as bytes, 0 or 1. */
+/* Element types: MW_F32, MW_BF16, ... */
 enum {
-  MW_F32 = 0,
-  MW_BF16 = 1,
-  MW_F16 = 2,
-  MW_F64 = 3,
-  MW_I64 = 4,
-  MW_I32 = 5,
-  MW_I1 = 6,
+#define MW_ELEMENT_TYPE(ID, ...) MW_##ID,
+#include "meshwright-c/ElementTypes.def"
 };
 
 /* A rank of a run. */

@@ -60,10 +60,13 @@ private:
   std::vector<Diagnostic> diagnostics;
 };
 
-/// Booleans take a byte each, 0 or 1.
-enum class ElementType { F32, BF16, F16, F64, I64, I32, I1 };
+/// Element types: F32, BF16, ... Booleans take a byte each, 0 or 1.
+enum class ElementType {
+#define MW_ELEMENT_TYPE(ID, ...) ID,
+#include "meshwright-c/ElementTypes.def"
+};
 
-/// "f32", "bf16", ...
+/// The name in IR: "f32".
 std::string_view toString(ElementType type);
 size_t getByteWidth(ElementType type);
 

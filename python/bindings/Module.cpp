@@ -55,16 +55,40 @@ template <typename T> static PyResult<T> toPython(Result<T> result) {
   return converted;
 }
 
-static constexpr ElementType kElementTypes[] = {
-    ElementType::F32, ElementType::BF16, ElementType::F16, ElementType::F64,
-    ElementType::I64, ElementType::I32,  ElementType::I1};
+namespace {
+/// A row of the table of element types, as strings and numbers.
+struct ElementInfo {
+  ElementType type;
+  const char *name;
+  int64_t bits;
+  const char *use, *stored;
+  uint8_t dlpack;
+  const char *numpy, *torch;
+  double tolerance;
+};
+} // namespace
+
+static constexpr ElementInfo kElementTypes[] = {
+#define MW_ELEMENT_TYPE(ID, NAME, BITS, USE, MLIR, STORED, DLPACK, NUMPY, TORCH, TOLERANCE)        \
+  {ElementType::ID, NAME, BITS, #USE, STORED, DLPACK, NUMPY, TORCH, TOLERANCE},
+#include "meshwright-c/ElementTypes.def"
+};
+
+static const ElementInfo &getElement(std::string_view name) {
+  for (const ElementInfo &info : kElementTypes)
+    if (name == info.name)
+      return info;
+  throw nb::value_error(("unknown element type " + std::string(name)).c_str());
+}
+
+/// The element type in DLPack's terms: code, bits and lanes.
+static nb::dlpack::dtype toDLPack(const ElementInfo &info) {
+  return {info.dlpack, uint8_t(info.bits), 1};
+}
 
 static HostArray toArray(const PyArray &array) {
   const auto &[type, shape, address, gpu] = array;
-  for (ElementType candidate : kElementTypes)
-    if (type == meshwright::toString(candidate))
-      return {candidate, shape, reinterpret_cast<const void *>(address), gpu};
-  throw nb::value_error(("unknown element type " + type).c_str());
+  return {getElement(type).type, shape, reinterpret_cast<const void *>(address), gpu};
 }
 
 static std::vector<HostArray> toArrays(const std::vector<PyArray> &arrays) {
@@ -74,36 +98,14 @@ static std::vector<HostArray> toArrays(const std::vector<PyArray> &arrays) {
   return result;
 }
 
-/// The element types in DLPack's terms: code and bits.
-static nb::dlpack::dtype toDLPack(ElementType type) {
-  using Code = nb::dlpack::dtype_code;
-  switch (type) {
-  case ElementType::F32:
-    return {uint8_t(Code::Float), 32, 1};
-  case ElementType::BF16:
-    return {uint8_t(Code::Bfloat), 16, 1};
-  case ElementType::F16:
-    return {uint8_t(Code::Float), 16, 1};
-  case ElementType::F64:
-    return {uint8_t(Code::Float), 64, 1};
-  case ElementType::I64:
-    return {uint8_t(Code::Int), 64, 1};
-  case ElementType::I32:
-    return {uint8_t(Code::Int), 32, 1};
-  case ElementType::I1:
-    return {uint8_t(Code::Bool), 8, 1};
-  }
-  return {};
-}
-
 /// An array that another library made.
 struct ImportedArray {
   nb::ndarray<nb::ro> array;
 
   std::string getType() const {
-    for (ElementType type : kElementTypes)
-      if (array.dtype() == toDLPack(type))
-        return std::string(meshwright::toString(type));
+    for (const ElementInfo &info : kElementTypes)
+      if (array.dtype() == toDLPack(info))
+        return info.name;
     return "another type";
   }
   bool isDense() const {
@@ -125,6 +127,18 @@ static std::vector<void *> toAddresses(const std::vector<uintptr_t> &numbers) {
 NB_MODULE(_core, m) {
   m.doc() = "Meshwright's compiler and runtime";
   handleSignals(m);
+
+  // The table of element types, in the order of their numbers.
+  nb::class_<ElementInfo>(m, "ElementType")
+      .def_ro("name", &ElementInfo::name)
+      .def_ro("bits", &ElementInfo::bits)
+      .def_ro("use", &ElementInfo::use)
+      .def_ro("stored", &ElementInfo::stored)
+      .def_ro("numpy", &ElementInfo::numpy)
+      .def_ro("torch", &ElementInfo::torch)
+      .def_ro("tolerance", &ElementInfo::tolerance);
+  m.attr("ELEMENT_TYPES") =
+      std::vector<ElementInfo>(std::begin(kElementTypes), std::end(kElementTypes));
 
   nb::class_<Port>(m, "Port")
       .def_ro("name", &Port::name)
@@ -328,11 +342,8 @@ NB_MODULE(_core, m) {
       .def("allocate",
            [](const GpuMemory &memory, std::string_view name, const std::vector<size_t> &shape,
               int gpu) {
-             ElementType type{};
-             for (ElementType candidate : kElementTypes)
-               if (name == meshwright::toString(candidate))
-                 type = candidate;
-             int64_t bytes = getByteWidth(type);
+             const ElementInfo &element = getElement(name);
+             int64_t bytes = getByteWidth(element.type);
              for (size_t size : shape)
                bytes *= int64_t(size);
              Result<std::shared_ptr<void>> made = memory.allocate(bytes);
@@ -346,7 +357,7 @@ NB_MODULE(_core, m) {
                delete static_cast<std::shared_ptr<void> *>(kept);
              });
              nb::ndarray<nb::array_api> array(data, shape.size(), shape.data(), capsule, nullptr,
-                                 toDLPack(type), nb::device::cuda::value, gpu);
+                                 toDLPack(element), nb::device::cuda::value, gpu);
              result.first.emplace(nb::cast(array), reinterpret_cast<uintptr_t>(data));
              return result;
            });

@@ -4,7 +4,7 @@
 
 from . import _core, arguments
 from .errors import Diagnostic, Error, InputError, unwrap
-from .tensors import Dense, dense, empty, is_torch, torch_types
+from .tensors import Dense, dense, empty, is_torch, torch_names
 
 #: DLPack's number for the memory of NVIDIA's GPUs.
 _CUDA = 2
@@ -51,9 +51,9 @@ def on_gpu(value) -> Dense | None:
     if kind != _CUDA:
         return None
     if is_torch(value):
-        names = {dtype: name for name, dtype in torch_types().items()}
         value = value.detach()
-        return Dense(names.get(value.dtype, str(value.dtype)), tuple(value.shape), 0, value, gpu)
+        name = torch_names().get(value.dtype, str(value.dtype))
+        return Dense(name, tuple(value.shape), 0, value, gpu)
     array = _core.import_dlpack(value.__dlpack__(stream=_UNORDERED))
     if not array.is_dense:
         raise Error("the array is not dense in row-major order")

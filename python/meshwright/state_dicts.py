@@ -4,13 +4,13 @@
 
 import fnmatch
 
-import ml_dtypes
 import numpy as np
 
 from . import _core, weights
 from .errors import Diagnostic, Error
 from .optimizers import Optimizer, learning_rate, optimizer_of
 from .tensors import (
+    ELEMENT_TYPES,
     NUMPY_TYPES,
     Dense,
     as_numpy,
@@ -19,6 +19,7 @@ from .tensors import (
     is_parameter,
     is_torch,
     is_trained,
+    torch_of,
     torch_types,
 )
 
@@ -407,7 +408,10 @@ def _group(optimizer, rate):
 
 
 def _is_float(value):
-    return value.dtype.is_floating_point if is_torch(value) else dense(value).dtype in ("f32", "bf16", "f16", "f64")
+    if is_torch(value):
+        return value.dtype.is_floating_point
+    element = ELEMENT_TYPES.get(dense(value).dtype)
+    return element is not None and element.use == "Float"
 
 
 def _step(taken):
@@ -422,10 +426,7 @@ def _tensor(value):
 
     if is_torch(value):
         return value.detach().clone()
-    value = np.array(value)
-    if value.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(value)
+    return torch_of(np.array(value))
 
 
 def _array(value, port):

@@ -2,38 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Arrays of PyTorch, NumPy and other libraries with DLPack, as dense memory of the host."""
 
+import functools
 import sys
 from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
+from . import _core
 from .errors import Error
 
+#: The table of element types (include/meshwright-c/ElementTypes.def), by their names in IR.
+ELEMENT_TYPES = {element.name: element for element in _core.ELEMENT_TYPES}
 NUMPY_TYPES = {
-    "f32": np.dtype(np.float32),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f16": np.dtype(np.float16),
-    "f64": np.dtype(np.float64),
-    "i64": np.dtype(np.int64),
-    "i32": np.dtype(np.int32),
-    "i1": np.dtype(np.bool_),
+    name: np.dtype(getattr(ml_dtypes, element.numpy, element.numpy))
+    for name, element in ELEMENT_TYPES.items()
 }
 _FROM_NUMPY = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 
+@functools.cache
 def torch_types():
     import torch
 
-    return {
-        "f32": torch.float32,
-        "bf16": torch.bfloat16,
-        "f16": torch.float16,
-        "f64": torch.float64,
-        "i64": torch.int64,
-        "i32": torch.int32,
-        "i1": torch.bool,
-    }
+    return {name: getattr(torch, element.torch) for name, element in ELEMENT_TYPES.items()}
+
+
+@functools.cache
+def torch_names():
+    return {dtype: name for name, dtype in torch_types().items()}
 
 
 def is_torch(value) -> bool:
@@ -106,8 +103,7 @@ def dense(value) -> Dense:
     if is_torch(value):
         if value.is_nested:
             raise Error("the tensor is nested: expected a dense one")
-        names = {dtype: name for name, dtype in torch_types().items()}
-        name = names.get(value.dtype, str(value.dtype).removeprefix("torch."))
+        name = torch_names().get(value.dtype, str(value.dtype).removeprefix("torch."))
         if is_meta(value):
             return Dense(name, tuple(value.shape), 0, value)
         if str(value.layout) != "torch.strided":
@@ -128,12 +124,33 @@ def as_numpy(value: Dense) -> np.ndarray:
     """The memory as a NumPy array, not copied."""
     if isinstance(value.owner, np.ndarray):
         return value.owner.reshape(value.shape)
+    return numpy_of(value.owner)
+
+
+def _bits(dtype):
+    """PyTorch's and NumPy's integers as which the two exchange arrays of an element type, or None.
+    NumPy has no bf16, for example: it is a type of ml_dtypes."""
     import torch
 
-    tensor = value.owner
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+    sizes = {1: (torch.uint8, np.uint8), 2: (torch.int16, np.int16)}
+    return None if dtype.isbuiltin == 1 else sizes.get(dtype.itemsize)
+
+
+def numpy_of(tensor) -> np.ndarray:
+    """A tensor of the host as a NumPy array, not copied."""
+    name = torch_names().get(tensor.dtype)
+    bits = name and _bits(NUMPY_TYPES[name])
+    return tensor.view(bits[0]).numpy().view(NUMPY_TYPES[name]) if bits else tensor.numpy()
+
+
+def torch_of(values: np.ndarray):
+    """A NumPy array as a tensor of PyTorch, not copied."""
+    import torch
+
+    bits = _bits(values.dtype)
+    if not bits:
+        return torch.from_numpy(values)
+    return torch.from_numpy(values.view(bits[1])).view(torch_types()[_FROM_NUMPY[values.dtype]])
 
 
 def empty(dtype: str, shape, torch_like: bool):

@@ -16,20 +16,11 @@ import tempfile
 import numpy as np
 
 from .errors import Error
-from .tensors import NUMPY_TYPES, as_numpy
+from .tensors import ELEMENT_TYPES, NUMPY_TYPES, as_numpy
 
-_NAMES = {
-    "f32": "F32",
-    "bf16": "BF16",
-    "f16": "F16",
-    "f64": "F64",
-    "i64": "I64",
-    "i32": "I32",
-    "i1": "BOOL",
-}
 #: Not a tensor's: what a file says of itself.
 _METADATA = "__metadata__"
-_TYPES = {stored: NUMPY_TYPES[name] for name, stored in _NAMES.items()}
+_TYPES = {element.stored: NUMPY_TYPES[name] for name, element in ELEMENT_TYPES.items()}
 #: Types of stored weights that no program has. Such weights are read, and refused if a program
 #: wants one.
 _TYPES |= {
@@ -104,11 +95,11 @@ def write(file, tensors) -> None:
     for name, tensor in tensors.items():
         if name == _METADATA:
             raise Error(f"cannot save '{name}': safetensors files keep other things by that name")
-        if tensor.dtype not in _NAMES:
+        if tensor.dtype not in ELEMENT_TYPES:
             raise Error(f"cannot save '{name}': safetensors files have no {tensor.dtype} here")
         size = math.prod(tensor.shape) * NUMPY_TYPES[tensor.dtype].itemsize
         header[name] = {
-            "dtype": _NAMES[tensor.dtype],
+            "dtype": ELEMENT_TYPES[tensor.dtype].stored,
             "shape": list(tensor.shape),
             "data_offsets": [offset, offset + size],
         }

@@ -21,7 +21,7 @@ namespace meshwright::rt {
 class SafeTensorsFile {
 public:
   struct Tensor {
-    /// The type as the file spells it: "F32", "BF16", ...
+    /// The type as the file spells it: "F32".
     std::string storedType;
     /// Whether programs have that type; `type` is valid only then.
     bool supported = false;

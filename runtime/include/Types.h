@@ -17,21 +17,20 @@
 namespace meshwright::rt {
 
 enum class DType : int64_t {
-  F32 = MW_F32,
-  BF16 = MW_BF16,
-  F16 = MW_F16,
-  F64 = MW_F64,
-  I64 = MW_I64,
-  I32 = MW_I32,
-  I1 = MW_I1,
+#define MW_ELEMENT_TYPE(ID, ...) ID = MW_##ID,
+#include "meshwright-c/ElementTypes.def"
 };
 
 /// The bytes of an element.
 int64_t sizeOf(DType type);
-/// "f32", "bf16", ...
+/// The name in IR: "f32".
 const char *nameOf(DType type);
+/// The name in safetensors files: "F32".
+const char *storedNameOf(DType type);
+bool isFloat(DType type);
 /// Returns false if there is no type of that name.
 bool findDType(const std::string &name, DType &type);
+bool findStoredDType(const std::string &storedName, DType &type);
 /// The largest difference, relative to the largest entry, that another order of the same sums may
 /// cause.
 double getTolerance(DType type);

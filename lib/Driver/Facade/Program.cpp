@@ -9,6 +9,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Driver/Facade/PlanState.h"
 #include "meshwright/lib/Driver/Register/Register.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/SourceNesting.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/compose/Compose.h"
@@ -32,45 +33,9 @@ using nn::NnDialect;
 // Types
 //===----------------------------------------------------------------------===//
 
-std::string_view meshwright::toString(ElementType type) {
-  switch (type) {
-  case ElementType::F32:
-    return "f32";
-  case ElementType::BF16:
-    return "bf16";
-  case ElementType::F16:
-    return "f16";
-  case ElementType::F64:
-    return "f64";
-  case ElementType::I64:
-    return "i64";
-  case ElementType::I32:
-    return "i32";
-  case ElementType::I1:
-    return "i1";
-  }
-  return "";
-}
+std::string_view meshwright::toString(ElementType type) { return rt::nameOf(getRuntimeType(type)); }
 
 size_t meshwright::getByteWidth(ElementType type) { return rt::sizeOf(getRuntimeType(type)); }
-
-static std::optional<ElementType> getElementType(mlir::Type type) {
-  if (type.isF32())
-    return ElementType::F32;
-  if (type.isBF16())
-    return ElementType::BF16;
-  if (type.isF16())
-    return ElementType::F16;
-  if (type.isF64())
-    return ElementType::F64;
-  if (type.isSignlessInteger(64))
-    return ElementType::I64;
-  if (type.isSignlessInteger(32))
-    return ElementType::I32;
-  if (type.isSignlessInteger(1))
-    return ElementType::I1;
-  return std::nullopt;
-}
 
 //===----------------------------------------------------------------------===//
 // Contexts
@@ -144,16 +109,14 @@ static FailureOr<Port> getPort(mlir::StringAttr name, mlir::Type type, mlir::Att
   if (auto attr = llvm::dyn_cast_or_null<mlir::TypeAttr>(global))
     type = attr.getValue();
   auto tensor = llvm::dyn_cast<mlir::RankedTensorType>(type);
-  std::optional<ElementType> element;
-  if (tensor && tensor.hasStaticShape())
-    element = getElementType(tensor.getElementType());
-  if (!element)
-    return emitError() << "has type " << type
-                       << ": expected a tensor of static shape of f32, bf16, f16, f64, i64, i32 "
-                          "or i1";
+  int64_t code =
+      tensor && tensor.hasStaticShape() ? getTypeCode(tensor.getElementType()) : int64_t(-1);
+  if (code < 0)
+    return emitError() << "has type " << type << ": expected a tensor of static shape of "
+                       << listElementTypes();
   Port port;
   port.name = name.str();
-  port.type = *element;
+  port.type = ElementType(code);
   port.shape.assign(tensor.getShape().begin(), tensor.getShape().end());
   return port;
 }

@@ -160,10 +160,11 @@ static std::optional<std::vector<HostArray>> getInputs(const mw_program *program
                                                        const mw_tensor *inputs) {
   const std::vector<OwnedPort> &ports = program->getPorts(MW_INPUT);
   for (size_t i = 0; i < ports.size(); ++i)
-    if (inputs[i].dtype < MW_F32 || inputs[i].dtype > MW_I1 || inputs[i].rank < 0) {
+    if (!rt::sizeOf(rt::DType(inputs[i].dtype)) || inputs[i].rank < 0) {
       program->fail("input '" + ports[i].port.name + "' is of type " +
                     std::to_string(inputs[i].dtype) + " with " + std::to_string(inputs[i].rank) +
-                    " dimensions: expected one of MW_F32 to MW_I1, with 0 dimensions or more");
+                    " dimensions: expected one of meshwright-c/ElementTypes.def, with 0 dimensions or "
+                    "more");
       return std::nullopt;
     }
   return toArrays(inputs, ports.size());

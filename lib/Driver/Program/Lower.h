@@ -13,6 +13,7 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/passes/schedule/Pipeline.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -101,9 +102,6 @@ mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
 
 /// Fails, after an error, if the function is planned for another target.
 mlir::LogicalResult checkTarget(mlir::func::FuncOp main, const KernelTarget &target);
-
-/// The type code (`mw_rt`) of an element type, or -1.
-int64_t getTypeCode(mlir::Type type);
 
 /// The stride of an axis, or of a part of one, in rank numbers. Ranks are numbered row-major, so
 /// a rank's coordinate is (rank / stride) % size.

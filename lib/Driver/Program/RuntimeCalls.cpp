@@ -24,24 +24,6 @@ using namespace mlir;
 
 namespace meshwright {
 
-int64_t getTypeCode(Type type) {
-  if (type.isF32())
-    return MW_F32;
-  if (type.isBF16())
-    return MW_BF16;
-  if (type.isF16())
-    return MW_F16;
-  if (type.isF64())
-    return MW_F64;
-  if (type.isInteger(64))
-    return MW_I64;
-  if (type.isInteger(32))
-    return MW_I32;
-  if (type.isInteger(1))
-    return MW_I1;
-  return -1;
-}
-
 int64_t getRankStride(const dist::Axis &axis, dist::MeshAttr mesh) {
   int64_t stride = 1;
   for (int64_t i = mesh.getAxes().size() - 1; i > axis.axis; --i)

@@ -6,8 +6,10 @@ import math
 
 import torch
 
+from ..tensors import ELEMENT_TYPES, torch_types
+
 #: The difference of an output that needs no comparison with PyTorch's own: rounding at its type.
-OUTPUT = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2.5e-3, torch.bfloat16: 2e-2}
+OUTPUT = {dtype: ELEMENT_TYPES[name].tolerance for name, dtype in torch_types().items()}
 #: The same of gradients, relative to the largest entry of all.
 GRADIENT = {**OUTPUT, torch.float32: 1e-6}
 #: As many times PyTorch's own difference is fine, too.

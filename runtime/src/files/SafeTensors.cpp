@@ -20,23 +20,16 @@
 namespace meshwright::rt {
 
 namespace {
-struct StoredType {
+/// A type of files that programs do not have.
+struct OtherType {
   const char *name;
   int64_t bits;
-  bool supported;
-  DType type;
 };
 } // namespace
 
-static const StoredType storedTypes[] = {
-    {"F32", 32, true, DType::F32},   {"BF16", 16, true, DType::BF16},
-    {"F16", 16, true, DType::F16},   {"F64", 64, true, DType::F64},
-    {"I64", 64, true, DType::I64},   {"I32", 32, true, DType::I32},
-    {"BOOL", 8, true, DType::I1},    {"U8", 8, false, DType::I1},
-    {"I8", 8, false, DType::I1},     {"I16", 16, false, DType::I1},
-    {"U16", 16, false, DType::I1},   {"U32", 32, false, DType::I1},
-    {"U64", 64, false, DType::I1},   {"F8_E4M3", 8, false, DType::I1},
-    {"F8_E5M2", 8, false, DType::I1}};
+static constexpr OtherType kOtherTypes[] = {
+    {"U8", 8},   {"I8", 8},   {"I16", 16}, {"U16", 16},     {"U32", 32},
+    {"U64", 64}, {"F8_E4M3", 8}, {"F8_E5M2", 8}};
 
 /// The name of a file's metadata, which is no tensor.
 static constexpr char kMetadata[] = "__metadata__";
@@ -170,15 +163,13 @@ bool SafeTensorsFile::parse(std::string &error) {
       return complain("expected dtype, shape and data_offsets");
     Tensor tensor;
     tensor.storedType = entry["dtype"].get<std::string>();
-    const StoredType *type = nullptr;
-    for (const StoredType &candidate : storedTypes)
+    tensor.supported = findStoredDType(tensor.storedType, tensor.type);
+    uint64_t bytes = tensor.supported ? sizeOf(tensor.type) : 0;
+    for (const OtherType &candidate : kOtherTypes)
       if (tensor.storedType == candidate.name)
-        type = &candidate;
-    if (!type)
+        bytes = candidate.bits / 8;
+    if (!bytes)
       return complain("unknown dtype '" + tensor.storedType + "'");
-    tensor.supported = type->supported;
-    tensor.type = type->type;
-    uint64_t bytes = type->bits / 8;
     bool empty = false;
     for (const auto &extent : entry["shape"]) {
       if (!extent.is_number_unsigned())
@@ -208,13 +199,6 @@ bool SafeTensorsFile::parse(std::string &error) {
     ranges.push_back({begin, end, name});
   }
   return checkRanges(std::move(ranges), dataSize, error);
-}
-
-static const char *storedNameOf(DType type) {
-  for (const StoredType &candidate : storedTypes)
-    if (candidate.supported && candidate.type == type)
-      return candidate.name;
-  return "";
 }
 
 bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &tensors,

@@ -92,9 +92,9 @@ static std::vector<OwnedPort> ownPorts(std::vector<CallPort> ports) {
 
 /// Returns an empty string if the type and the rank of a tensor are valid, else an error.
 static std::string checkTensor(const mw_tensor &tensor, const std::string &name) {
-  if (tensor.dtype < MW_F32 || tensor.dtype > MW_I1)
+  if (!sizeOf(DType(tensor.dtype)))
     return "'" + name + "' is of type " + std::to_string(tensor.dtype) +
-           ": expected one of MW_F32 to MW_I1";
+           ": expected one of meshwright-c/ElementTypes.def";
   if (tensor.rank < 0)
     return "'" + name + "' has " + std::to_string(tensor.rank) + " dimensions: expected 0 or more";
   return "";

@@ -9,63 +9,39 @@
 
 #include <cmath>
 #include <cstring>
+#include <iterator>
 
 namespace meshwright::rt {
 
-int64_t sizeOf(DType type) {
-  switch (type) {
-  case DType::F64:
-  case DType::I64:
-    return 8;
-  case DType::F32:
-  case DType::I32:
-    return 4;
-  case DType::BF16:
-  case DType::F16:
-    return 2;
-  case DType::I1:
-    return 1;
-  }
-  return 0;
+namespace {
+enum class Use { Float, Integer, Boolean };
+
+struct ElementInfo {
+  DType type;
+  const char *name, *storedName;
+  int64_t bits;
+  Use use;
+  double tolerance;
+};
+} // namespace
+
+static constexpr ElementInfo kElements[] = {
+#define MW_ELEMENT_TYPE(ID, NAME, BITS, USE, MLIR, STORED, DLPACK, NUMPY, TORCH, TOLERANCE)        \
+  {DType::ID, NAME, STORED, BITS, Use::USE, TOLERANCE},
+#include "meshwright-c/ElementTypes.def"
+};
+
+/// Callers of the C API may pass any number.
+static const ElementInfo &infoOf(DType type) {
+  static constexpr ElementInfo unknown = {DType::F32, "unknown", "", 0, Use::Integer, 0};
+  return size_t(type) < std::size(kElements) ? kElements[size_t(type)] : unknown;
 }
 
-const char *nameOf(DType type) {
-  switch (type) {
-  case DType::F32:
-    return "f32";
-  case DType::BF16:
-    return "bf16";
-  case DType::F16:
-    return "f16";
-  case DType::F64:
-    return "f64";
-  case DType::I64:
-    return "i64";
-  case DType::I32:
-    return "i32";
-  case DType::I1:
-    return "i1";
-  }
-  return "unknown";
-}
-
-double getTolerance(DType type) {
-  switch (type) {
-  case DType::F64:
-    return 1e-12;
-  case DType::F32:
-    return 1e-5;
-  case DType::F16:
-    return 2.5e-3;
-  case DType::BF16:
-    return 2e-2;
-  case DType::I64:
-  case DType::I32:
-  case DType::I1:
-    return 0;
-  }
-  return 0;
-}
+int64_t sizeOf(DType type) { return infoOf(type).bits / 8; }
+const char *nameOf(DType type) { return infoOf(type).name; }
+const char *storedNameOf(DType type) { return infoOf(type).storedName; }
+bool isFloat(DType type) { return infoOf(type).use == Use::Float; }
+double getTolerance(DType type) { return infoOf(type).tolerance; }
 
 int64_t countOf(const std::vector<int64_t> &shape) {
   int64_t count = 1;
@@ -74,13 +50,21 @@ int64_t countOf(const std::vector<int64_t> &shape) {
   return count;
 }
 
-bool findDType(const std::string &name, DType &type) {
-  for (int64_t candidate = MW_F32; candidate <= MW_I1; ++candidate)
-    if (name == nameOf(DType(candidate))) {
-      type = DType(candidate);
+static bool find(const char *ElementInfo::*key, const std::string &name, DType &type) {
+  for (const ElementInfo &info : kElements)
+    if (name == info.*key) {
+      type = info.type;
       return true;
     }
   return false;
+}
+
+bool findDType(const std::string &name, DType &type) {
+  return find(&ElementInfo::name, name, type);
+}
+
+bool findStoredDType(const std::string &storedName, DType &type) {
+  return find(&ElementInfo::storedName, storedName, type);
 }
 
 std::string describe(DType type, const std::vector<int64_t> &shape) {

@@ -5,10 +5,10 @@ import functools
 import math
 from collections.abc import Iterable
 
-from ..._nn import ELEMENTS, FLOATS, OPS
+from ..._nn import FLOATS, OPS
 from .forms import NUMPY_TYPES, cast
 
-__all__ = ["BINARY", "ELEMENTS", "FLOATS", "OPS", "POINTWISE", "UNARY"]
+__all__ = ["BINARY", "FLOATS", "OPS", "POINTWISE", "UNARY"]
 
 UNARY = frozenset(name for name, op in OPS.items() if "Nn_Unary" in op["classes"])
 BINARY = frozenset(name for name, op in OPS.items() if "Nn_Binary" in op["classes"])

@@ -4,32 +4,27 @@
 
 Arrays and tensors share their memory.
 """
-import ml_dtypes
 import numpy as np
 import torch
 
-from ...tensors import NUMPY_TYPES, torch_types
+from ...tensors import ELEMENT_TYPES, NUMPY_TYPES, numpy_of, torch_names, torch_of, torch_types
 from ..errors import Uncovered
 from ..graph import forms
-from ..graph.dialect import ELEMENTS
 from ..graph.forms import Dense, Form
 
-TORCH_DTYPES = {name: torch_types()[name] for name in ELEMENTS}
-DTYPES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+TORCH_DTYPES = torch_types()
 
 
 def element_type(dtype: torch.dtype) -> str:
-    if dtype not in DTYPES:
+    if dtype not in torch_names():
         raise Uncovered(f"element type {str(dtype).removeprefix('torch.')} is not covered; "
-                        "expected one of f32, bf16, f16, f64, i64, i32, bool")
-    return DTYPES[dtype]
+                        f"expected one of {', '.join(ELEMENT_TYPES)}")
+    return torch_names()[dtype]
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    if tensor.dtype == torch.bfloat16:
-        return tensor.detach().cpu().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     try:
-        return tensor.numpy(force=True)
+        return numpy_of(tensor.detach().cpu().resolve_conj().resolve_neg())
     except TypeError:
         raise Uncovered(f"element type {str(tensor.dtype).removeprefix('torch.')} is not covered") from None
 
@@ -49,9 +44,7 @@ def compress(tensor: torch.Tensor) -> Dense:
 def to_tensor(values: np.ndarray) -> torch.Tensor:
     if not values.flags.writeable:  # a broadcast one, say
         values = values.copy()
-    if values.dtype == ml_dtypes.bfloat16:
-        return torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(values)
+    return torch_of(values)
 
 
 def tensor_of(form: Dense) -> torch.Tensor:

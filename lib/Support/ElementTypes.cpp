@@ -1,0 +1,33 @@
+//===- ElementTypes.cpp - the element types of tensors --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Support/ElementTypes.h"
+
+#include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/StringExtras.h"
+
+namespace meshwright {
+
+int64_t getTypeCode(mlir::Type type) {
+  mlir::MLIRContext *context = type.getContext();
+#define MW_ELEMENT_TYPE(ID, NAME, BITS, USE, MLIR, ...)                                            \
+  if (type == MLIR)                                                                                \
+    return MW_##ID;
+#include "meshwright-c/ElementTypes.def"
+  return -1;
+}
+
+std::string listElementTypes() {
+  static constexpr llvm::StringLiteral names[] = {
+#define MW_ELEMENT_TYPE(ID, NAME, ...) NAME,
+#include "meshwright-c/ElementTypes.def"
+  };
+  llvm::ArrayRef<llvm::StringLiteral> all(names);
+  return llvm::join(all.drop_back(), ", ") + " or " + all.back().str();
+}
+
+} // namespace meshwright

@@ -1,0 +1,29 @@
+//===- ElementTypes.h - the element types of tensors ------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The table of meshwright-c/ElementTypes.def in MLIR's terms. A code is the number of a type, as
+// descriptors, bundles and the facade have it (MW_F32, ...).
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_SUPPORT_ELEMENTTYPES_H
+#define MESHWRIGHT_LIB_SUPPORT_ELEMENTTYPES_H
+
+#include "meshwright-c/Runtime.h"
+
+#include "mlir/IR/BuiltinTypes.h"
+
+namespace meshwright {
+
+/// The code of an element type; -1 if the table lacks the type.
+int64_t getTypeCode(mlir::Type type);
+/// All names, for messages: "f32, bf16, ... or i1".
+std::string listElementTypes();
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_SUPPORT_ELEMENTTYPES_H
