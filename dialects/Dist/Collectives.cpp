@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Dist/OperandLayouts.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "llvm/ADT/SmallBitVector.h"
 #include "llvm/Support/MathExtras.h"
@@ -236,6 +237,19 @@ static LogicalResult verifyOperands(Operation *op) {
   return success();
 }
 
+/// - a collective that combines partial values, or makes them, has operands that are no codes.
+static LogicalResult verifyCombined(CollectiveOpInterface op) {
+  if (!op.getReduction() && op.getKind() != CollectiveKind::Partial)
+    return success();
+  for (auto [i, type] : llvm::enumerate(op->getOperandTypes()))
+    if (isCode(getElementTypeOrSelf(type)))
+      return op->emitOpError() << "operand " << i << " has type " << type
+                               << ", expected elements that have sums: programs only store and "
+                                  "move "
+                               << getElementTypeOrSelf(type);
+  return success();
+}
+
 /// - an attribute that lists dimensions has one for each operand;
 /// - the operand has the dimension.
 static LogicalResult verifyDims(CollectiveOpInterface op) {
@@ -288,7 +302,8 @@ LogicalResult dist::detail::verifyCollective(Operation *op) {
   auto collective = cast<CollectiveOpInterface>(op);
   ArrayAttr axes = collective.getAxes();
   FailureOr<int64_t> ranks = axes ? verifyAxes(op, axes) : FailureOr<int64_t>(1);
-  if (failed(ranks) || failed(verifyOperands(op)) || failed(verifyDims(collective)))
+  if (failed(ranks) || failed(verifyOperands(op)) || failed(verifyCombined(collective)) ||
+      failed(verifyDims(collective)))
     return failure();
   for (unsigned i = 0; axes && i < op->getNumOperands(); ++i)
     if (failed(verifyShape(collective, i, *ranks)))

@@ -202,6 +202,7 @@ def Dist_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
     Verified for every collective:
     - the function names a mesh, which has the axes; no axis occurs twice;
     - there are as many results as operands, of equal rank and element type;
+    - partial values are no codes (f8E4M3FN, i8, ...), which programs only store and move;
     - per-operand attributes that list dimensions have one entry for each operand, in
       range;
     - a dimension that loses axes grows by the size of the group, one that gains them

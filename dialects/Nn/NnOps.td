@@ -161,7 +161,7 @@ def Nn_StateOp
     nn.state @"grad.w" {fill = 0.0 : f32, role = "gradient", transient} : tensor<8xf32>
     ```
   }];
-  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<Nn_Tensor>:$type,
+  let arguments = (ins SymbolNameAttr:$sym_name, TypeAttrOf<Nn_MovedTensor>:$type,
                        OptionalAttr<StrAttr>:$parameter, OptionalAttr<TypedAttrInterface>:$fill,
                        OptionalAttr<StrAttr>:$role, UnitAttr:$transient);
   let assemblyFormat = "$sym_name attr-dict `:` $type";
@@ -189,7 +189,7 @@ def Nn_ReadOp : Nn_StateUserOp<"read", [Pure]> {
     ```
   }];
   let arguments = (ins FlatSymbolRefAttr:$state);
-  let results = (outs Nn_Tensor:$result);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$state attr-dict `:` type($result)";
 }
 
@@ -202,7 +202,7 @@ def Nn_WriteOp : Nn_StateUserOp<"write", [MemoryEffects<[MemWrite]>]> {
     nn.write @mean, %1 : tensor<8xf32>
     ```
   }];
-  let arguments = (ins FlatSymbolRefAttr:$state, Nn_Tensor:$value);
+  let arguments = (ins FlatSymbolRefAttr:$state, Nn_MovedTensor:$value);
   let assemblyFormat = "$state `,` $value attr-dict `:` type($value)";
 }
 
@@ -214,7 +214,7 @@ def Nn_ConstantOp
     : Nn_Op<"constant", [Dist_Generates, ConstantLike, AllTypesMatch<["value", "result"]>]> {
   let summary = "a small constant, or a splat";
   let arguments = (ins ElementsAttr:$value);
-  let results = (outs Nn_Tensor:$result);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "attr-dict $value";
   let hasFolder = 1;
   let hasVerifier = 1;
@@ -230,8 +230,8 @@ def Nn_IotaOp : Nn_Op<"iota", [Dist_Generates]> {
 
 def Nn_ReshapeOp : Nn_Op<"reshape", [Dist_View, Dist_KeepsWeight]> {
   let summary = "the same elements in row-major order, in another shape";
-  let arguments = (ins Nn_Tensor:$input);
-  let results = (outs Nn_Tensor:$result);
+  let arguments = (ins Nn_MovedTensor:$input);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
   let hasVerifier = 1;
   let hasFolder = 1;
@@ -239,8 +239,8 @@ def Nn_ReshapeOp : Nn_Op<"reshape", [Dist_View, Dist_KeepsWeight]> {
 
 def Nn_TransposeOp : Nn_Op<"transpose", [Dist_Reindexes, Dist_KeepsWeight]> {
   let summary = "dimension i of the result is dimension permutation[i] of the operand";
-  let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$permutation);
-  let results = (outs Nn_Tensor:$result);
+  let arguments = (ins Nn_MovedTensor:$input, DenseI64ArrayAttr:$permutation);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$input $permutation attr-dict `:` functional-type($input, $result)";
   let hasVerifier = 1;
   let hasFolder = 1;
@@ -248,9 +248,9 @@ def Nn_TransposeOp : Nn_Op<"transpose", [Dist_Reindexes, Dist_KeepsWeight]> {
 
 def Nn_SliceOp : Nn_Op<"slice", [Dist_Reindexes, Dist_TakesPart, Dist_KeepsWeight]> {
   let summary = "a strided box: elements starts[i], starts[i] + strides[i], ... below limits[i]";
-  let arguments = (ins Nn_Tensor:$input, DenseI64ArrayAttr:$starts, DenseI64ArrayAttr:$limits,
+  let arguments = (ins Nn_MovedTensor:$input, DenseI64ArrayAttr:$starts, DenseI64ArrayAttr:$limits,
                        DenseI64ArrayAttr:$strides);
-  let results = (outs Nn_Tensor:$result);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$input `starts` $starts `limits` $limits `strides` $strides attr-dict `:` functional-type($input, $result)";
   let hasVerifier = 1;
   let hasFolder = 1;
@@ -258,16 +258,16 @@ def Nn_SliceOp : Nn_Op<"slice", [Dist_Reindexes, Dist_TakesPart, Dist_KeepsWeigh
 
 def Nn_ConcatOp : Nn_Op<"concat", [Dist_MovesOnly]> {
   let summary = "joins tensors along a dimension";
-  let arguments = (ins Variadic<Nn_Tensor>:$inputs, I64Attr:$dim);
-  let results = (outs Nn_Tensor:$result);
+  let arguments = (ins Variadic<Nn_MovedTensor>:$inputs, I64Attr:$dim);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$inputs `dim` $dim attr-dict `:` functional-type($inputs, $result)";
   let hasVerifier = 1;
 }
 
 def Nn_BroadcastOp : Nn_Op<"broadcast", [Dist_Reindexes], ["getFactorRule", "mayBroadcast"]> {
   let summary = "stretches to a shape, as NumPy's broadcast_to";
-  let arguments = (ins Nn_Tensor:$input);
-  let results = (outs Nn_Tensor:$result);
+  let arguments = (ins Nn_MovedTensor:$input);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
   let hasVerifier = 1;
   let hasFolder = 1;
@@ -281,8 +281,8 @@ def Nn_GatherOp
     The result's shape is the data's with dimension `dim` replaced by the
     indices' shape. Indices must be in range.
   }];
-  let arguments = (ins Nn_Tensor:$data, Nn_IntTensor:$indices, I64Attr:$dim);
-  let results = (outs Nn_Tensor:$result);
+  let arguments = (ins Nn_MovedTensor:$data, Nn_IntTensor:$indices, I64Attr:$dim);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$data `,` $indices `dim` $dim attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
@@ -295,8 +295,8 @@ def Nn_TakeAlongOp
     Data and indices have the same rank, and the same sizes but in `dim`; the
     result has the indices' shape.
   }];
-  let arguments = (ins Nn_Tensor:$data, Nn_IntTensor:$indices, I64Attr:$dim);
-  let results = (outs Nn_Tensor:$result);
+  let arguments = (ins Nn_MovedTensor:$data, Nn_IntTensor:$indices, I64Attr:$dim);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$data `,` $indices `dim` $dim attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
@@ -309,8 +309,8 @@ def Nn_IndexCopyOp
     Row `indices[i]` along `dim` of the result is row `i` of the source, the other rows are
     those of the data. Of equal indices the last one holds. Indices must be in range.
   }];
-  let arguments = (ins Nn_Tensor:$data, Nn_IntTensor:$indices, Nn_Tensor:$source, I64Attr:$dim);
-  let results = (outs Nn_Tensor:$result);
+  let arguments = (ins Nn_MovedTensor:$data, Nn_IntTensor:$indices, Nn_MovedTensor:$source, I64Attr:$dim);
+  let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$data `,` $indices `,` $source `dim` $dim attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }

@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Nn/NnRandom.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/RandomNumbers.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "mlir/Dialect/Arith/IR/Arith.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -25,7 +26,7 @@ using namespace mlir;
 namespace meshwright::lower {
 
 Type getStorageType(Type type) {
-  return type.isInteger(1) ? IntegerType::get(type.getContext(), 8) : type;
+  return type.isInteger(1) || isCode(type) ? IntegerType::get(type.getContext(), 8) : type;
 }
 
 Type getComputeType(Type type) {
@@ -51,6 +52,14 @@ Value emitConstant(ImplicitLocOpBuilder &builder, Type type, double value) {
   if (auto vector = dyn_cast<VectorType>(type))
     attr = DenseElementsAttr::get(vector, ArrayRef<Attribute>(attr));
   return arith::ConstantOp::create(builder, attr);
+}
+
+Value emitConstant(ImplicitLocOpBuilder &builder, TypedAttr element) {
+  auto number = dyn_cast<FloatAttr>(element);
+  if (number && isCode(number.getType()))
+    element = builder.getIntegerAttr(getStorageType(number.getType()),
+                                     number.getValue().bitcastToAPInt());
+  return arith::ConstantOp::create(builder, element);
 }
 
 Value fromStorage(ImplicitLocOpBuilder &builder, Value value, Type type) {

@@ -23,7 +23,7 @@ inline mlir::Value emitIndex(Builder &builder, int64_t value) {
   return mlir::arith::ConstantIndexOp::create(builder, value);
 }
 
-/// The type of an element in a buffer: i8 for i1.
+/// The type of an element in a buffer: i8 for i1, and for codes (`isCode`).
 mlir::Type getStorageType(mlir::Type type);
 /// The type arithmetic on an element is done in: f32 for bf16 and f16.
 mlir::Type getComputeType(mlir::Type type);
@@ -38,7 +38,8 @@ enum class LaneOrder { Same, EvenFirst };
 /// A vector that has elements of even places first, with all at their places.
 mlir::Value emitInterleaved(mlir::ImplicitLocOpBuilder &builder, mlir::Value vector);
 /// Emits the arithmetic of an elementwise op. `operands` and the result are
-/// elements as values hold them (i1, bf16, ...), all alone or all in vectors.
+/// elements as values hold them (i1, bf16, ...), all alone or all in vectors. Values hold codes as
+/// buffers do.
 mlir::Value emitElement(mlir::ImplicitLocOpBuilder &builder, mlir::Operation *op,
                         mlir::ValueRange operands, LaneOrder order = LaneOrder::Same);
 /// Element conversions, between any two types of `nn`.
@@ -46,6 +47,8 @@ mlir::Value emitCast(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mli
                      LaneOrder order = LaneOrder::Same);
 /// A constant of an integer or float type, or of a vector of them.
 mlir::Value emitConstant(mlir::ImplicitLocOpBuilder &builder, mlir::Type type, double value);
+/// An element of a constant, as values hold it.
+mlir::Value emitConstant(mlir::ImplicitLocOpBuilder &builder, mlir::TypedAttr element);
 /// Loads of and stores to storage: i8 <-> i1.
 mlir::Value fromStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value, mlir::Type type);
 mlir::Value toStorage(mlir::ImplicitLocOpBuilder &builder, mlir::Value value);

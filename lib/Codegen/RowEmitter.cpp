@@ -261,7 +261,7 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
     return fromRowStorage(builder, load(getBuffer(value), access), elementOf(value));
   if (auto constant = dyn_cast<nn::ConstantOp>(op)) {
     auto splat = cast<DenseElementsAttr>(constant.getValue());
-    return arith::ConstantOp::create(builder, splat.getSplatValue<TypedAttr>());
+    return emitConstant(builder, splat.getSplatValue<TypedAttr>());
   }
   if (auto iota = dyn_cast<nn::IotaOp>(op))
     return emitIota(iota, access);

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/Models.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include <algorithm>
 
@@ -174,7 +175,7 @@ void meshwright::describeArgument(Layout &layout, DictionaryAttr attributes, Typ
   type = getElementTypeOrSelf(type);
   bool isParameter = attributes && attributes.get(nn::NnDialect::kParameterAttr);
   layout.data = padding::ofType(type);
-  if (isParameter && isa<FloatType>(type)) {
+  if (isParameter && isa<FloatType>(type) && !isCode(type)) {
     double most = nn::getParameterMagnitude(attributes);
     if (std::isfinite(most))
       layout.data = {-std::min(most, padding::getLargest(type)),

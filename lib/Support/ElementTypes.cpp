@@ -21,6 +21,18 @@ int64_t getTypeCode(mlir::Type type) {
   return -1;
 }
 
+bool isCode(mlir::Type type) {
+  mlir::MLIRContext *context = type.getContext();
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, NAME, BITS, USE, MLIR, ...)                                               \
+  if (type == MLIR)                                                                                \
+    return true;
+#include "meshwright-c/ElementTypes.def"
+  return false;
+}
+
+bool hasSums(mlir::Type type) { return !type.isInteger(1) && !isCode(type); }
+
 std::string listElementTypes() {
   static constexpr llvm::StringLiteral names[] = {
 #define MW_ELEMENT_TYPE(ID, NAME, ...) NAME,

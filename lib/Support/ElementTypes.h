@@ -21,6 +21,10 @@ namespace meshwright {
 
 /// The code of an element type; -1 if the table lacks the type.
 int64_t getTypeCode(mlir::Type type);
+/// Returns true for a code: an element that programs store and move, and that nothing computes on.
+bool isCode(mlir::Type type);
+/// Returns true for numbers, which have sums and maxima. Truth values and codes have none.
+bool hasSums(mlir::Type type);
 /// All names, for messages: "f32, bf16, ... or i1".
 std::string listElementTypes();
 

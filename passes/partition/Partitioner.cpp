@@ -9,6 +9,7 @@
 
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
@@ -34,7 +35,7 @@ Partitioner::readUnreduced(ShardingAttr attr, Type type,
   canonicalizeAxes(unreduced.axes, mesh);
   if (!unreduced.empty())
     unreduced.reduction = attr.getReduction();
-  if (!unreduced.empty() && getElementTypeOrSelf(type).isInteger(1))
+  if (!unreduced.empty() && !hasSums(getElementTypeOrSelf(type)))
     return LogicalResult(emitError() << "is unreduced and of type " << type
                                      << ": expected numbers, which have sums and maxima");
   return unreduced;

@@ -9,6 +9,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/passes/partition/Passes.h"
 
 #include "mlir/IR/Matchers.h"
@@ -133,7 +134,7 @@ LogicalResult SliceSum::findDim() {
   picks = std::accumulate(counted.begin(), counted.end(), int64_t(1), std::multiplies<>());
   // Only numbers can be summed.
   return success(dim >= 0 && isSharded(dim) && picks > 0 &&
-                 !typeOf(data).getElementType().isInteger(1));
+                 hasSums(typeOf(data).getElementType()));
 }
 
 /// The indices by a lookup in a table of all positions: it fails where an index is out of range,

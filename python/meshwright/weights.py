@@ -25,7 +25,6 @@ _TYPES = {element.stored: NUMPY_TYPES[name] for name, element in ELEMENT_TYPES.i
 #: wants one.
 _TYPES |= {
     "U8": np.dtype(np.uint8),
-    "I8": np.dtype(np.int8),
     "U16": np.dtype(np.uint16),
     "I16": np.dtype(np.int16),
     "U32": np.dtype(np.uint32),

@@ -98,6 +98,11 @@ static uint64_t bitsOf(DType type, double value) {
   case DType::I1:
     bits = value != 0;
     break;
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
+    // Padding of codes is zero bits.
+    break;
   }
   return bits;
 }

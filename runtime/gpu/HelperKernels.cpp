@@ -180,6 +180,10 @@ static Arithmetic getArithmetic(int64_t dtype) {
     return {"s32", "%w", "ld.global.b32 A, [%from];\n", "st.global.b32 [%to], A;\n"};
   case DType::I1:
     return {"b16", "%h", "ld.global.b8 A, [%from];\n", "st.global.b8 [%to], A;\n"};
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
+    break;
   }
   return {};
 }
@@ -376,7 +380,7 @@ void HelperKernels::reduce(cuda::Stream *stream, int64_t dtype, int64_t reductio
 
 void HelperKernels::findNotFinite(cuda::Stream *stream, int64_t dtype, const void *data,
                                   int64_t count, void *word) {
-  if (DType(dtype) == DType::I64 || DType(dtype) == DType::I32 || DType(dtype) == DType::I1)
+  if (!isFloat(DType(dtype)))
     return;
   std::string name = "mw_finite_" + std::to_string(dtype);
   launch(stream, name, writeFinite(name, dtype), count, {addressOf(data), addressOf(word)});

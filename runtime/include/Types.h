@@ -27,7 +27,10 @@ int64_t sizeOf(DType type);
 const char *nameOf(DType type);
 /// The name in safetensors files: "F32".
 const char *storedNameOf(DType type);
+/// Returns true if arithmetic on the type is that of floats.
 bool isFloat(DType type);
+/// Returns true for a code: an element that is stored and moved, and that nothing computes on.
+bool isCode(DType type);
 /// Returns false if there is no type of that name.
 bool findDType(const std::string &name, DType &type);
 bool findStoredDType(const std::string &storedName, DType &type);
@@ -48,7 +51,11 @@ uint16_t floatToF16(float value);
 void widen(DType type, const void *from, float *to, int64_t count);
 void narrow(DType type, const float *from, void *to, int64_t count);
 
-/// Returns the element at an index as a double.
+/// Returns a code of random bits, which stands for a finite number in each type of codes.
+inline uint8_t toCode(uint64_t random) { return random & 0x3f; }
+
+/// Returns the element at an index as a double. That of a code is the number that it stands for
+/// without a scale.
 double loadAsDouble(DType type, const void *data, int64_t index);
 
 } // namespace meshwright::rt

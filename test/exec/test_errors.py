@@ -194,7 +194,8 @@ def test_arguments(files):
     for tensors, words in (({"v": torch.ones(4, 3)}, "no tensor 'w'"),
                            ({"w": torch.ones(4, 4)}, "f32[4, 4], expected f32[4, 3]"),
                            ({"w": torch.ones(4, 3).bfloat16()}, "bf16[4, 3], expected f32[4, 3]"),
-                           ({"w": torch.ones(4, 3).to(torch.int8)}, "of type I8")):
+                           ({"w": torch.ones(4, 3).to(torch.int8)}, "i8[4, 3], expected f32[4, 3]"),
+                           ({"w": torch.ones(4, 3).to(torch.uint8)}, "of type U8")):
         save_file(tensors, other)
         expect(1, words, model, f"--weights={other}", inputs)
     for tensors, words in (({"z": torch.ones(2, 3)}, "no tensor 'x'"),

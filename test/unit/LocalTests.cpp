@@ -110,6 +110,11 @@ void draw(DType type, int64_t count, std::mt19937 &generator, std::vector<char> 
     case DType::I1:
       put(to, i, uint8_t(generator() % 3 == 0));
       break;
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
+      ADD_FAILURE() << "codes have no sums";
+      break;
     }
   }
 }
@@ -140,6 +145,9 @@ std::vector<char> expect(DType type, int64_t kind, const std::vector<char> *valu
     return fold<int32_t>(kind, values, count);
   case DType::I1:
     return fold<uint8_t>(MW_RT_MAX, values, count);
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
   case DType::BF16:
   case DType::F16:
     break;

@@ -56,6 +56,11 @@ static rt::Memory draw(const rt::ProgramValue &input, std::mt19937_64 &generator
       // Mostly true, as such inputs are masks.
       *to = generator() % 4 != 0;
       break;
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case rt::DType::ID:
+#include "meshwright-c/ElementTypes.def"
+      *to = char(rt::toCode(generator()));
+      break;
     }
   }
   return data;

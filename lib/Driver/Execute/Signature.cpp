@@ -107,7 +107,7 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
                       [&] { return emitError(main.getLoc()) << what << ": "; });
   if (failed(layout))
     return failure();
-  if (layout->isUnreduced() && value.type == rt::DType::I1)
+  if (layout->isUnreduced() && !hasSums(tensor.getElementType()))
     return emitError(main.getLoc())
            << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
            << " and of type " << type << ": expected numbers, which have sums and maxima";

@@ -146,6 +146,9 @@ static nccl::Type getType(int64_t dtype) {
   case DType::I32:
     return nccl::Int32;
   case DType::I1:
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
     return nccl::Uint8;
   }
   return nccl::Uint8;

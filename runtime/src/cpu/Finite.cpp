@@ -51,6 +51,9 @@ bool CpuDevice::checkFinite(const Caller &caller, int64_t result, int64_t dtype,
   case DType::I64:
   case DType::I32:
   case DType::I1:
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
     break;
   }
   if (found >= 0)

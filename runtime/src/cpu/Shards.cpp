@@ -86,6 +86,12 @@ static void storeElement(DType type, double value, char *to) {
   case DType::I1:
     *to = value != 0;
     return;
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
+    // Padding of codes is zero bits.
+    *to = 0;
+    return;
   }
 }
 

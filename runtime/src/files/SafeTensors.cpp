@@ -28,8 +28,8 @@ struct OtherType {
 } // namespace
 
 static constexpr OtherType kOtherTypes[] = {
-    {"U8", 8},   {"I8", 8},   {"I16", 16}, {"U16", 16},     {"U32", 32},
-    {"U64", 64}, {"F8_E4M3", 8}, {"F8_E5M2", 8}};
+    {"U8", 8},   {"I16", 16}, {"U16", 16},        {"U32", 32},
+    {"U64", 64}, {"C64", 64}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}};
 
 /// The name of a file's metadata, which is no tensor.
 static constexpr char kMetadata[] = "__metadata__";

@@ -198,8 +198,7 @@ static double getMagnitude(const ProgramValue &parameter, const HostTensor &tens
 
 /// Returns an error if an element is beyond the bound that the proof of padding relies on.
 static std::string checkMagnitude(const ProgramValue &parameter, const HostTensor &tensor) {
-  bool isFloat = sizeOf(tensor.type) > 1 && tensor.type != DType::I64 && tensor.type != DType::I32;
-  if (!isFloat || std::isinf(parameter.magnitude) || !tensor.data)
+  if (!isFloat(tensor.type) || std::isinf(parameter.magnitude) || !tensor.data)
     return "";
   double magnitude = getMagnitude(parameter, tensor);
   if (magnitude <= parameter.magnitude)

@@ -93,6 +93,10 @@ static void drawRange(const Draw &draw, char *to, int64_t begin, int64_t end) {
     return store<int32_t>(to, begin, end, getIndex);
   case DType::I1:
     return store<char>(to, begin, end, [&](int64_t i) { return draw.getBits(i) % 4 != 0; });
+#define MW_ELEMENT_TYPE(...)
+#define MW_CODE_TYPE(ID, ...) case DType::ID:
+#include "meshwright-c/ElementTypes.def"
+    return store<char>(to, begin, end, [&](int64_t i) { return toCode(draw.getBits(i)); });
   }
 }
 

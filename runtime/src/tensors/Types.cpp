@@ -10,11 +10,12 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 
 namespace meshwright::rt {
 
 namespace {
-enum class Use { Float, Integer, Boolean };
+enum class Use { Float, Integer, Boolean, Code };
 
 struct ElementInfo {
   DType type;
@@ -41,6 +42,7 @@ int64_t sizeOf(DType type) { return infoOf(type).bits / 8; }
 const char *nameOf(DType type) { return infoOf(type).name; }
 const char *storedNameOf(DType type) { return infoOf(type).storedName; }
 bool isFloat(DType type) { return infoOf(type).use == Use::Float; }
+bool isCode(DType type) { return infoOf(type).use == Use::Code; }
 double getTolerance(DType type) { return infoOf(type).tolerance; }
 
 int64_t countOf(const std::vector<int64_t> &shape) {
@@ -152,6 +154,20 @@ template <typename T> static T load(const void *data, int64_t index) {
   return element;
 }
 
+/// E4M3 has the bits of the upper half of an f16, but for one bit of the exponent, whose bias is
+/// 7 instead of 15. Its largest magnitude is NaN. It has no infinity.
+static double e4m3ToDouble(uint8_t bits) {
+  if ((bits & 0x7f) == 0x7f)
+    return std::numeric_limits<double>::quiet_NaN();
+  uint16_t wide = uint16_t((bits & 0x80) << 8 | (bits & 0x7f) << 7);
+  return std::ldexp(f16ToFloat(wide), 8);
+}
+
+/// A power of two. All ones are NaN.
+static double e8m0ToDouble(uint8_t bits) {
+  return bits == 0xff ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, bits - 127);
+}
+
 double loadAsDouble(DType type, const void *data, int64_t index) {
   switch (type) {
   case DType::F32:
@@ -168,6 +184,14 @@ double loadAsDouble(DType type, const void *data, int64_t index) {
     return load<int32_t>(data, index);
   case DType::I1:
     return load<uint8_t>(data, index);
+  case DType::I8:
+    return load<int8_t>(data, index);
+  case DType::F8E4M3FN:
+    return e4m3ToDouble(load<uint8_t>(data, index));
+  case DType::F8E5M2:
+    return f16ToFloat(uint16_t(load<uint8_t>(data, index) << 8));
+  case DType::F8E8M0FNU:
+    return e8m0ToDouble(load<uint8_t>(data, index));
   }
   return 0;
 }

@@ -56,10 +56,10 @@ def float_text(value: float) -> str:
 def element(value, dtype: str) -> str:
     if dtype == "i1":
         return "true" if value else "false"
-    if dtype not in FLOATS:
+    if NUMPY_TYPES[dtype].kind == "i":
         return str(int(value))
     number = cast(float(value), dtype)
-    if math.isfinite(number):
+    if dtype in FLOATS and math.isfinite(number):
         return float_text(number.item())
     size = NUMPY_TYPES[dtype].itemsize
     return f"0x{int(number.view(f'u{size}')):0{2 * size}X}"

@@ -75,7 +75,9 @@ def run(function, operands: dict) -> Dense:
 
 
 def largest(tensor: torch.Tensor) -> float:
-    """The largest absolute value of floats; not finite where one of them is not. 0 if none is known."""
-    if tensor.device.type == "meta" or not tensor.is_floating_point() or not tensor.numel():
+    """The largest absolute value of floats; not finite where one of them is not. 0 if none is known,
+    and for codes."""
+    element = ELEMENT_TYPES.get(torch_names().get(tensor.dtype))
+    if tensor.device.type == "meta" or element is None or element.use != "Float" or not tensor.numel():
         return 0.0
     return max(abs(float(bound)) for bound in torch.aminmax(tensor.detach()))
