@@ -47,6 +47,9 @@ COUNTS = [
           r"\bnn::[A-Za-z]+Op\b(?!::create)", ("passes/partition", "lib/Placement"), "texts", 4, "Models.cpp"),
     Count("lists of element types beside include/meshwright-c/ElementTypes.def",
           r'"(bf16|BF16|bfloat16)"', ("include", "runtime", "lib/Support", "lib/Driver", "tools", "python"), "lines", 0),
+    Count("definitions of typeOf, shapeOf and elementOf of a value (lib/Support/TensorValues.h)",
+          r"\b(shapeOf|typeOf|elementOf)\((mlir::)?Value \w+\) ?\{|(shapeOf|typeOf|elementOf) = \[",
+          ("dialects", "lib", "passes", "test/lib"), "lines", 3),
     Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 

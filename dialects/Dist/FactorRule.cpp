@@ -7,16 +7,14 @@
 
 #include "meshwright/dialects/Dist/FactorRule.h"
 
+#include "meshwright/lib/Support/TensorValues.h"
+
 #include "mlir/IR/BuiltinTypes.h"
 #include "mlir/IR/Operation.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 FactorRule::ValueFactors FactorRule::addFactors(ArrayRef<int64_t> shape, FactorKind kind) {
   ValueFactors dims;

@@ -14,17 +14,13 @@
 #define MESHWRIGHT_DIALECTS_NN_CHECKS_H
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include <string>
 
 namespace meshwright::nn {
 
 using Shape = llvm::ArrayRef<int64_t>;
-
-inline mlir::RankedTensorType typeOf(mlir::Value value) {
-  return llvm::cast<mlir::RankedTensorType>(value.getType());
-}
-inline Shape shapeOf(mlir::Value value) { return typeOf(value).getShape(); }
 
 /// A shape as messages spell it: [2, 7, 16].
 std::string spell(Shape shape);

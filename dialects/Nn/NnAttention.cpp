@@ -416,7 +416,7 @@ static Padding sumExponentials(double upper, int64_t count, uint32_t cause, Type
 ///   a group share give each true head of the group scores that are not finite.
 /// Masks hide some keys from some queries, so none of this holds in padding of the queries.
 Padding AttentionOp::getResultPadding(const Operands &in) {
-  Type type = padding::typeOf(*this), wide = getSumType(type);
+  Type type = elementOf(getResult()), wide = getSumType(type);
   Padding query = in.getConditional(0), key = in.getConditional(1), value = in.getConditional(2);
   if (in.isAlongResult(2)) {
     query = in[0];
@@ -467,7 +467,7 @@ Padding MergeAttentionOp::getResultPadding(const Operands &in) {
     isMean &= isFinite(out) && isMaskable(own) && (!own.cause || isSameEvent(own.cause, out.cause));
     result = meet(result, out);
   }
-  result = isMean ? average(result, padding::typeOf(*this)) : Padding::Arbitrary;
+  result = isMean ? average(result, elementOf(getResult())) : Padding::Arbitrary;
   if (in.getResult() == 0)
     return result;
   if (!isMaskable(lse))

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include <limits>
 
@@ -22,7 +23,7 @@ namespace {
 
 /// The indices themselves, by a lookup that fails where one is not in [0, size).
 Value lookUpIndex(Writer &w, Value indices, int64_t size) {
-  auto table = RankedTensorType::get({size}, Writer::elementOf(indices));
+  auto table = RankedTensorType::get({size}, elementOf(indices));
   return GatherOp::create(w.getBuilder(), w.getLoc(), indices.getType(), w.iota(0, table), indices,
                           0);
 }
@@ -41,7 +42,7 @@ struct Exponentials {
   Exponentials(Writer &w, Value x, int64_t dim) {
     // The largest element of a row of minus infinity alone is replaced by a finite number:
     // infinity less itself is NaN.
-    Type type = Writer::elementOf(x);
+    Type type = elementOf(x);
     double least = type.isF64() ? std::numeric_limits<double>::lowest()
                                 : double(std::numeric_limits<float>::lowest());
     Value top = w.binary<MaximumOp>(w.reduce(ReduceKind::Max, x, {dim}), w.number(least, type));
@@ -63,7 +64,7 @@ int64_t ReduceOp::getNumStatistics() { return 1; }
 Value ReduceOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
   Value x = getInput();
-  Type type = Writer::elementOf(x);
+  Type type = elementOf(x);
   if (getKind() == ReduceKind::Min)
     return w.unary<NegOp>(
         w.reduce(ReduceKind::Max, w.unary<NegOp>(x), getDims(), getKeepDims()));
@@ -86,7 +87,7 @@ int64_t SoftmaxOp::getNumStatistics() { return 2; }
 
 Value SoftmaxOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
-  Type type = Writer::elementOf(getInput());
+  Type type = elementOf(getInput());
   Exponentials row(w, w.cast(getInput(), w.getWide(type)), getDim());
   // The sum is at least one, or zero for a row of minus infinity alone.
   Value sum = w.binary<MaximumOp>(w.reduce(ReduceKind::Sum, row.powers, {int64_t(getDim())}),

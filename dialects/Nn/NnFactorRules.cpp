@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/Support/MathExtras.h"
 
@@ -24,10 +25,6 @@ using dist::FactorKind;
 using dist::FactorRule;
 using dist::getElementwiseRule;
 using ValueFactors = FactorRule::ValueFactors;
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 static bool isFloat(Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); }
 

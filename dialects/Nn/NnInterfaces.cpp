@@ -6,14 +6,13 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
 
 #include "meshwright/dialects/Nn/NnInterfaces.cpp.inc"
-
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 //===----------------------------------------------------------------------===//
 // Work

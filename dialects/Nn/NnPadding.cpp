@@ -20,7 +20,7 @@ using namespace meshwright;
 using namespace meshwright::nn;
 using namespace meshwright::padding;
 
-static bool isFloat(Operation *op) { return isa<FloatType>(typeOf(op)); }
+static bool isFloat(Operation *op) { return isa<FloatType>(elementOf(op->getResult(0))); }
 
 /// Elements within an interval unless the operand is NaN, or infinite with
 /// `needsFinite`.
@@ -34,7 +34,7 @@ static Padding within(const Padding &operand, Padding bound, bool needsFinite = 
 //===----------------------------------------------------------------------===//
 
 Padding NegOp::getResultPadding(const Operands &in) {
-  return round(negate(in.getConditional(0)), typeOf(*this));
+  return round(negate(in.getConditional(0)), elementOf(*this));
 }
 
 Padding StopGradientOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
@@ -43,7 +43,7 @@ Padding AbsOp::getResultPadding(const Operands &in) {
   Padding state = in.getConditional(0), result = state;
   result.lower = state.lower > 0 ? state.lower : state.upper < 0 ? -state.upper : 0;
   result.upper = getMagnitude(state);
-  return withRisingCondition(round(result, typeOf(*this)));
+  return withRisingCondition(round(result, elementOf(*this)));
 }
 
 /// The state of an operand of a function that is plus infinity at plus infinity and NaN at NaN,
@@ -54,7 +54,7 @@ static const Padding &getRising(const Operands &in, unsigned operand) {
 }
 
 Padding ExpOp::getResultPadding(const Operands &in) {
-  return mapRising(getRising(in, 0), [](double x) { return std::exp(x); }, typeOf(*this));
+  return mapRising(getRising(in, 0), [](double x) { return std::exp(x); }, elementOf(*this));
 }
 
 /// The values of a function of numbers that are not negative; others give NaN. Infinities of both
@@ -68,53 +68,54 @@ static Padding mapNonNegative(const Padding &state, llvm::function_ref<double(do
 }
 
 Padding LogOp::getResultPadding(const Operands &in) {
-  return mapNonNegative(in.getConditional(0), [](double x) { return std::log(x); }, typeOf(*this));
+  return mapNonNegative(
+      in.getConditional(0), [](double x) { return std::log(x); }, elementOf(*this));
 }
 
 Padding SqrtOp::getResultPadding(const Operands &in) {
   return mapNonNegative(in.getConditional(0), [](double x) { return std::sqrt(x); },
-                        typeOf(*this));
+                        elementOf(*this));
 }
 
 Padding RsqrtOp::getResultPadding(const Operands &in) {
   Padding root =
-      mapNonNegative(in[0], [](double x) { return std::sqrt(x); }, typeOf(*this));
-  return divide({1, 1}, root, typeOf(*this));
+      mapNonNegative(in[0], [](double x) { return std::sqrt(x); }, elementOf(*this));
+  return divide({1, 1}, root, elementOf(*this));
 }
 
 Padding ReciprocalOp::getResultPadding(const Operands &in) {
-  return divide({1, 1}, in[0], typeOf(*this));
+  return divide({1, 1}, in[0], elementOf(*this));
 }
 
 Padding SinOp::getResultPadding(const Operands &in) {
   return isZero(in[0]) ? Padding::Zero
-                       : within(in[0], around(1, typeOf(*this)), /*needsFinite=*/true);
+                       : within(in[0], around(1, elementOf(*this)), /*needsFinite=*/true);
 }
 
 Padding CosOp::getResultPadding(const Operands &in) {
-  return within(in[0], around(1, typeOf(*this)), /*needsFinite=*/true);
+  return within(in[0], around(1, elementOf(*this)), /*needsFinite=*/true);
 }
 
 Padding TanhOp::getResultPadding(const Operands &in) {
-  return mapRising(in[0], [](double x) { return std::tanh(x); }, typeOf(*this));
+  return mapRising(in[0], [](double x) { return std::tanh(x); }, elementOf(*this));
 }
 
 Padding ErfOp::getResultPadding(const Operands &in) {
-  return mapRising(in[0], [](double x) { return std::erf(x); }, typeOf(*this));
+  return mapRising(in[0], [](double x) { return std::erf(x); }, elementOf(*this));
 }
 
 Padding SigmoidOp::getResultPadding(const Operands &in) {
-  return mapRising(in[0], [](double x) { return 1 / (1 + std::exp(-x)); }, typeOf(*this));
+  return mapRising(in[0], [](double x) { return 1 / (1 + std::exp(-x)); }, elementOf(*this));
 }
 
 Padding FloorOp::getResultPadding(const Operands &in) {
-  return mapRising(in.getConditional(0), [](double x) { return std::floor(x); }, typeOf(*this));
+  return mapRising(in.getConditional(0), [](double x) { return std::floor(x); }, elementOf(*this));
 }
 
 Padding NotOp::getResultPadding(const Operands &in) { return {1 - in[0].upper, 1 - in[0].lower}; }
 
 Padding ReluOp::getResultPadding(const Operands &in) {
-  return mapRising(getRising(in, 0), [](double x) { return std::max(x, 0.0); }, typeOf(*this));
+  return mapRising(getRising(in, 0), [](double x) { return std::max(x, 0.0); }, elementOf(*this));
 }
 
 /// x times a number between 0 and 1 that falls with x faster than 1 / x, so that the product
@@ -130,14 +131,14 @@ static Padding gate(const Padding &state, double least, Type type) {
   return withRisingCondition(round(result, type));
 }
 Padding SiluOp::getResultPadding(const Operands &in) {
-  return gate(in.getConditional(0), -0.3, typeOf(*this));
+  return gate(in.getConditional(0), -0.3, elementOf(*this));
 }
 Padding GeluOp::getResultPadding(const Operands &in) {
-  return gate(in.getConditional(0), -0.2, typeOf(*this));
+  return gate(in.getConditional(0), -0.2, elementOf(*this));
 }
 
 Padding AddOp::getResultPadding(const Operands &in) {
-  return add(in.getConditional(0), in.getConditional(1), typeOf(*this));
+  return add(in.getConditional(0), in.getConditional(1), elementOf(*this));
 }
 
 Padding SubOp::getResultPadding(const Operands &in) {
@@ -145,11 +146,11 @@ Padding SubOp::getResultPadding(const Operands &in) {
   // infinity or NaN. Then each true difference is plus infinity or NaN.
   if (uint32_t event = in.getSharedEvent(1, "lowest"); in[0] == Padding::NegInf && event)
     return withRisingCondition({in[0].lower, in[0].upper, false, event});
-  return add(in.getConditional(0), negate(in.getConditional(1)), typeOf(*this));
+  return add(in.getConditional(0), negate(in.getConditional(1)), elementOf(*this));
 }
 
 Padding MulOp::getResultPadding(const Operands &in) {
-  Padding product = multiply(in.getConditional(0), in.getConditional(1), typeOf(*this));
+  Padding product = multiply(in.getConditional(0), in.getConditional(1), elementOf(*this));
   if (getLhs() == getRhs() && isFloat(*this)) {
     product.lower = std::max(product.lower, 0.0);
     product = withRisingCondition(product);
@@ -158,7 +159,7 @@ Padding MulOp::getResultPadding(const Operands &in) {
 }
 
 Padding DivOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this);
+  Type type = elementOf(*this);
   if (!isFloat(*this)) {
     // A division by zero gives zero.
     double most = getMagnitude(in[0]);
@@ -179,7 +180,7 @@ Padding DivOp::getResultPadding(const Operands &in) {
 }
 
 Padding RemOp::getResultPadding(const Operands &in) {
-  Padding bound = around(getMagnitude(in[1]), typeOf(*this));
+  Padding bound = around(getMagnitude(in[1]), elementOf(*this));
   if (isZero(in[0]))
     bound = Padding::Zero;
   bool isNumber = isFinite(in[0]) && !in[1].mayBeNaN && (in[1].lower > 0 || in[1].upper < 0);
@@ -199,7 +200,7 @@ static Padding raise(const Padding &base, double exponent, Type type) {
 }
 
 Padding PowOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this);
+  Type type = elementOf(*this);
   Padding exponent = in[1];
   bool isKnown = exponent.lower == exponent.upper && isFinite(exponent);
   if (isKnown && exponent.lower == 0)
@@ -233,7 +234,7 @@ Padding MinimumOp::getResultPadding(const Operands &in) {
   return negate(maximum(negate(in[0]), negate(in[1])));
 }
 
-static bool isTruthValue(Operation *op) { return typeOf(op).isInteger(1); }
+static bool isTruthValue(Operation *op) { return elementOf(op->getResult(0)).isInteger(1); }
 
 /// The values of an op on the bits of integers: a result has no more bits than the larger operand.
 static Padding combineBits(const Padding &a, const Padding &b, Type type) {
@@ -250,16 +251,16 @@ Padding AndOp::getResultPadding(const Operands &in) {
   for (unsigned i : {0, 1})
     if (in[i].lower >= 0)
       return {0, in[1 - i].lower >= 0 ? std::min(in[0].upper, in[1].upper) : in[i].upper};
-  return combineBits(in[0], in[1], typeOf(*this));
+  return combineBits(in[0], in[1], elementOf(*this));
 }
 
 Padding OrOp::getResultPadding(const Operands &in) {
-  return isTruthValue(*this) ? maximum(in[0], in[1]) : combineBits(in[0], in[1], typeOf(*this));
+  return isTruthValue(*this) ? maximum(in[0], in[1]) : combineBits(in[0], in[1], elementOf(*this));
 }
 
 Padding XorOp::getResultPadding(const Operands &in) {
   if (!isTruthValue(*this))
-    return combineBits(in[0], in[1], typeOf(*this));
+    return combineBits(in[0], in[1], elementOf(*this));
   bool isKnown = in[0].lower == in[0].upper && in[1].lower == in[1].upper;
   if (!isKnown)
     return {0, 1};
@@ -314,11 +315,11 @@ Padding SelectOp::getResultPadding(const Operands &in) {
 /// A dropped element is zero where its operand is not finite, too.
 Padding DropoutOp::getResultPadding(const Operands &in) {
   Padding scale = ofConstant(1 / (1 - getProbability().convertToDouble()));
-  return meet(multiply(in[0], scale, typeOf(*this)), Padding::Zero);
+  return meet(multiply(in[0], scale, elementOf(*this)), Padding::Zero);
 }
 
 Padding CastOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this);
+  Type type = elementOf(*this);
   if (isFloat(*this))
     return round(in.getConditional(0), type);
   Padding state = in[0];
@@ -360,11 +361,11 @@ static Padding boundElements(DenseElementsAttr elements) {
 
 Padding ConstantOp::getResultPadding(const Operands &) {
   auto elements = dyn_cast<DenseElementsAttr>(getValue());
-  return elements ? boundElements(elements) : ofType(typeOf(*this));
+  return elements ? boundElements(elements) : ofType(elementOf(*this));
 }
 
 Padding IotaOp::getResultPadding(const Operands &) {
-  return round({0, double(getType().getDimSize(getDim()) - 1)}, typeOf(*this));
+  return round({0, double(getType().getDimSize(getDim()) - 1)}, elementOf(*this));
 }
 
 Padding ReshapeOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
@@ -401,7 +402,7 @@ Padding IndexCopyOp::getResultPadding(const Operands &in) {
 //===----------------------------------------------------------------------===//
 
 Padding ReduceOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this);
+  Type type = elementOf(*this);
   switch (getKind()) {
   case ReduceKind::Sum:
     return round(sum(ofRow(in, in.getConditional(0)), in.getReadCount(), getSumType(type)), type);
@@ -436,7 +437,7 @@ std::optional<Need> ReduceOp::getPaddingNeed() {
 }
 
 Padding CumsumOp::getResultPadding(const Operands &in) {
-  Type type = typeOf(*this);
+  Type type = elementOf(*this);
   Padding row = in.isAlongResult(getDim()) ? in.getOverall(0) : ofRow(in, in.getConditional(0));
   return round(sum(row, in.getReadCount(), getSumType(type)), type);
 }
@@ -445,7 +446,7 @@ Padding SoftmaxOp::getResultPadding(const Operands &in) {
   // Elements between 0 and 1. A row of minus infinity gives zeros.
   bool isTail = in.isAlongResult(getDim());
   Padding row = isTail ? in.getOverall(0) : ofRow(in, in[0]);
-  Padding result = round({0, 1}, typeOf(*this));
+  Padding result = round({0, 1}, elementOf(*this));
   if (in[0] == Padding::NegInf && (isTail || row.upper == -kInfinity))
     result = Padding::Zero;
   if (isMaskable(row))

@@ -13,14 +13,13 @@
 #define MESHWRIGHT_DIALECTS_NN_NNPADDINGDETAIL_H
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include <cmath>
 
 namespace meshwright::padding {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-inline mlir::Type typeOf(mlir::Operation *op) { return mlir::getElementTypeOrSelf(op->getResult(0).getType()); }
 
 /// The type that sums are computed in.
 inline mlir::Type getSumType(mlir::Type type) {
@@ -43,7 +42,7 @@ inline Padding ofRow(const Operands &in, Padding state) {
 
 /// A sum of products of the first two operands, tail and corners.
 inline Padding sumProducts(mlir::Operation *op, const Operands &in) {
-  mlir::Type type = typeOf(op), wide = getSumType(type);
+  mlir::Type type = elementOf(op->getResult(0)), wide = getSumType(type);
   Padding product = multiply(in.getConditional(0), in.getConditional(1), wide);
   in.visitReadCorners([&](llvm::function_ref<Padding(unsigned)> corner) {
     product = meet(product, multiply(corner(0), corner(1), wide));

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_DIALECTS_NN_WRITER_H
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/IR/Builders.h"
 
@@ -100,11 +101,6 @@ public:
   mlir::Type getWide(mlir::Type element) {
     return element.isF64() || element.isF32() ? element : mlir::Type(builder.getF32Type());
   }
-  static mlir::RankedTensorType typeOf(mlir::Value x) {
-    return llvm::cast<mlir::RankedTensorType>(x.getType());
-  }
-  static llvm::ArrayRef<int64_t> shapeOf(mlir::Value x) { return typeOf(x).getShape(); }
-  static mlir::Type elementOf(mlir::Value x) { return typeOf(x).getElementType(); }
 
 private:
   mlir::RankedTensorType join(llvm::ArrayRef<mlir::Value> values, mlir::Type element);

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -18,8 +19,6 @@
 using namespace mlir;
 
 namespace meshwright::lower {
-
-static Type elementOf(Value value) { return getElementTypeOrSelf(value.getType()); }
 
 Type getRowStorageType(Type element) {
   return element.isBF16() ? IntegerType::get(element.getContext(), 16) : getStorageType(element);

@@ -9,16 +9,13 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/lib/Codegen/OpClasses.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/IR/Matchers.h"
 
 using namespace mlir;
 
 namespace meshwright::lower {
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 KernelRegion KernelRegion::of(rt::KernelOp launch) {
   KernelRegion region;

@@ -9,6 +9,7 @@
 
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/Support/SaveAndRestore.h"
 
@@ -17,10 +18,6 @@
 using namespace mlir;
 
 namespace meshwright::lower {
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 //===----------------------------------------------------------------------===//
 // Reads

@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -36,10 +37,6 @@ struct Part {
   SmallVector<int64_t> dims;
   int64_t start, size;
 };
-
-ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 /// Follows a slice up to a linear. Returns nothing where the slice does not read one
 /// contiguous range of the output features.

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
@@ -15,7 +16,7 @@ using namespace meshwright::nn;
 
 /// A table with the two features of each pair exchanged.
 static Value exchangePairs(Writer &w, Value table, bool isInterleaved) {
-  SmallVector<int64_t> shape(Writer::shapeOf(table));
+  SmallVector<int64_t> shape(shapeOf(table));
   int64_t dim = shape.size() - 1, features = shape.back();
   if (!isInterleaved)
     return w.concat({w.slice(table, dim, features / 2, features),
@@ -35,7 +36,7 @@ static Value exchangePairs(Writer &w, Value table, bool isInterleaved) {
 static LogicalResult differentiateRotary(RotaryOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   Value dy = vjp.getCotangent();
-  Type type = Writer::elementOf(dy);
+  Type type = elementOf(dy);
   auto rotate = [&](Value x, Value cos, Value sin) {
     return RotaryOp::create(w.getBuilder(), w.getLoc(), x.getType(), x, cos, sin,
                             op.getInterleaved());
@@ -47,13 +48,13 @@ static LogicalResult differentiateRotary(RotaryOp op, Vjp &vjp) {
   if (!vjp.wants(1) && !vjp.wants(2))
     return success();
   Value wideDy = vjp.getWideCotangent(), x = vjp.getWide(op.getInput());
-  int64_t dim = Writer::typeOf(x).getRank() - 1, rotated = Writer::shapeOf(op.getCos()).back();
+  int64_t dim = typeOf(x).getRank() - 1, rotated = shapeOf(op.getCos()).back();
   wideDy = w.slice(wideDy, dim, 0, rotated);
   x = w.slice(x, dim, 0, rotated);
   if (vjp.wants(1))
     vjp.add(1, w.mul(wideDy, x));
   if (vjp.wants(2)) {
-    auto table = RankedTensorType::get({rotated}, Writer::elementOf(x));
+    auto table = RankedTensorType::get({rotated}, elementOf(x));
     vjp.add(2, w.mul(wideDy, rotate(x, w.fill(0, table), w.fill(1, table))));
   }
   return success();
@@ -65,14 +66,14 @@ static LogicalResult differentiateAttention(AttentionOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   unsigned bias = op.getKeyPadding() ? 4 : 3;
   bool wantsBias = op.getBias() && vjp.wants(bias);
-  Type element = Writer::elementOf(op.getQuery()), type = w.getWide(element);
+  Type element = elementOf(op.getQuery()), type = w.getWide(element);
   RankedTensorType own = op.getResult().getType();
   Value cotangent = vjp.getCotangent() ? w.cast(vjp.getCotangent(), element) : w.fill(0, own);
   Value wideCotangent = vjp.getWide(cotangent), wideResult = vjp.getWide(op.getResult());
   Value delta = w.reduce(ReduceKind::Sum, w.mul(wideCotangent, wideResult), {3}, /*keep=*/false);
   if (Value ofLse = vjp.getCotangent(1))
     delta = w.sub(delta, w.cast(ofLse, type));
-  auto wide = [&](Value value) { return Writer::typeOf(value).clone(type); };
+  auto wide = [&](Value value) { return typeOf(value).clone(type); };
   auto grad = AttentionGradOp::create(
       w.getBuilder(), w.getLoc(), wide(op.getQuery()), wide(op.getKey()), wide(op.getValue()),
       wantsBias ? wide(op.getBias()) : Type(), op.getQuery(), op.getKey(), op.getValue(),
@@ -103,10 +104,10 @@ struct AttentionModel : DifferentiableOpInterface::ExternalModel<AttentionModel,
     if (attention.getLse())
       return op;
     OpBuilder builder(op);
-    Type type = Writer(builder, op->getLoc()).getWide(Writer::elementOf(attention.getQuery()));
+    Type type = Writer(builder, op->getLoc()).getWide(elementOf(attention.getQuery()));
     // A mask of the least finite number needs a wide log-sum-exp to count the keys that it hides.
     // In f32 the rounding of large scores' log-sum-exp would be the largest error of a weight.
-    if (attention.getBias() || Writer::elementOf(attention.getQuery()).isF32())
+    if (attention.getBias() || elementOf(attention.getQuery()).isF32())
       type = builder.getF64Type();
     RankedTensorType own = attention.getResult().getType();
     OperationState state(op->getLoc(), op->getName(), op->getOperands(),

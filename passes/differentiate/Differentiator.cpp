@@ -8,6 +8,7 @@
 #include "meshwright/passes/differentiate/Differentiator.h"
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
@@ -113,7 +114,7 @@ Value Differentiator::joinParts(Writer &w, ArrayRef<Value> terms) {
     inputs.push_back(pad.getInput());
     end += pad.getInput().getType().getDimSize(*dim);
   }
-  if (end != Writer::shapeOf(parts.front())[*dim])
+  if (end != shapeOf(parts.front())[*dim])
     return {};
   Value joined = w.concat(inputs, *dim);
   for (Value part : parts) {
@@ -199,7 +200,7 @@ LogicalResult Differentiator::sweep() {
               "it to depend on at least one of "
            << arguments.size() << ", such as '" << gradients.front().getParameter() << "'";
   Writer w(builder, loss.getLoc());
-  auto type = RankedTensorType::get(Writer::shapeOf(loss), getCotangentType(loss));
+  auto type = RankedTensorType::get(shapeOf(loss), getCotangentType(loss));
   terms[loss].push_back(w.fill(1, type));
   SmallVector<Operation *> ops;
   if (Operation *last = loss.getDefiningOp())
@@ -221,10 +222,10 @@ void Differentiator::replace() {
       if (!part)
         continue;
       DenseI64ArrayAttr offsets = getWeight(argument)->offsets;
-      if (offsets && Writer::typeOf(part) != type) {
+      if (offsets && typeOf(part) != type) {
         SmallVector<int64_t> high, none(type.getRank(), 0);
         for (auto [whole, own, low] :
-             llvm::zip_equal(type.getShape(), Writer::shapeOf(part), offsets.asArrayRef()))
+             llvm::zip_equal(type.getShape(), shapeOf(part), offsets.asArrayRef()))
           high.push_back(whole - own - low);
         part = PadOp::create(builder, gradient.getLoc(), type, part, offsets.asArrayRef(), high,
                              none);

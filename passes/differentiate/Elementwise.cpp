@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/dialects/Nn/NnRandom.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
@@ -37,7 +38,7 @@ static Value ofNeg(Writer &w, Value dy, Value, Value) { return w.neg(dy); }
 
 /// The cotangent times the sign: NaN where an infinite one meets zero.
 static Value ofAbs(Writer &w, Value dy, Value x, Value) {
-  Type element = Writer::elementOf(x);
+  Type element = elementOf(x);
   Value one = w.number(1, element), sign = w.keepWhere(w.compare(CompareKind::Gt, x, 0), one);
   return w.mul(dy, w.select(w.compare(CompareKind::Lt, x, 0), w.number(-1, element), sign));
 }
@@ -67,7 +68,7 @@ static Value ofErf(Writer &w, Value dy, Value x, Value) {
 
 static Value ofRelu(Writer &w, Value dy, Value, Value y) {
   // Also where y is NaN.
-  return w.select(w.compare(CompareKind::Le, y, 0), w.number(0, Writer::elementOf(dy)), dy);
+  return w.select(w.compare(CompareKind::Le, y, 0), w.number(0, elementOf(dy)), dy);
 }
 
 /// x s has the slope s (1 + x (1 - s)), as the sigmoid s has the slope s (1 - s).
@@ -183,20 +184,20 @@ static LogicalResult differentiatePow(PowOp op, Vjp &vjp) {
   if (vjp.wants(0)) {
     Value slope;
     if (std::optional<double> power = getSplat(op.getRhs())) {
-      Value less = w.number(*power - 1, Writer::elementOf(x));
+      Value less = w.number(*power - 1, elementOf(x));
       slope = *power == 2 ? w.scale(x, 2) : w.scale(w.binary<PowOp>(x, less), *power);
       if (*power == 0)
-        slope = w.number(0, Writer::elementOf(x));
+        slope = w.number(0, elementOf(x));
     } else {
       slope = w.mul(p, w.binary<PowOp>(x, w.addNumber(p, -1)));
-      slope = w.select(w.compare(CompareKind::Eq, p, 0), w.number(0, Writer::elementOf(x)), slope);
+      slope = w.select(w.compare(CompareKind::Eq, p, 0), w.number(0, elementOf(x)), slope);
     }
     vjp.add(0, w.mul(dy, slope));
   }
   if (vjp.wants(1)) {
     Value slope = w.mul(vjp.getWide(op.getResult()), w.unary<LogOp>(x));
     Value isFlat = w.binary<AndOp>(w.compare(CompareKind::Eq, x, 0), w.compare(CompareKind::Ge, p, 0));
-    vjp.add(1, w.mul(dy, w.select(isFlat, w.number(0, Writer::elementOf(x)), slope)));
+    vjp.add(1, w.mul(dy, w.select(isFlat, w.number(0, elementOf(x)), slope)));
   }
   return success();
 }
@@ -231,7 +232,7 @@ static LogicalResult differentiateMinimum(MinimumOp op, Vjp &vjp) {
 
 static LogicalResult differentiateSelect(SelectOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  Value dy = vjp.getCotangent(), zero = w.number(0, Writer::elementOf(dy));
+  Value dy = vjp.getCotangent(), zero = w.number(0, elementOf(dy));
   if (vjp.wants(1))
     vjp.add(1, w.select(op.getCondition(), dy, zero));
   if (vjp.wants(2))

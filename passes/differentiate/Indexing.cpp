@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Selections.h"
 #include "meshwright/passes/differentiate/Vjp.h"
@@ -16,14 +17,14 @@ using namespace meshwright::nn;
 /// The sums of the rows of `updates` by index, in a value of this shape.
 static Value scatter(Writer &w, Value updates, Value indices, ArrayRef<int64_t> shape, int64_t dim,
                      bool along = false) {
-  auto type = RankedTensorType::get(shape, w.getWide(Writer::elementOf(updates)));
+  auto type = RankedTensorType::get(shape, w.getWide(elementOf(updates)));
   return ScatterAddOp::create(w.getBuilder(), w.getLoc(), type, updates, indices,
                               /*offset=*/Value(), dim, along);
 }
 
 static LogicalResult differentiateGather(GatherOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  ArrayRef<int64_t> shape = Writer::shapeOf(op.getData());
+  ArrayRef<int64_t> shape = shapeOf(op.getData());
   int64_t dim = op.getDim();
   Value dy = vjp.getCotangent();
   if (op.getIndices().getType().getNumElements() != 1) {
@@ -38,7 +39,7 @@ static LogicalResult differentiateGather(GatherOp op, Vjp &vjp) {
 
 static LogicalResult differentiateTakeAlong(TakeAlongOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  ArrayRef<int64_t> shape = Writer::shapeOf(op.getData());
+  ArrayRef<int64_t> shape = shapeOf(op.getData());
   int64_t dim = op.getDim();
   Value dy = vjp.getCotangent();
   if (op.getType().getDimSize(dim) == 1)
@@ -52,7 +53,7 @@ static LogicalResult differentiateEmbedding(EmbeddingOp op, Vjp &vjp) {
   if (op.getOffset())
     return op.emitOpError("cannot be differentiated with an offset, as in a local program");
   vjp.add(1, scatter(vjp.getWriter(), vjp.getCotangent(), op.getIds(),
-                     Writer::shapeOf(op.getTable()), 0));
+                     shapeOf(op.getTable()), 0));
   return success();
 }
 
@@ -61,7 +62,7 @@ static LogicalResult differentiateEmbedding(EmbeddingOp op, Vjp &vjp) {
 static LogicalResult differentiateIndexCopy(IndexCopyOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   Value dy = vjp.getCotangent();
-  RankedTensorType source = Writer::typeOf(dy).clone(Writer::shapeOf(op.getSource()));
+  RankedTensorType source = typeOf(dy).clone(shapeOf(op.getSource()));
   if (vjp.wants(0))
     vjp.add(0, IndexCopyOp::create(w.getBuilder(), w.getLoc(), dy.getType(), dy, op.getIndices(),
                                    w.fill(0, source), op.getDim()));
@@ -76,7 +77,7 @@ static LogicalResult differentiateScatterAdd(ScatterAddOp op, Vjp &vjp) {
     return op.emitOpError("cannot be differentiated with an offset, as in a local program");
   Writer &w = vjp.getWriter();
   Value dy = vjp.getCotangent();
-  RankedTensorType type = Writer::typeOf(dy).clone(Writer::shapeOf(op.getUpdates()));
+  RankedTensorType type = typeOf(dy).clone(shapeOf(op.getUpdates()));
   if (op.getAlong())
     vjp.add(0, TakeAlongOp::create(w.getBuilder(), w.getLoc(), type, dy, op.getIndices(),
                                    op.getDim()));

@@ -7,6 +7,7 @@
 
 #include "meshwright/passes/differentiate/Models.h"
 
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
 using namespace mlir;
@@ -16,8 +17,8 @@ using namespace meshwright::nn;
 void Vjp::add(unsigned operand, Value term) {
   if (!wants(operand))
     return;
-  ArrayRef<int64_t> shape = Writer::shapeOf(op->getOperand(operand));
-  if (Writer::shapeOf(term) != shape)
+  ArrayRef<int64_t> shape = shapeOf(op->getOperand(operand));
+  if (shapeOf(term) != shape)
     term = writer.sumTo(getWide(term), shape);
   term = writer.cast(term, wanted[operand]);
   Value &sum = contributions[operand];

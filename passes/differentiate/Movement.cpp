@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Selections.h"
 #include "meshwright/passes/differentiate/Vjp.h"
@@ -14,14 +15,14 @@ using namespace meshwright;
 using namespace meshwright::nn;
 
 Value nn::placeOne(Writer &w, Value cotangent, Value position, int64_t dim, int64_t size) {
-  SmallVector<int64_t> column(Writer::typeOf(cotangent).getRank() - dim, 1);
+  SmallVector<int64_t> column(typeOf(cotangent).getRank() - dim, 1);
   column.front() = size;
-  Value number = w.iota(0, RankedTensorType::get(column, Writer::elementOf(position)));
+  Value number = w.iota(0, RankedTensorType::get(column, elementOf(position)));
   return w.keepWhere(w.compare(CompareKind::Eq, number, position), cotangent);
 }
 
 static LogicalResult differentiateReshape(ReshapeOp op, Vjp &vjp) {
-  vjp.add(0, vjp.getWriter().reshape(vjp.getCotangent(), Writer::shapeOf(op.getInput())));
+  vjp.add(0, vjp.getWriter().reshape(vjp.getCotangent(), shapeOf(op.getInput())));
   return success();
 }
 
@@ -42,7 +43,7 @@ static LogicalResult differentiateBroadcast(BroadcastOp op, Vjp &vjp) {
 /// along the others.
 static LogicalResult differentiateSlice(SliceOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  ArrayRef<int64_t> from = Writer::shapeOf(op.getInput()), to = op.getType().getShape();
+  ArrayRef<int64_t> from = shapeOf(op.getInput()), to = op.getType().getShape();
   // No element is read.
   if (llvm::is_contained(to, 0))
     return success();
@@ -61,8 +62,8 @@ static LogicalResult differentiateSlice(SliceOp op, Vjp &vjp) {
     interior[d] = stride - 1;
     high[d] = from[d] - start - (to[d] - 1) * stride - 1;
   }
-  RankedTensorType type = Writer::typeOf(value).clone(from);
-  if (Writer::typeOf(value) != type)
+  RankedTensorType type = typeOf(value).clone(from);
+  if (typeOf(value) != type)
     value = PadOp::create(w.getBuilder(), w.getLoc(), type, value, low, high, interior);
   vjp.add(0, value);
   return success();
@@ -70,7 +71,7 @@ static LogicalResult differentiateSlice(SliceOp op, Vjp &vjp) {
 
 static LogicalResult differentiatePad(PadOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  ArrayRef<int64_t> from = Writer::shapeOf(op.getInput());
+  ArrayRef<int64_t> from = shapeOf(op.getInput());
   if (llvm::is_contained(from, 0))
     return success();
   SmallVector<int64_t> limits, strides;
@@ -79,7 +80,7 @@ static LogicalResult differentiatePad(PadOp op, Vjp &vjp) {
     limits.push_back(low + (size - 1) * (interior + 1) + 1);
   }
   Value dy = vjp.getCotangent();
-  vjp.add(0, SliceOp::create(w.getBuilder(), w.getLoc(), Writer::typeOf(dy).clone(from), dy,
+  vjp.add(0, SliceOp::create(w.getBuilder(), w.getLoc(), typeOf(dy).clone(from), dy,
                              op.getLow(), limits, strides));
   return success();
 }
@@ -87,7 +88,7 @@ static LogicalResult differentiatePad(PadOp op, Vjp &vjp) {
 static LogicalResult differentiateConcat(ConcatOp op, Vjp &vjp) {
   int64_t dim = op.getDim(), start = 0;
   for (auto [i, input] : llvm::enumerate(op.getInputs())) {
-    int64_t limit = start + Writer::shapeOf(input)[dim];
+    int64_t limit = start + shapeOf(input)[dim];
     if (vjp.wants(i))
       vjp.add(i, vjp.getWriter().slice(vjp.getCotangent(), dim, start, limit));
     start = limit;

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
@@ -20,7 +21,7 @@ using namespace meshwright::nn;
 static LogicalResult differentiateLinear(LinearOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   Value dy = vjp.getCotangent();
-  Type type = Writer::elementOf(dy);
+  Type type = elementOf(dy);
   bool inOut = op.getInOut();
   if (vjp.wants(0))
     vjp.add(0, w.linear(dy, w.cast(op.getWeight(), type), !inOut));
@@ -35,19 +36,19 @@ static LogicalResult differentiateLinear(LinearOp op, Vjp &vjp) {
 
 /// Returns true if all dimensions of a factor before the last two stretch.
 static bool isShared(Value factor) {
-  return llvm::all_of(Writer::shapeOf(factor).drop_back(2), [](int64_t size) { return size == 1; });
+  return llvm::all_of(shapeOf(factor).drop_back(2), [](int64_t size) { return size == 1; });
 }
 
 /// A factor that all products of the batch share, and that is not transposed, has a gradient that
 /// is summed over the batch at once.
 static Value getSharedGrad(Writer &w, Value factor, Value x, Value y) {
-  return w.reshape(w.weightGrad(x, y), Writer::shapeOf(factor));
+  return w.reshape(w.weightGrad(x, y), shapeOf(factor));
 }
 
 static LogicalResult differentiateMatmul(MatmulOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   Value dy = vjp.getCotangent();
-  Type type = Writer::elementOf(dy);
+  Type type = elementOf(dy);
   Value lhs = w.cast(op.getLhs(), type), rhs = w.cast(op.getRhs(), type);
   bool turnsLhs = op.getTransposeLhs(), turnsRhs = op.getTransposeRhs();
   if (vjp.wants(0))
@@ -55,7 +56,7 @@ static LogicalResult differentiateMatmul(MatmulOp op, Vjp &vjp) {
                         : w.matmul(dy, rhs, /*transposeX=*/false, !turnsRhs));
   if (!vjp.wants(1))
     return success();
-  bool fits = Writer::shapeOf(lhs).drop_back(2) == Writer::shapeOf(dy).drop_back(2);
+  bool fits = shapeOf(lhs).drop_back(2) == shapeOf(dy).drop_back(2);
   if (!turnsLhs && fits && isShared(rhs))
     vjp.add(1, turnsRhs ? getSharedGrad(w, rhs, dy, lhs) : getSharedGrad(w, rhs, lhs, dy));
   else
@@ -66,7 +67,7 @@ static LogicalResult differentiateMatmul(MatmulOp op, Vjp &vjp) {
 
 static LogicalResult differentiateWeightGrad(WeightGradOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  Type type = Writer::elementOf(op.getLhs());
+  Type type = elementOf(op.getLhs());
   Value dy = w.cast(vjp.getCotangent(), type);
   if (vjp.wants(0))
     vjp.add(0, w.linear(op.getRhs(), dy, /*inOut=*/false));

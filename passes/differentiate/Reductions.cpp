@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Vjp.h"
 
@@ -12,7 +13,7 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
 
-static int64_t getLastDim(Value value) { return Writer::typeOf(value).getRank() - 1; }
+static int64_t getLastDim(Value value) { return typeOf(value).getRank() - 1; }
 
 /// The sum over a dimension, which stays with size 1.
 static Value sumOver(Writer &w, Value x, int64_t dim) {
@@ -25,7 +26,7 @@ static Value sumOver(Writer &w, Value x, int64_t dim) {
 
 static LogicalResult differentiateReduce(ReduceOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
-  ArrayRef<int64_t> shape = Writer::shapeOf(op.getInput());
+  ArrayRef<int64_t> shape = shapeOf(op.getInput());
   SmallVector<int64_t> kept(shape);
   int64_t count = 1;
   for (int64_t dim : op.getDims()) {
@@ -38,7 +39,7 @@ static LogicalResult differentiateReduce(ReduceOp op, Vjp &vjp) {
     return success();
   case ReduceKind::Mean: {
     Value dy = w.reshape(vjp.getWideCotangent(), kept);
-    vjp.add(0, w.broadcast(w.div(dy, w.number(double(count), Writer::elementOf(dy))), shape));
+    vjp.add(0, w.broadcast(w.div(dy, w.number(double(count), elementOf(dy))), shape));
     return success();
   }
   case ReduceKind::Max:
@@ -46,7 +47,7 @@ static LogicalResult differentiateReduce(ReduceOp op, Vjp &vjp) {
     Value dy = w.reshape(vjp.getWideCotangent(), kept);
     Value isExtreme =
         w.compare(CompareKind::Eq, op.getInput(), w.reshape(op.getResult(), kept));
-    Value ties = w.reduce(ReduceKind::Sum, w.cast(isExtreme, Writer::elementOf(dy)), op.getDims());
+    Value ties = w.reduce(ReduceKind::Sum, w.cast(isExtreme, elementOf(dy)), op.getDims());
     vjp.add(0, w.keepWhere(isExtreme, w.div(dy, ties)));
     return success();
   }
@@ -56,7 +57,7 @@ static LogicalResult differentiateReduce(ReduceOp op, Vjp &vjp) {
 
 /// The elements along a dimension, the last one first.
 static Value reverse(Writer &w, Value x, int64_t dim) {
-  int64_t size = Writer::shapeOf(x)[dim];
+  int64_t size = shapeOf(x)[dim];
   Value number = w.iota(0, RankedTensorType::get({size}, w.getBuilder().getI64Type()));
   Value last = w.number(double(size - 1), w.getBuilder().getI64Type());
   return GatherOp::create(w.getBuilder(), w.getLoc(), x.getType(), x, w.sub(last, number), dim);
@@ -88,14 +89,14 @@ static LogicalResult differentiateSoftmax(SoftmaxOp op, Vjp &vjp) {
 /// The cotangent of x, given that of x r with r = 1 / sqrt(mean(x^2) + eps). `normed` is x r.
 static Value ofNormed(Writer &w, Value cotangent, Value normed, Value r) {
   int64_t dim = getLastDim(normed);
-  double count = double(Writer::shapeOf(normed)[dim]);
+  double count = double(shapeOf(normed)[dim]);
   Value mean = w.scale(sumOver(w, w.mul(cotangent, normed), dim), 1 / count);
   return w.mul(r, w.sub(cotangent, w.mul(normed, mean)));
 }
 
 static Value getScale(Writer &w, Value x, const APFloat &eps) {
   int64_t dim = getLastDim(x);
-  Value mean = w.scale(sumOver(w, w.mul(x, x), dim), 1 / double(Writer::shapeOf(x)[dim]));
+  Value mean = w.scale(sumOver(w, w.mul(x, x), dim), 1 / double(shapeOf(x)[dim]));
   return w.unary<RsqrtOp>(w.addNumber(mean, eps.convertToDouble()));
 }
 
@@ -119,7 +120,7 @@ static LogicalResult differentiateLayerNorm(LayerNormOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   Value dy = vjp.getWideCotangent(), x = vjp.getWide(op.getInput());
   int64_t dim = getLastDim(x);
-  double count = double(Writer::shapeOf(x)[dim]);
+  double count = double(shapeOf(x)[dim]);
   Value centred = w.sub(x, w.scale(sumOver(w, x, dim), 1 / count));
   Value r = getScale(w, centred, op.getEps()), normed = w.mul(centred, r);
   unsigned next = 1;
@@ -149,10 +150,10 @@ static LogicalResult differentiateLayerNorm(LayerNormOp op, Vjp &vjp) {
 static LogicalResult differentiateCrossEntropy(CrossEntropyOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   Value dy = vjp.getWideCotangent(), z = vjp.getWide(op.getLogits());
-  int64_t dim = op.getDim(), rank = Writer::typeOf(z).getRank();
-  int64_t classes = Writer::shapeOf(z)[dim];
-  Type wide = Writer::elementOf(z), index = Writer::elementOf(op.getLabels());
-  SmallVector<int64_t> row(Writer::shapeOf(z)), column(rank - dim, 1);
+  int64_t dim = op.getDim(), rank = typeOf(z).getRank();
+  int64_t classes = shapeOf(z)[dim];
+  Type wide = elementOf(z), index = elementOf(op.getLabels());
+  SmallVector<int64_t> row(shapeOf(z)), column(rank - dim, 1);
   row[dim] = 1;
   column.front() = classes;
 

@@ -22,6 +22,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/optimise/Passes.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -37,8 +38,6 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 namespace {
-
-RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 int64_t countBytes(Value value) {
   RankedTensorType type = typeOf(value);

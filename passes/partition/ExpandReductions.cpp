@@ -9,6 +9,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/partition/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -22,8 +23,6 @@ namespace meshwright {
 #define GEN_PASS_DEF_EXPANDREDUCTIONSPASS
 #include "meshwright/passes/partition/Passes.h.inc"
 } // namespace meshwright
-
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 static AxisList getAxes(DimShardingAttr dim, MeshAttr mesh) {
   AxisList axes;

@@ -13,6 +13,7 @@
 #include "meshwright/passes/partition/RingChunks.h"
 
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -185,11 +186,11 @@ static Value makeQueryPositions(OpBuilder &builder, Location loc, MeshAttr mesh,
                                builder.getI64IntegerAttr(0));
   };
   if (queries.empty())
-    return writer.fill(0, RankedTensorType::get({nn::Writer::shapeOf(query)[2]}, element));
+    return writer.fill(0, RankedTensorType::get({shapeOf(query)[2]}, element));
   Value positions = getPositions(queries.front());
   for (const LayoutFactor &factor : queries.drop_front()) {
     // Of a row of this factor, and of an element of the row.
-    int64_t rows = nn::Writer::shapeOf(positions)[0], columns = factor.getLocalSize();
+    int64_t rows = shapeOf(positions)[0], columns = factor.getLocalSize();
     Value start = writer.mul(positions, writer.number(factor.size, element));
     Value table = writer.add(writer.broadcast(writer.reshape(start, {rows, 1}), {rows, columns}),
                              writer.broadcast(writer.reshape(getPositions(factor), {1, columns}),

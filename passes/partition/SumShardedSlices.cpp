@@ -10,6 +10,7 @@
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/partition/Passes.h"
 
 #include "mlir/IR/Matchers.h"
@@ -29,8 +30,6 @@ namespace meshwright {
 namespace {
 
 using Dims = SmallVector<DimShardingAttr>;
-
-RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 /// The indices of an op that only takes elements of its first operand by index; none for
 /// another op.

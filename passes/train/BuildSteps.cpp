@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/train/LossScale.h"
 #include "meshwright/passes/train/Microbatches.h"
 #include "meshwright/passes/train/Optimizer.h"
@@ -72,7 +73,7 @@ void StepBuilder::addStates() {
                parameter.argument.getLoc());
   for (const Trained &parameter : trained) {
     auto type = cast<RankedTensorType>(parameter.argument.getType());
-    Type wide = Writer::elementOf(parameter.gradient);
+    Type wide = elementOf(parameter.gradient);
     if (wide != type.getElementType())
       states.add(("master." + parameter.name).str(), type.clone(wide), {}, parameter.name, "master",
                  parameter.argument.getLoc());
@@ -105,19 +106,19 @@ void StepBuilder::clip(Writer &w) {
   for (const Trained &parameter : trained) {
     Value square = w.mul(parameter.gradient, parameter.gradient);
     SmallVector<int64_t> all;
-    for (int64_t d = 0; d < Writer::typeOf(square).getRank(); ++d)
+    for (int64_t d = 0; d < typeOf(square).getRank(); ++d)
       all.push_back(d);
     Value own = w.cast(all.empty() ? square : w.reduce(nn::ReduceKind::Sum, square, all, false),
                        w.getBuilder().getF32Type());
     sum = sum ? w.add(sum, own) : own;
   }
   Value norm = w.addNumber(w.unary<nn::SqrtOp>(sum), 1e-6);
-  Type element = Writer::elementOf(norm);
+  Type element = elementOf(norm);
   Value factor = w.binary<nn::MinimumOp>(w.div(w.number(options.clipNorm, element), norm),
                                          w.number(1, element));
   for (Trained &parameter : trained)
     parameter.gradient =
-        w.mul(parameter.gradient, w.cast(factor, Writer::elementOf(parameter.gradient)));
+        w.mul(parameter.gradient, w.cast(factor, elementOf(parameter.gradient)));
 }
 
 void StepBuilder::update(Optimizer &optimizer) {
@@ -138,7 +139,7 @@ void StepBuilder::update(Optimizer &optimizer) {
     if (hasMaster)
       states.update(w, master, value, next);
     states.update(w, parameter.name, parameter.argument,
-                  w.cast(next, Writer::elementOf(parameter.argument)));
+                  w.cast(next, elementOf(parameter.argument)));
   }
 }
 

@@ -7,6 +7,8 @@
 
 #include "meshwright/passes/train/LossScale.h"
 
+#include "meshwright/lib/Support/TensorValues.h"
+
 #include <limits>
 
 using namespace mlir;
@@ -23,7 +25,7 @@ void LossScale::scale(func::FuncOp func, Value loss) {
   builder.setInsertionPointAfterValue(loss);
   Writer w(builder, loss.getLoc());
   // The product is in f32, since the scale may be more than the loss's type has.
-  auto type = RankedTensorType::get({}, w.getWide(Writer::elementOf(loss)));
+  auto type = RankedTensorType::get({}, w.getWide(elementOf(loss)));
   auto scalar = RankedTensorType::get({}, builder.getF32Type());
   states.add(kScaleState, scalar, builder.getF32FloatAttr(options.lossScale), "", "optimizer",
              loss.getLoc());
@@ -44,11 +46,11 @@ void LossScale::unscale(Writer &w, MutableArrayRef<Trained> trained) {
     Value size = w.unary<nn::AbsOp>(gradient);
     Value isFinite = w.compare(nn::CompareKind::Lt, size, std::numeric_limits<double>::infinity());
     Value misses = w.select(isFinite, w.number(0, number), w.number(1, number));
-    auto dims = llvm::to_vector(llvm::seq<int64_t>(0, Writer::typeOf(misses).getRank()));
+    auto dims = llvm::to_vector(llvm::seq<int64_t>(0, typeOf(misses).getRank()));
     if (!dims.empty())
       misses = w.reduce(nn::ReduceKind::Sum, misses, dims, false);
     infinite = infinite ? w.add(infinite, misses) : misses;
-    gradient = w.mul(gradient, w.cast(inverse, Writer::elementOf(gradient)));
+    gradient = w.mul(gradient, w.cast(inverse, elementOf(gradient)));
   }
   Value isTaken = w.compare(nn::CompareKind::Eq, infinite, 0);
   states.setCondition(isTaken);

@@ -8,6 +8,7 @@
 #include "meshwright/passes/train/Microbatches.h"
 
 #include "meshwright/dialects/Nn/Batch.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/train/RandomSteps.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -53,7 +54,7 @@ void Microbatches::passStates(func::FuncOp step, func::FuncOp part) {
         reads.push_back(read);
     OpBuilder builder = OpBuilder::atBlockBegin(&part.front());
     Writer w(builder, write.getLoc());
-    RankedTensorType type = Writer::typeOf(write.getValue());
+    RankedTensorType type = typeOf(write.getValue());
     Value passed = states.readZeros(w, copy, type, "", /*isTransient=*/true);
     Value isFirst = w.compare(nn::CompareKind::Eq, readMicrobatch(w), 0);
     Value value = w.select(isFirst, states.read(w, state, type), passed);
@@ -70,14 +71,14 @@ void Microbatches::passStates(func::FuncOp step, func::FuncOp part) {
 
 /// Adds a value to a sum over microbatches, which is a transient state.
 void Microbatches::accumulate(Writer &w, const std::string &name, Value value, StringRef role) {
-  Value sum = states.readZeros(w, name, Writer::typeOf(value), role, /*isTransient=*/true);
+  Value sum = states.readZeros(w, name, typeOf(value), role, /*isTransient=*/true);
   states.write(w, name, w.add(sum, value));
 }
 
 /// The mean of a sum over microbatches and the value of the last one. Makes the sum zero for the
 /// next call.
 Value Microbatches::takeMean(Writer &w, const std::string &name, Value value) {
-  RankedTensorType type = Writer::typeOf(value);
+  RankedTensorType type = typeOf(value);
   Value sum = w.add(states.read(w, name, type), value);
   auto zeros = DenseElementsAttr::get(type, w.getBuilder().getZeroAttr(type.getElementType()));
   states.write(w, name, nn::ConstantOp::create(w.getBuilder(), w.getLoc(), zeros));
@@ -118,7 +119,7 @@ LogicalResult Microbatches::sumOutputs(func::FuncOp part, func::FuncOp entry) {
   for (int i = part.getNumResults() - 1; i >= 0; --i) {
     auto output = part.getResultAttrOfType<StringAttr>(i, NnDialect::kOutputAttr);
     Value value = inner->getOperand(i);
-    RankedTensorType type = Writer::typeOf(value);
+    RankedTensorType type = typeOf(value);
     if (type.getRank() > 0)
       continue;
     if (!isa<FloatType>(type.getElementType()))

@@ -7,6 +7,8 @@
 
 #include "meshwright/passes/train/Optimizer.h"
 
+#include "meshwright/lib/Support/TensorValues.h"
+
 #include <cmath>
 
 using namespace mlir;
@@ -34,11 +36,11 @@ public:
       gradient = w.add(gradient, w.scale(value, weightDecay));
     if (momentum) {
       std::string own = ("optimizer.momentum_buffer." + name).str();
-      Value buffer = states.readZeros(w, own, Writer::typeOf(gradient), "optimizer");
+      Value buffer = states.readZeros(w, own, typeOf(gradient), "optimizer");
       gradient = w.add(w.scale(buffer, momentum), gradient);
       states.update(w, own, buffer, gradient);
     }
-    return w.sub(value, w.mul(gradient, w.cast(rate, Writer::elementOf(gradient))));
+    return w.sub(value, w.mul(gradient, w.cast(rate, elementOf(gradient))));
   }
 
 private:
@@ -90,14 +92,14 @@ void Adam::begin(Writer &w, States &states, Value rate) {
 
 Value Adam::average(Writer &w, States &states, const Twine &name, Value term, double beta) {
   std::string own = name.str();
-  Value old = states.readZeros(w, own, Writer::typeOf(term), "optimizer");
+  Value old = states.readZeros(w, own, typeOf(term), "optimizer");
   Value next = w.add(w.scale(old, beta), w.scale(term, 1 - beta));
   states.update(w, own, old, next);
   return next;
 }
 
 Value Adam::update(Writer &w, States &states, StringRef name, Value value, Value gradient) {
-  Type element = Writer::elementOf(value);
+  Type element = elementOf(value);
   if (kept)
     value = w.mul(value, w.cast(kept, element));
   else if (weightDecay)

@@ -15,6 +15,7 @@
 
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -22,8 +23,6 @@ using namespace meshwright::test;
 using namespace meshwright::dist;
 
 using Faults = std::vector<Fault>;
-
-static RankedTensorType typeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 static bool isFloatTensor(Value value) {
   auto type = dyn_cast<RankedTensorType>(value.getType());

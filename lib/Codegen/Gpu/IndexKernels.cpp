@@ -21,6 +21,7 @@
 #include "meshwright/lib/Codegen/RowEmitter.h"
 
 #include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -46,7 +47,6 @@ struct Gather {
 } // namespace
 
 static std::optional<Gather> getGather(Operation *op) {
-  auto shapeOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape(); };
   auto along = [&](Value data, Value indices, int64_t dim, bool isElementwise) {
     ArrayRef<int64_t> shape = shapeOf(data);
     int64_t count = isElementwise ? shapeOf(indices)[dim]
@@ -196,7 +196,6 @@ ScatterAdd::ScatterAdd(nn::ScatterAddOp op)
     : LoopEmitter(op.getContext()), inputs(op->getOperands()),
       element(getElementTypeOrSelf(op.getUpdates().getType())),
       compute(getElementTypeOrSelf(op.getResult().getType())) {
-  auto shapeOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape(); };
   ArrayRef<int64_t> shape = shapeOf(op.getUpdates());
   int64_t dim = op.getDim(), indexed = op.getNumIndexedDims();
   gather = {op.getUpdates(),

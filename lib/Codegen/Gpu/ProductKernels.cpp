@@ -23,6 +23,7 @@
 #include "meshwright/lib/Codegen/Gpu/GpuProduct.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/Dialect/Math/IR/Math.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
@@ -33,10 +34,6 @@
 using namespace mlir;
 
 namespace meshwright::lower {
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 /// For each batch dimension of the result, the matrices that the operand advances: 0 where it is
 /// stretched.

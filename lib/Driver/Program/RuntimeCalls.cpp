@@ -14,6 +14,7 @@
 #include "meshwright-c/Runtime.h"
 #include "meshwright/dialects/Dist/Refine.h"
 #include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/ADT/bit.h"
 #include "llvm/Support/MathExtras.h"
@@ -36,10 +37,6 @@ namespace lower {
 using Descriptor = SmallVector<int64_t>;
 
 static int64_t codeOf(Value value) { return getTypeCode(getElementTypeOrSelf(value.getType())); }
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 static int64_t codeOfOptional(Value value) { return value ? codeOf(value) : 0; }
 
