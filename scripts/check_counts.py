@@ -50,6 +50,8 @@ COUNTS = [
     Count("definitions of typeOf, shapeOf and elementOf of a value (lib/Support/TensorValues.h)",
           r"\b(shapeOf|typeOf|elementOf)\((mlir::)?Value \w+\) ?\{|(shapeOf|typeOf|elementOf) = \[",
           ("dialects", "lib", "passes", "test/lib"), "lines", 3),
+    Count("definitions of the type in which sums are taken (getComputeType)",
+          r"isBF16\(\) \|\| .*isF16\(\)", ("dialects", "lib", "passes"), "lines", 1),
     Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 

@@ -184,7 +184,7 @@ LogicalResult AttentionGradOp::verify() {
       {"key_grad", getKeyGrad(), getKey()},
       {"value_grad", getValueGrad(), getValue()},
       {"bias_grad", getBiasGrad(), getBias()}};
-  Type sums = getSumType(getElementTypeOrSelf(getQuery().getType()));
+  Type sums = getComputeType(getElementTypeOrSelf(getQuery().getType()));
   auto verifySums = [&](StringRef name, Value value) -> LogicalResult {
     Type got = getElementTypeOrSelf(value.getType());
     if (got == sums)
@@ -416,7 +416,7 @@ static Padding sumExponentials(double upper, int64_t count, uint32_t cause, Type
 ///   a group share give each true head of the group scores that are not finite.
 /// Masks hide some keys from some queries, so none of this holds in padding of the queries.
 Padding AttentionOp::getResultPadding(const Operands &in) {
-  Type type = elementOf(getResult()), wide = getSumType(type);
+  Type type = elementOf(getResult()), wide = getComputeType(type);
   Padding query = in.getConditional(0), key = in.getConditional(1), value = in.getConditional(2);
   if (in.isAlongResult(2)) {
     query = in[0];

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include <limits>
@@ -73,8 +74,8 @@ Value ReduceOp::expand(OpBuilder &builder) {
   int64_t count = 1;
   for (int64_t dim : getDims())
     count *= getInput().getType().getDimSize(dim);
-  Value sum = w.reduce(ReduceKind::Sum, w.cast(x, w.getWide(type)), getDims(), getKeepDims());
-  return w.cast(w.binary<DivOp>(sum, w.number(double(count), w.getWide(type))), type);
+  Value sum = w.reduce(ReduceKind::Sum, w.cast(x, getComputeType(type)), getDims(), getKeepDims());
+  return w.cast(w.binary<DivOp>(sum, w.number(double(count), getComputeType(type))), type);
 }
 
 //===----------------------------------------------------------------------===//
@@ -88,10 +89,10 @@ int64_t SoftmaxOp::getNumStatistics() { return 2; }
 Value SoftmaxOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
   Type type = elementOf(getInput());
-  Exponentials row(w, w.cast(getInput(), w.getWide(type)), getDim());
+  Exponentials row(w, w.cast(getInput(), getComputeType(type)), getDim());
   // The sum is at least one, or zero for a row of minus infinity alone.
   Value sum = w.binary<MaximumOp>(w.reduce(ReduceKind::Sum, row.powers, {int64_t(getDim())}),
-                                  w.number(1, w.getWide(type)));
+                                  w.number(1, getComputeType(type)));
   return w.cast(w.binary<DivOp>(row.powers, sum), type);
 }
 
@@ -109,7 +110,7 @@ Value CrossEntropyOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
   int64_t dim = getDim();
   RankedTensorType logits = getLogits().getType(), labels = getLabels().getType();
-  Type wide = w.getWide(logits.getElementType()), index = labels.getElementType();
+  Type wide = getComputeType(logits.getElementType()), index = labels.getElementType();
   int64_t classes = logits.getDimSize(dim);
   Value z = w.cast(getLogits(), wide);
 

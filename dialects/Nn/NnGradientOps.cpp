@@ -25,7 +25,7 @@ using ValueFactors = FactorRule::ValueFactors;
 
 /// Checks that the result has the type in which elements of the operand are summed.
 static LogicalResult verifySumType(Operation *op, StringRef subject, Value operand) {
-  Type expected = getSumType(getElementTypeOrSelf(operand.getType()));
+  Type expected = getComputeType(getElementTypeOrSelf(operand.getType()));
   Type got = getElementTypeOrSelf(op->getResult(0).getType());
   if (got == expected)
     return success();
@@ -56,10 +56,10 @@ LogicalResult GradientOp::verify() {
       return emitOpError() << "expected parameter '" << getParameter() << "' to be of float type, "
                            << "got " << function.getArgumentTypes()[i];
     bool isPart = bool(function.getArgAttr(i, NnDialect::kParameterOffsetsAttr));
-    if (getType().getElementType() != getSumType(type.getElementType()) ||
+    if (getType().getElementType() != getComputeType(type.getElementType()) ||
         (!isPart && getType().getShape() != type.getShape()))
       return emitOpError() << "expected result of type "
-                           << type.clone(getSumType(type.getElementType())) << ", got "
+                           << type.clone(getComputeType(type.getElementType())) << ", got "
                            << getType();
   }
   if (!isKnown)

@@ -35,7 +35,7 @@ static Padding normalize(const Operands &in, const APFloat &eps, Type type) {
 static constexpr llvm::StringLiteral kCountsInNorm = "and would count it in the norm";
 
 Padding RmsNormOp::getResultPadding(const Operands &in) {
-  Type type = elementOf(*this), wide = getSumType(type);
+  Type type = elementOf(*this), wide = getComputeType(type);
   Padding state = normalize(in, getEps(), wide);
   if (getWeight())
     state = multiply(state, getUnitOffset() ? add(in[1], {1, 1}, wide) : in[1], wide);
@@ -44,7 +44,7 @@ Padding RmsNormOp::getResultPadding(const Operands &in) {
 std::optional<Need> RmsNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
 
 Padding LayerNormOp::getResultPadding(const Operands &in) {
-  Type type = elementOf(*this), wide = getSumType(type);
+  Type type = elementOf(*this), wide = getComputeType(type);
   // The mean overflows where its sum does.
   if (!isFinite(sum(around(2 * getMagnitude(in[0]), wide), in.getReadCount(), wide)))
     return Padding::Arbitrary;
@@ -59,7 +59,7 @@ Padding LayerNormOp::getResultPadding(const Operands &in) {
 std::optional<Need> LayerNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
 
 Padding RotaryOp::getResultPadding(const Operands &in) {
-  Type type = elementOf(*this), wide = getSumType(type);
+  Type type = elementOf(*this), wide = getComputeType(type);
   Padding x = in.getConditional(0);
   // Features behind the rotated ones stay as they are.
   Padding rotated = add(multiply(x, in.getConditional(1), wide),

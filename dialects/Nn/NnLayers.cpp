@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Checks.h"
 #include "meshwright/dialects/Nn/TableRows.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -15,9 +16,8 @@ using namespace meshwright::nn;
 /// Checks the type of a product's result: that of its operands, or f32 for bf16 and f16, which
 /// partial sums keep until ranks have added them.
 static LogicalResult verifyResultType(Operation *op, StringRef name, Value operand) {
-  Type type = getElementTypeOrSelf(operand.getType());
-  bool isWide = getElementTypeOrSelf(op->getResult(0).getType()).isF32();
-  if ((type.isBF16() || type.isF16()) && isWide)
+  Type type = elementOf(operand), wide = getComputeType(type);
+  if (type != wide && elementOf(op->getResult(0)) == wide)
     return success();
   return verifyElementType(op, "result", op->getResult(0), name, operand);
 }

@@ -405,10 +405,10 @@ Padding ReduceOp::getResultPadding(const Operands &in) {
   Type type = elementOf(*this);
   switch (getKind()) {
   case ReduceKind::Sum:
-    return round(sum(ofRow(in, in.getConditional(0)), in.getReadCount(), getSumType(type)), type);
+    return round(sum(ofRow(in, in.getConditional(0)), in.getReadCount(), getComputeType(type)), type);
   case ReduceKind::Mean: {
     Padding row = ofRow(in, in.getConditional(0));
-    Padding total = sum(row, in.getReadCount(), getSumType(type));
+    Padding total = sum(row, in.getReadCount(), getComputeType(type));
     return isFinite(total) ? row : total;
   }
   case ReduceKind::Max: {
@@ -439,7 +439,7 @@ std::optional<Need> ReduceOp::getPaddingNeed() {
 Padding CumsumOp::getResultPadding(const Operands &in) {
   Type type = elementOf(*this);
   Padding row = in.isAlongResult(getDim()) ? in.getOverall(0) : ofRow(in, in.getConditional(0));
-  return round(sum(row, in.getReadCount(), getSumType(type)), type);
+  return round(sum(row, in.getReadCount(), getComputeType(type)), type);
 }
 
 Padding SoftmaxOp::getResultPadding(const Operands &in) {

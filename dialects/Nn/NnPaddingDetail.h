@@ -13,6 +13,7 @@
 #define MESHWRIGHT_DIALECTS_NN_NNPADDINGDETAIL_H
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include <cmath>
@@ -20,11 +21,6 @@
 namespace meshwright::padding {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-/// The type that sums are computed in.
-inline mlir::Type getSumType(mlir::Type type) {
-  return llvm::isa<mlir::FloatType>(type) && !type.isF64() ? mlir::Float32Type::get(type.getContext()) : type;
-}
 
 inline double getMagnitude(const Padding &state) {
   return std::max(std::fabs(state.lower), std::fabs(state.upper));
@@ -42,7 +38,7 @@ inline Padding ofRow(const Operands &in, Padding state) {
 
 /// A sum of products of the first two operands, tail and corners.
 inline Padding sumProducts(mlir::Operation *op, const Operands &in) {
-  mlir::Type type = elementOf(op->getResult(0)), wide = getSumType(type);
+  mlir::Type type = elementOf(op->getResult(0)), wide = getComputeType(type);
   Padding product = multiply(in.getConditional(0), in.getConditional(1), wide);
   in.visitReadCorners([&](llvm::function_ref<Padding(unsigned)> corner) {
     product = meet(product, multiply(corner(0), corner(1), wide));

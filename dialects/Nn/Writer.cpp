@@ -7,6 +7,8 @@
 
 #include "meshwright/dialects/Nn/Writer.h"
 
+#include "meshwright/lib/Support/ElementTypes.h"
+
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
@@ -122,6 +124,6 @@ Value Writer::linear(Value x, Value weight, bool inOut) {
 }
 
 Value Writer::weightGrad(Value x, Value y) {
-  auto type = RankedTensorType::get({shapeOf(x).back(), shapeOf(y).back()}, getWide(elementOf(x)));
+  auto type = RankedTensorType::get({shapeOf(x).back(), shapeOf(y).back()}, getComputeType(elementOf(x)));
   return WeightGradOp::create(builder, loc, type, x, y);
 }

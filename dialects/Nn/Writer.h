@@ -93,15 +93,6 @@ public:
   mlir::Value linear(mlir::Value x, mlir::Value weight, bool inOut);
   mlir::Value weightGrad(mlir::Value x, mlir::Value y);
 
-  //===--------------------------------------------------------------------===//
-  // Types
-  //===--------------------------------------------------------------------===//
-
-  /// The type in which sums of elements of this type are computed.
-  mlir::Type getWide(mlir::Type element) {
-    return element.isF64() || element.isF32() ? element : mlir::Type(builder.getF32Type());
-  }
-
 private:
   mlir::RankedTensorType join(llvm::ArrayRef<mlir::Value> values, mlir::Type element);
 

@@ -29,10 +29,6 @@ Type getStorageType(Type type) {
   return type.isInteger(1) || isCode(type) ? IntegerType::get(type.getContext(), 8) : type;
 }
 
-Type getComputeType(Type type) {
-  return type.isBF16() || type.isF16() ? Float32Type::get(type.getContext()) : type;
-}
-
 /// A type with this element, of the shape of `like`: a scalar or a vector.
 static Type withShapeOf(Type like, Type element) {
   if (auto vector = dyn_cast<VectorType>(like))

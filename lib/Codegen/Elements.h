@@ -9,6 +9,7 @@
 #define MESHWRIGHT_LIB_CODEGEN_ELEMENTS_H
 
 #include "meshwright/lib/Codegen/OpClasses.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
 
@@ -25,8 +26,6 @@ inline mlir::Value emitIndex(Builder &builder, int64_t value) {
 
 /// The type of an element in a buffer: i8 for i1, and for codes (`isCode`).
 mlir::Type getStorageType(mlir::Type type);
-/// The type arithmetic on an element is done in: f32 for bf16 and f16.
-mlir::Type getComputeType(mlir::Type type);
 
 /// How exact functions have to be for a result of this type: to the last place, or
 /// to 2e-4 (`afn`), which bf16 hardly shows.

@@ -33,6 +33,10 @@ bool isCode(mlir::Type type) {
 
 bool hasSums(mlir::Type type) { return !type.isInteger(1) && !isCode(type); }
 
+mlir::Type getComputeType(mlir::Type type) {
+  return type.isBF16() || type.isF16() ? mlir::Float32Type::get(type.getContext()) : type;
+}
+
 std::string listElementTypes() {
   static constexpr llvm::StringLiteral names[] = {
 #define MW_ELEMENT_TYPE(ID, NAME, ...) NAME,

@@ -25,6 +25,9 @@ int64_t getTypeCode(mlir::Type type);
 bool isCode(mlir::Type type);
 /// Returns true for numbers, which have sums and maxima. Truth values and codes have none.
 bool hasSums(mlir::Type type);
+/// The type in which arithmetic on elements is done and their sums are taken: f32 for bf16 and f16,
+/// else their own.
+mlir::Type getComputeType(mlir::Type type);
 /// All names, for messages: "f32, bf16, ... or i1".
 std::string listElementTypes();
 

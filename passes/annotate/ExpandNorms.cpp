@@ -7,6 +7,8 @@
 
 #include "meshwright/passes/annotate/ExpandNorms.h"
 
+#include "meshwright/lib/Support/ElementTypes.h"
+
 #include "mlir/IR/Builders.h"
 
 using namespace mlir;
@@ -69,7 +71,7 @@ bool meshwright::expandNorm(Operation *op) {
   int64_t features = type.getShape().back();
   // Like the op itself, the sums compute in f32 and round at the end.
   Type element = type.getElementType();
-  Type wide = element.getIntOrFloatBitWidth() < 32 ? Float32Type::get(op->getContext()) : element;
+  Type wide = getComputeType(element);
   Arithmetic math(op, wide);
   Value x = math.cast(input);
   if (layer)

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Vjp.h"
@@ -66,7 +67,7 @@ static LogicalResult differentiateAttention(AttentionOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   unsigned bias = op.getKeyPadding() ? 4 : 3;
   bool wantsBias = op.getBias() && vjp.wants(bias);
-  Type element = elementOf(op.getQuery()), type = w.getWide(element);
+  Type element = elementOf(op.getQuery()), type = getComputeType(element);
   RankedTensorType own = op.getResult().getType();
   Value cotangent = vjp.getCotangent() ? w.cast(vjp.getCotangent(), element) : w.fill(0, own);
   Value wideCotangent = vjp.getWide(cotangent), wideResult = vjp.getWide(op.getResult());
@@ -104,7 +105,7 @@ struct AttentionModel : DifferentiableOpInterface::ExternalModel<AttentionModel,
     if (attention.getLse())
       return op;
     OpBuilder builder(op);
-    Type type = Writer(builder, op->getLoc()).getWide(elementOf(attention.getQuery()));
+    Type type = getComputeType(elementOf(attention.getQuery()));
     // A mask of the least finite number needs a wide log-sum-exp to count the keys that it hides.
     // In f32 the rounding of large scores' log-sum-exp would be the largest error of a weight.
     if (attention.getBias() || elementOf(attention.getQuery()).isF32())

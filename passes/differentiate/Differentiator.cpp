@@ -8,6 +8,7 @@
 #include "meshwright/passes/differentiate/Differentiator.h"
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/differentiate/Vjp.h"
@@ -65,7 +66,7 @@ void Differentiator::findActive() {
 
 Type Differentiator::getCotangentType(Value value) {
   Type type = getElementTypeOrSelf(value.getType());
-  return dependsOnData.contains(value) ? type : Writer(builder, value.getLoc()).getWide(type);
+  return dependsOnData.contains(value) ? type : getComputeType(type);
 }
 
 //===----------------------------------------------------------------------===//

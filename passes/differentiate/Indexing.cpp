@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/differentiate/Models.h"
 #include "meshwright/passes/differentiate/Selections.h"
@@ -17,7 +18,7 @@ using namespace meshwright::nn;
 /// The sums of the rows of `updates` by index, in a value of this shape.
 static Value scatter(Writer &w, Value updates, Value indices, ArrayRef<int64_t> shape, int64_t dim,
                      bool along = false) {
-  auto type = RankedTensorType::get(shape, w.getWide(elementOf(updates)));
+  auto type = RankedTensorType::get(shape, getComputeType(elementOf(updates)));
   return ScatterAddOp::create(w.getBuilder(), w.getLoc(), type, updates, indices,
                               /*offset=*/Value(), dim, along);
 }

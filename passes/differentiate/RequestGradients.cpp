@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/differentiate/Passes.h"
 
@@ -161,7 +162,7 @@ LogicalResult Requester::run() {
     const Parameter &parameter = parameters.find(name)->second;
     std::string output = ("grad." + name.getValue()).str();
     nn::Writer w(builder, parameter.loc);
-    auto type = RankedTensorType::get(parameter.shape, w.getWide(parameter.element));
+    auto type = RankedTensorType::get(parameter.shape, getComputeType(parameter.element));
     Value gradient = nn::GradientOp::create(builder, parameter.loc, type, *value, name);
     NamedAttrList attrs;
     attrs.set(NnDialect::kOutputAttr, builder.getStringAttr(output));

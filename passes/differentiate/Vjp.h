@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_DIFFERENTIATE_VJP_H
 
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 namespace meshwright::nn {
@@ -39,7 +40,7 @@ public:
   mlir::Value getWideCotangent(unsigned result = 0) { return getWide(cotangents[result]); }
   /// A value in the type in which sums of its elements are computed.
   mlir::Value getWide(mlir::Value value) {
-    return writer.cast(value, writer.getWide(elementOf(value)));
+    return writer.cast(value, getComputeType(elementOf(value)));
   }
 
   /// Adds a term to the cotangent of an operand, if that is wanted. Sums it over the dimensions

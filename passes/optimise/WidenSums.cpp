@@ -20,6 +20,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/passes/optimise/Passes.h"
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -37,14 +38,12 @@ using namespace meshwright::dist;
 
 namespace {
 
-bool isNarrow(Type type) {
-  Type element = getElementTypeOrSelf(type);
-  return element.isBF16() || element.isF16();
+RankedTensorType getWide(Type type) {
+  auto tensor = cast<RankedTensorType>(type);
+  return tensor.clone(getComputeType(tensor.getElementType()));
 }
 
-RankedTensorType getWide(Type type) {
-  return cast<RankedTensorType>(type).clone(Float32Type::get(type.getContext()));
-}
+bool isNarrow(Type type) { return getWide(type) != type; }
 
 /// A partial product of matrices, whose kernel may keep f32.
 bool isProduct(Operation *op) { return op->hasTrait<Product>() && isa<MatrixOpInterface>(op); }

@@ -7,6 +7,7 @@
 
 #include "meshwright/passes/train/LossScale.h"
 
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include <limits>
@@ -25,7 +26,7 @@ void LossScale::scale(func::FuncOp func, Value loss) {
   builder.setInsertionPointAfterValue(loss);
   Writer w(builder, loss.getLoc());
   // The product is in f32, since the scale may be more than the loss's type has.
-  auto type = RankedTensorType::get({}, w.getWide(elementOf(loss)));
+  auto type = RankedTensorType::get({}, getComputeType(elementOf(loss)));
   auto scalar = RankedTensorType::get({}, builder.getF32Type());
   states.add(kScaleState, scalar, builder.getF32FloatAttr(options.lossScale), "", "optimizer",
              loss.getLoc());

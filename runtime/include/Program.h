@@ -102,8 +102,7 @@ struct ProgramState {
 
   /// Whether it can begin as this parameter: one of its type, or of a narrower one for f32.
   bool canBegin(const ProgramValue &parameter) const {
-    bool isNarrower = value.type == DType::F32 &&
-                      (parameter.type == DType::BF16 || parameter.type == DType::F16);
+    bool isNarrower = parameter.type != value.type && getComputeType(parameter.type) == value.type;
     return (parameter.type == value.type || isNarrower) && parameter.shape == value.shape;
   }
 };

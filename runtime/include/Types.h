@@ -34,6 +34,8 @@ bool isCode(DType type);
 /// Returns false if there is no type of that name.
 bool findDType(const std::string &name, DType &type);
 bool findStoredDType(const std::string &storedName, DType &type);
+/// The type in which sums of elements are taken: f32 for bf16 and f16, else their own.
+DType getComputeType(DType type);
 /// The largest difference, relative to the largest entry, that another order of the same sums may
 /// cause.
 double getTolerance(DType type);

@@ -122,7 +122,7 @@ static bool canBeFast(const MessagePlan &plan, const mw_rt_collective &what) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
     DType type = DType(moved.dtype);
     // MPI's maximum may lose a NaN, and MPI has no half precision.
-    if (reduces && (what.reduction != MW_RT_SUM || type == DType::BF16 || type == DType::F16 ||
+    if (reduces && (what.reduction != MW_RT_SUM || getComputeType(type) != type ||
                     type == DType::I1))
       return false;
     if (std::max(countBefore(moved), countAfter(moved)) * sizeOf(type) > kLargestPart)

@@ -31,7 +31,7 @@ class Reducer {
 public:
   explicit Reducer(const ProgramValue &value)
       : value(value), whole(value), count(countOf(value.localShape)),
-        isHalf(value.type == DType::BF16 || value.type == DType::F16) {
+        isHalf(getComputeType(value.type) != value.type) {
     whole.unreduced = {};
   }
 

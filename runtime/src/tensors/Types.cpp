@@ -43,6 +43,9 @@ const char *nameOf(DType type) { return infoOf(type).name; }
 const char *storedNameOf(DType type) { return infoOf(type).storedName; }
 bool isFloat(DType type) { return infoOf(type).use == Use::Float; }
 bool isCode(DType type) { return infoOf(type).use == Use::Code; }
+DType getComputeType(DType type) {
+  return type == DType::BF16 || type == DType::F16 ? DType::F32 : type;
+}
 double getTolerance(DType type) { return infoOf(type).tolerance; }
 
 int64_t countOf(const std::vector<int64_t> &shape) {
