@@ -64,8 +64,7 @@ LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                                << "got " << attribute.getValue();
     return success();
   }
-  if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr &&
-      name != kResidentAttr && name != kNeededAttr)
+  if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr && name != kResidentAttr)
     return op->emitOpError() << "unknown attribute '" << name << "'";
   auto bytes = dyn_cast<IntegerAttr>(attribute.getValue());
   if (!isa<FunctionOpInterface>(op) || !bytes || !bytes.getType().isInteger(64) ||

@@ -45,9 +45,6 @@ def Rt_Dialect : Dialect {
     /// On a function that is or will be scheduled: the target of its kernels, as
     /// `cpu:x86-64-v3`. Without it the target is the processor of this machine.
     static constexpr llvm::StringLiteral kTargetAttr = "rt.target";
-    /// On a function that needs more than its ceiling in any order: the fewest bytes
-    /// that it can do with (i64).
-    static constexpr llvm::StringLiteral kNeededAttr = "rt.needed_memory";
 
   private:
     void registerAttributes();

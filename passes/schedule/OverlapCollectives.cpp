@@ -5,6 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/passes/schedule/OverlapCollectives.h"
+
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
@@ -79,31 +81,18 @@ void Program::arrange(ArrayRef<unsigned> order, bool blocking) {
         place(wait);
 }
 
-namespace {
-
-struct OverlapCollectivesPass
-    : meshwright::impl::OverlapCollectivesPassBase<OverlapCollectivesPass> {
-  using OverlapCollectivesPassBase::OverlapCollectivesPassBase;
-
-  void runOnOperation() override;
-  /// Finds an order within the ceiling, and its schedule. `plain` has the same launches,
-  /// but no collective runs beside kernels; null if none does in `program`.
-  ///
-  /// Outline, until an arena fits into the bytes that arguments and packing leave:
-  ///  1. the present order, with a small and a large search budget;
-  ///  2. `tryOrders`: list schedules under nine falling memory limits, the original order
-  ///     and the order with the least memory per step, and the best of them with a large
-  ///     budget;
-  ///  3. the same for `plain`.
-  /// The error names the smallest arena of all these orders.
-  LogicalResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
-                    Schedule &schedule);
-};
-
-} // namespace
-
-LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Program &program,
-                                          Program *plain, Schedule &schedule) {
+/// Finds an order within the ceiling, and its schedule. `plain` has the same launches,
+/// but no collective runs beside kernels; null if none does in `program`.
+///
+/// Outline, until an arena fits into the bytes that arguments and packing leave:
+///  1. the present order, with a small and a large search budget;
+///  2. `tryOrders`: list schedules under nine falling memory limits, the original order
+///     and the order with the least memory per step, and the best of them with a large
+///     budget;
+///  3. the same for `plain`.
+/// The error names the smallest arena of all these orders.
+static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
+                         Schedule &schedule) {
   int64_t packing = getPackingBytes(func), fixed = packing;
   for (Type type : func.getArgumentTypes())
     fixed += rt::getBufferBytes(type);
@@ -155,19 +144,18 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
            tryOrder(program, best, SearchEffort::Much);
   };
   if (fits(SearchEffort::Some))
-    return success();
+    return {success()};
   int64_t first = last;
   if (fits(SearchEffort::Much) || tryOrders(program, first, /*blocks=*/false))
-    return success();
+    return {success()};
   if (plain) {
     Order asItCame{simulateInOrder(plain->getTasks()), /*blocks=*/true};
     if (tryOrder(*plain, asItCame, SearchEffort::Some))
-      return success();
+      return {success()};
     first = last;
     if (fits(SearchEffort::Much) || tryOrders(*plain, first, /*blocks=*/true))
-      return success();
+      return {success()};
   }
-  func->setAttr(rt::RtDialect::kNeededAttr, Builder(func).getI64IntegerAttr(fixed + least));
   InFlightDiagnostic error = emitError(func.getLoc(), "'")
                              << func.getName() << "' needs " << fixed + least
                              << " bytes on a rank, " << fixed << " for parameters and inputs";
@@ -180,21 +168,19 @@ LogicalResult OverlapCollectivesPass::fit(func::FuncOp func, int64_t ceiling, Pr
   if (getRequestedOverlap(func) == OnOffAuto::On)
     error << "; 'overlap=on' cuts collectives into chunks wherever it can, 'overlap=auto' may need "
              "less";
-  return error;
+  return {error, fixed + least};
 }
 
-void OverlapCollectivesPass::runOnOperation() {
-  func::FuncOp func = getOperation();
+OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, int64_t ceiling) {
   if (func.isExternal() || !func.getBody().hasOneBlock())
-    return;
+    return {success()};
   MeshAttr mesh = getSpmdMesh(func);
   if (!mesh)
-    mesh = MeshAttr::get(&getContext(), {}, "");
+    mesh = MeshAttr::get(func.getContext(), {}, "");
   if (failed(verifyDevice(mesh, func)))
-    return signalPassFailure();
+    return {failure()};
   CostModel model(mesh);
-  OnOffAuto mode = getRequestedOverlap(func).value_or(when);
-  int64_t ceiling = memoryCeiling;
+  mode = getRequestedOverlap(func).value_or(mode);
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
   Program plain(func, model, RunBeside::Never);
@@ -209,11 +195,12 @@ void OverlapCollectivesPass::runOnOperation() {
     schedule = scheduleTasks(tasks);
     program.arrange(schedule.order);
   }
-  if (ceiling && failed(fit(func, ceiling, program, anyBeside ? &plain : nullptr, schedule)))
-    return signalPassFailure();
-  if (!anyBeside)
-    return;
-  DistDialect::getDecisionLog(&getContext())
+  OverlapResult result{success()};
+  if (ceiling)
+    result = fit(func, ceiling, program, anyBeside ? &plain : nullptr, schedule);
+  if (failed(result.status) || !anyBeside)
+    return result;
+  DistDialect::getDecisionLog(func.getContext())
       .add(kPass.str(), Outcome::Note, func.getLoc(),
            "collectives start when their operands are there and are waited for where their "
            "results are read",
@@ -222,4 +209,19 @@ void OverlapCollectivesPass::runOnOperation() {
             {"hidden_seconds",
              double(std::max<int64_t>(0, schedule.communication - schedule.exposed)) * 1e-12},
             {"seconds", double(schedule.time) * 1e-12}});
+  return result;
 }
+
+namespace {
+
+struct OverlapCollectivesPass
+    : meshwright::impl::OverlapCollectivesPassBase<OverlapCollectivesPass> {
+  using OverlapCollectivesPassBase::OverlapCollectivesPassBase;
+
+  void runOnOperation() override {
+    if (failed(overlapCollectives(getOperation(), when, memoryCeiling).status))
+      signalPassFailure();
+  }
+};
+
+} // namespace

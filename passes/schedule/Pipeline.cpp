@@ -14,7 +14,7 @@
 using namespace mlir;
 using namespace meshwright;
 
-void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions &options) {
+void meshwright::buildLaunchPipeline(OpPassManager &pm, const ScheduleOptions &options) {
   pm.addNestedPass<func::FuncOp>(createExpandOpsPass());
   pm.addNestedPass<func::FuncOp>(createReplaceRowsPass());
   if (options.splitCollectives)
@@ -25,11 +25,19 @@ void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions 
   pm.addNestedPass<func::FuncOp>(createOrderUpdatesPass());
   // Weights are packed before an order is chosen, because a memory ceiling counts them.
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
-  pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
+}
+
+void meshwright::buildPlanPipeline(OpPassManager &pm, const ScheduleOptions &options) {
   pm.addNestedPass<func::FuncOp>(createPlanBuffersPass());
   PlanGraphsPassOptions graphs;
   graphs.keepProbed = options.keepProbed;
   pm.addNestedPass<func::FuncOp>(createPlanGraphsPass(graphs));
+}
+
+void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions &options) {
+  buildLaunchPipeline(pm, options);
+  pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
+  buildPlanPipeline(pm, options);
 }
 
 CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {

@@ -30,6 +30,11 @@ struct ScheduleOptions {
 /// (passes/Pipeline.h).
 void buildSchedulePipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
+/// The two parts of `buildSchedulePipeline`, between which launches are put into their order
+/// (`overlapCollectives`).
+void buildLaunchPipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
+void buildPlanPipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
+
 /// Seconds that a rank's collectives take by the cost model.
 struct CommunicationTime {
   /// While the compute stream is idle, and while it computes.

@@ -14,6 +14,7 @@
 #include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
+#include "meshwright/passes/schedule/OverlapCollectives.h"
 #include "meshwright/passes/schedule/Pipeline.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -132,10 +133,17 @@ static bool plan(FunctionOpInterface function, int64_t ceiling, PlannedMemory &p
   auto noted = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr);
   if (!ceiling || !noted || noted.getInt() != ceiling)
     setCeiling(copy, ceiling, function);
-  if (failed(isolated.run([](OpPassManager &pm) { buildSchedulePipeline(pm); }))) {
+  auto schedule = [&]() -> LogicalResult {
+    if (failed(isolated.run([](OpPassManager &pm) { buildLaunchPipeline(pm); })))
+      return failure();
+    OverlapResult order = overlapCollectives(copy);
+    planned.needed = order.needed;
+    if (failed(order.status))
+      return failure();
+    return isolated.run([](OpPassManager &pm) { buildPlanPipeline(pm); });
+  };
+  if (failed(schedule())) {
     planned.refusal = isolated.getError();
-    if (auto needed = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kNeededAttr))
-      planned.needed = needed.getInt();
     return false;
   }
   planned.memory = withPlan(countMemory(function), copy);

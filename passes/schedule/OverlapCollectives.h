@@ -1,0 +1,31 @@
+//===- OverlapCollectives.h - an order that hides communication -*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_OVERLAPCOLLECTIVES_H
+#define MESHWRIGHT_PASSES_SCHEDULE_OVERLAPCOLLECTIVES_H
+
+#include "meshwright/lib/Support/OnOffAuto.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+namespace meshwright {
+
+struct OverlapResult {
+  /// Failure after an error.
+  mlir::LogicalResult status;
+  /// The fewest bytes that an order needs, if none keeps to the ceiling.
+  int64_t needed = 0;
+};
+
+/// Orders the launches of a function as `--overlap-collectives` does. The function's own requests
+/// (`rt.overlap`, and `rt.memory_ceiling` where `ceiling` is 0) hold.
+OverlapResult overlapCollectives(mlir::func::FuncOp func, OnOffAuto mode = OnOffAuto::Auto,
+                                 int64_t ceiling = 0);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_SCHEDULE_OVERLAPCOLLECTIVES_H
