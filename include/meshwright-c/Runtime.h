@@ -67,12 +67,14 @@ enum {
  * each thread. `flops` and `bytes` are the least that the launch computes and moves, for
  * reports. `buffers` has the inputs, then the outputs. `--check-finite` reads the outputs
  * by `dtype` and `count`. */
+typedef struct mw_rt_output {
+  int64_t dtype, count;
+} mw_rt_output;
+
 typedef struct mw_rt_launch {
   int64_t kind, items, grain, workspace, flops, bytes;
   int64_t num_inputs, num_outputs;
-  struct {
-    int64_t dtype, count;
-  } outputs[1];
+  mw_rt_output outputs[1];
 } mw_rt_launch;
 
 /* How a weight is prepared for the kernels that read it: cast from `stored` to `dtype`, both f32,

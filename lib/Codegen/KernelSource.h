@@ -15,6 +15,7 @@
 #include "llvm/ADT/SmallVector.h"
 
 #include <string>
+#include <type_traits>
 
 namespace meshwright {
 
@@ -56,8 +57,16 @@ struct KernelInfo {
   llvm::SmallVector<mw_rt_tensor_map> tensorMaps = {};
 };
 
-/// The fields of tensor maps, one after another.
-llvm::SmallVector<int64_t> getFields(llvm::ArrayRef<mw_rt_tensor_map> maps);
+/// Structures of the C ABI as a program has them: all their fields are 64-bit integers.
+using Descriptor = llvm::SmallVector<int64_t>;
+
+/// Appends a structure, or the first `bytes` bytes of it.
+template <typename What>
+void append(Descriptor &descriptor, const What &what, size_t bytes = sizeof(What)) {
+  static_assert(std::is_trivially_copyable_v<What> && sizeof(What) % sizeof(int64_t) == 0);
+  auto *fields = reinterpret_cast<const int64_t *>(&what);
+  descriptor.append(fields, fields + bytes / sizeof(int64_t));
+}
 
 } // namespace lower
 } // namespace meshwright

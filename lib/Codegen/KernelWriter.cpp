@@ -23,14 +23,6 @@ int64_t getBytes(Value value) {
          (getStorageType(type.getElementType()).getIntOrFloatBitWidth() / 8);
 }
 
-SmallVector<int64_t> getFields(ArrayRef<mw_rt_tensor_map> maps) {
-  SmallVector<int64_t> fields;
-  for (const mw_rt_tensor_map &map : maps)
-    fields.append({map.buffer, map.dtype, map.columns, map.rows, map.matrix_rows, map.matrices,
-                   map.box_columns, map.box_rows});
-  return fields;
-}
-
 KernelWriter::KernelWriter(MLIRContext *context)
     : module(ModuleOp::create(UnknownLoc::get(context))) {}
 

@@ -103,8 +103,11 @@ void ProgramWriter::addKernel(rt::KernelOp launch) {
   for (mlir::Value result : launch.getResults())
     buffers.push_back(getPlace(result));
   json::Array maps;
-  for (const mw_rt_tensor_map &map : info->tensorMaps)
-    maps.push_back(json::Array(lower::getFields(map)));
+  for (const mw_rt_tensor_map &map : info->tensorMaps) {
+    lower::Descriptor fields;
+    lower::append(fields, map);
+    maps.push_back(json::Array(fields));
+  }
   launches.push_back(json::Object{{"kernel", info->name},
                                   {"blocks", info->items},
                                   {"threads", info->grain},

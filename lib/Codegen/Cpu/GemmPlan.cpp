@@ -60,14 +60,14 @@ static BlockSizes getBlockSizes(const Processor &processor) {
 
 mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
                             const Processor &processor) {
-  int64_t code = type.isBF16() ? MW_BF16 : MW_F32;
-  return {code,
-          code,
-          k,
-          n,
-          transposed,
-          getBlockSizes(processor).panelVectors * processor.getLanes(),
-          getGroup(type)};
+  mw_rt_packing packing = {};
+  packing.stored = packing.dtype = type.isBF16() ? MW_BF16 : MW_F32;
+  packing.k = k;
+  packing.n = n;
+  packing.transposed = transposed;
+  packing.panel = getBlockSizes(processor).panelVectors * processor.getLanes();
+  packing.group = getGroup(type);
+  return packing;
 }
 
 GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &processor) {

@@ -128,13 +128,24 @@ AttentionWgmma::AttentionWgmma(const AttentionLaunch &launch, const AttentionTil
 }
 
 SmallVector<mw_rt_tensor_map> getTensorMaps(const AttentionTilePlan &plan) {
-  int64_t dtype = plan.element.isBF16() ? MW_BF16 : MW_F16, keyUnits = plan.batch * plan.keyHeads;
-  return {{0, dtype, plan.features, plan.rows, plan.rows, plan.units, kPanelColumns,
-           plan.blockRows / 2},
-          {1, dtype, plan.features, plan.keys, plan.keyRows, keyUnits, kPanelColumns,
-           plan.blockKeys},
-          {2, dtype, plan.valueFeatures, plan.keys, plan.keyRows, keyUnits, kPanelColumns,
-           plan.blockKeys}};
+  mw_rt_tensor_map queries = {};
+  queries.buffer = 0;
+  queries.dtype = plan.element.isBF16() ? MW_BF16 : MW_F16;
+  queries.columns = plan.features;
+  queries.rows = queries.matrix_rows = plan.rows;
+  queries.matrices = plan.units;
+  queries.box_columns = kPanelColumns;
+  queries.box_rows = plan.blockRows / 2;
+  mw_rt_tensor_map keys = queries;
+  keys.buffer = 1;
+  keys.rows = plan.keys;
+  keys.matrix_rows = plan.keyRows;
+  keys.matrices = plan.batch * plan.keyHeads;
+  keys.box_rows = plan.blockKeys;
+  mw_rt_tensor_map values = keys;
+  values.buffer = 2;
+  values.columns = plan.valueFeatures;
+  return {queries, keys, values};
 }
 
 //===----------------------------------------------------------------------===//

@@ -89,8 +89,11 @@ func::FuncOp GpuKernelBuilder::begin(rt::KernelOp launch, ArrayRef<Value> inputs
   for (auto [i, alignment] : llvm::enumerate(alignments))
     kernel.setArgAttr(i, "llvm.align", b.getI64IntegerAttr(alignment));
   kernel->setAttr(kThreadsAttr, b.getI64IntegerAttr(threads));
-  if (!tensorMaps.empty())
-    kernel->setAttr(kTensorMapsAttr, b.getDenseI64ArrayAttr(getFields(tensorMaps)));
+  Descriptor maps;
+  for (const mw_rt_tensor_map &map : tensorMaps)
+    append(maps, map);
+  if (!maps.empty())
+    kernel->setAttr(kTensorMapsAttr, b.getDenseI64ArrayAttr(maps));
   return kernel;
 }
 

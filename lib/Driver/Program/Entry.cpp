@@ -146,13 +146,16 @@ LLVM::GlobalOp EntryEmitter::getRecord(const Step &step) {
                                        step.kernel, Attribute(), /*alignment=*/8);
   symbols.insert(record);
   builder.setInsertionPointToEnd(builder.createBlock(&record.getInitializerRegion()));
-  Value maps = step.tensorMaps.empty() ? LLVM::ZeroOp::create(builder, pointer).getResult()
-                                       : getDescriptor(lower::getFields(step.tensorMaps));
+  Descriptor fields;
+  for (const mw_rt_tensor_map &map : step.tensorMaps)
+    append(fields, map);
+  Value maps = fields.empty() ? LLVM::ZeroOp::create(builder, pointer).getResult()
+                              : getDescriptor(fields);
   Value value = LLVM::UndefOp::create(builder, type);
-  Value fields[] = {LLVM::AddressOfOp::create(builder, text), getConstant(step.checksIndices),
-                    getConstant(step.scratchBytes), getConstant(step.tensorMaps.size()), maps};
-  for (auto [i, field] : llvm::enumerate(fields))
-    value = LLVM::InsertValueOp::create(builder, value, field, ArrayRef<int64_t>{int64_t(i)});
+  Value members[] = {LLVM::AddressOfOp::create(builder, text), getConstant(step.checksIndices),
+                     getConstant(step.scratchBytes), getConstant(step.tensorMaps.size()), maps};
+  for (auto [i, member] : llvm::enumerate(members))
+    value = LLVM::InsertValueOp::create(builder, value, member, ArrayRef<int64_t>{int64_t(i)});
   LLVM::ReturnOp::create(builder, value);
   return record;
 }

@@ -28,6 +28,8 @@
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/Pass/PassManager.h"
 
+#include <cstddef>
+
 using namespace mlir;
 
 namespace meshwright {
@@ -264,6 +266,28 @@ void ProgramLowering::placeUpdates(rt::KernelOp launch) {
   }
 }
 
+/// The descriptor of a kernel's launch. The step has its inputs and outputs.
+static Descriptor describeLaunch(const KernelInfo &info, const Step &step, ValueRange yielded) {
+  mw_rt_launch what = {};
+  what.kind = info.kind;
+  what.items = info.items;
+  what.grain = info.grain;
+  what.workspace = info.workspaceBytes;
+  what.flops = info.flops;
+  what.bytes = info.bytes;
+  what.num_inputs = step.inputs.size();
+  what.num_outputs = step.outputs.size();
+  Descriptor descriptor;
+  append(descriptor, what, offsetof(mw_rt_launch, outputs));
+  for (auto [output, inside] : llvm::zip_equal(step.outputs, yielded)) {
+    mw_rt_output fields = {};
+    fields.dtype = getTypeCode(getElementTypeOrSelf(output.getType()));
+    fields.count = isLogSumExp(inside) ? 0 : countOf(output);
+    append(descriptor, fields);
+  }
+  return descriptor;
+}
+
 LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
   if (failed(placeResults(launch, launch.getOffsets(), launch.getResults(), launch.getYielded())))
     return failure();
@@ -299,17 +323,7 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
           info->bytes += rt::getBufferBytes(type);
     }
     program.workspaceBytes = std::max(program.workspaceBytes, info->workspaceBytes);
-    step.descriptor = {info->kind,
-                       info->items,
-                       info->grain,
-                       info->workspaceBytes,
-                       info->flops,
-                       info->bytes,
-                       int64_t(step.inputs.size()),
-                       int64_t(step.outputs.size())};
-    for (auto [output, yielded] : llvm::zip_equal(step.outputs, launch.getYielded()))
-      step.descriptor.append({getTypeCode(getElementTypeOrSelf(output.getType())),
-                              isLogSumExp(yielded) ? 0 : countOf(output)});
+    step.descriptor = describeLaunch(*info, step, launch.getYielded());
     steps.push_back(std::move(step));
   } else {
     // The runtime performs ops of `dist`, the target's library those of `nn`: one op a launch.

@@ -34,8 +34,6 @@ int64_t getRankStride(const dist::Axis &axis, dist::MeshAttr mesh) {
 
 namespace lower {
 
-using Descriptor = SmallVector<int64_t>;
-
 static int64_t codeOf(Value value) { return getTypeCode(getElementTypeOrSelf(value.getType())); }
 
 static int64_t codeOfOptional(Value value) { return value ? codeOf(value) : 0; }

@@ -22,7 +22,7 @@ struct Step {
   mlir::Operation *op;
   std::string callee;
   /// Passed by address, unless it is empty.
-  llvm::SmallVector<int64_t> descriptor;
+  Descriptor descriptor;
   llvm::SmallVector<int64_t> numbers;
   /// The result of the entry whose log the call gets behind its buffers.
   std::optional<int64_t> log = {};
