@@ -52,6 +52,10 @@ COUNTS = [
           ("dialects", "lib", "passes", "test/lib"), "lines", 3),
     Count("definitions of the type in which sums are taken (getComputeType)",
           r"isBF16\(\) \|\| .*isF16\(\)", ("dialects", "lib", "passes"), "lines", 1),
+    Count("methods of Device that take the structure of one call",
+          r"virtual .*\bconst mw_rt_(?!call\b|launch\b|collective\b)\w+ &", ("runtime/include",), "lines", 0),
+    Count("descriptors that are lists of numbers, where others are structures with named fields",
+          r"\bdescriptor(\.append\(| = |\()\{", ("lib", "passes"), "lines", 0),
     Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 12
+#define MW_RT_ABI_VERSION 13
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -135,98 +135,195 @@ typedef struct mw_rt_collective {
   mw_rt_moved_tensor tensors[1];
 } mw_rt_collective;
 
-/* C = A B (+ bias), over batches. A is m x k, B is k x n, C is m x n, stored densely in
- * row-major order. If `transpose_a` is set, A is stored as k x m; `transpose_b` likewise.
- * The batch has `batch_rank` dimensions. Strides count matrices; stride 0 broadcasts. Sums
- * are taken in f32 (f64 for f64) and rounded once to `result`, the type of C: that of A and B, or
- * f32. */
+/*===----------------------------------------------------------------------===*\
+|* Calls that a device performs                                                 *|
+\*===----------------------------------------------------------------------===*/
+
+/* The calls: a kind, MW_RT_CALL_<kind>, and the structure that describes the call, mw_rt_<name>.
+ * `mw_rt_perform` takes all of them. */
+#define MW_RT_CALLS(CALL)                                                                          \
+  CALL(GEMM, gemm)                                                                                 \
+  CALL(WEIGHT_GRAD, weight_grad)                                                                   \
+  CALL(GATHER, gather)                                                                             \
+  CALL(TAKE_ALONG, take_along)                                                                     \
+  CALL(INDEX_COPY, index_copy)                                                                     \
+  CALL(REPLACE_ROWS, replace_rows)                                                                 \
+  CALL(SCATTER_ADD, scatter_add)                                                                   \
+  CALL(MASK, mask)                                                                                 \
+  CALL(AXIS_INDEX, axis_index)                                                                     \
+  CALL(REORDER, reorder)                                                                           \
+  CALL(PLACE, place)                                                                               \
+  CALL(POSITIONS, positions)                                                                       \
+  CALL(PACK, pack)
+
+/* The calls that each device performs. A program for the device makes no others: its compiler
+ * writes a kernel instead. */
+#define MW_RT_CPU_CALLS(CALL)                                                                      \
+  CALL(gemm)                                                                                       \
+  CALL(weight_grad)                                                                                \
+  CALL(gather)                                                                                     \
+  CALL(take_along)                                                                                 \
+  CALL(index_copy)                                                                                 \
+  CALL(replace_rows)                                                                               \
+  CALL(scatter_add)                                                                                \
+  CALL(mask)                                                                                       \
+  CALL(axis_index)                                                                                 \
+  CALL(reorder)                                                                                    \
+  CALL(place)                                                                                      \
+  CALL(positions)                                                                                  \
+  CALL(pack)
+#define MW_RT_GPU_CALLS(CALL)                                                                      \
+  CALL(gemm)                                                                                       \
+  CALL(weight_grad)                                                                                \
+  CALL(index_copy)                                                                                 \
+  CALL(replace_rows)                                                                               \
+  CALL(mask)                                                                                       \
+  CALL(axis_index)                                                                                 \
+  CALL(reorder)                                                                                    \
+  CALL(place)                                                                                      \
+  CALL(positions)
+
+enum {
+#define MW_RT_KIND(kind, name) MW_RT_CALL_##kind,
+  MW_RT_CALLS(MW_RT_KIND)
+#undef MW_RT_KIND
+};
+
+/* The first member of each structure: the kind of the call. The comment of a structure names the
+ * buffers of the call in their order, inputs first. */
+typedef struct mw_rt_call {
+  int64_t kind;
+} mw_rt_call;
+
+/* c = a b (+ bias), over batches. Buffers: a, b, bias or null, c. a is m x k, b is k x n, c is
+ * m x n, stored densely in row-major order. If `transpose_a` is set, a is stored as k x m;
+ * `transpose_b` likewise. The batch has `batch_rank` dimensions. Strides count matrices; stride 0
+ * broadcasts. Sums are taken in f32 (f64 for f64) and rounded once to `result`, the type of c: that
+ * of a and b, or f32. */
 typedef struct mw_rt_gemm {
-  int64_t dtype, result, m, n, k, transpose_a, transpose_b, has_bias;
+  mw_rt_call call;
+  int64_t dtype, result, m, n, k, transpose_a, transpose_b;
   int64_t batch_rank;
   int64_t batch[MW_RT_MAX_RANK], stride_a[MW_RT_MAX_RANK], stride_b[MW_RT_MAX_RANK];
 } mw_rt_gemm;
 
-/* C = A^T B: A is rows x m, B is rows x n, C is m x n, stored densely in row-major order. C is
- * f64 for f64, else f32, and so are the sums. */
+/* c = a^T b. Buffers: a, b, c. a is rows x m, b is rows x n, c is m x n, stored densely in
+ * row-major order. c is f64 for f64, else f32, and so are the sums. */
 typedef struct mw_rt_weight_grad {
+  mw_rt_call call;
   int64_t dtype, rows, m, n;
 } mw_rt_weight_grad;
 
-/* Rows by index: data [outer, size, inner], indices [count], result [outer, count,
- * inner]. With `has_offset`, data has the rows [offset, offset + size) of a larger table,
- * and indices of other rows give zeros. An index that is negative, or not below `total`,
+/* Rows by index. Buffers: data [outer, size, inner], indices [count], offset or null, result
+ * [outer, count, inner]. With an offset, data has the rows [offset, offset + size) of a larger
+ * table, and indices of other rows give zeros. An index that is negative, or not below `total`,
  * the size of the whole table, is an error. */
 typedef struct mw_rt_gather {
-  int64_t dtype, index_dtype, outer, size, inner, count, total, has_offset, offset_dtype;
+  mw_rt_call call;
+  int64_t dtype, index_dtype, offset_dtype, outer, size, inner, count, total;
 } mw_rt_gather;
 
-/* Elements by index: data [outer, size, inner], indices and result [outer,
- * count, inner]. */
+/* Elements by index. Buffers: data [outer, size, inner], indices and result [outer, count,
+ * inner]. */
 typedef struct mw_rt_take_along {
+  mw_rt_call call;
   int64_t dtype, index_dtype, outer, size, inner, count;
 } mw_rt_take_along;
 
-/* Replaces rows by index: data and result [outer, size, inner], indices [count], source
+/* Rows that a source replaces by index: data [outer, size, inner], indices [count], source
  * [outer, count, inner]. An index that is out of range is an error. */
-typedef struct mw_rt_index_copy {
+typedef struct mw_rt_rows {
   int64_t dtype, index_dtype, outer, size, inner, count;
+} mw_rt_rows;
+
+/* Replaces rows in a copy of the data. Buffers: data, indices, source, result. */
+typedef struct mw_rt_index_copy {
+  mw_rt_call call;
+  mw_rt_rows rows;
 } mw_rt_index_copy;
 
-/* Sums rows by index: updates [outer, count, inner], indices [count], or [outer, count, inner] if
- * `along` is set, and result [outer, size, inner], which begins as zeros. The result is f64 for
- * f64, else f32. `has_offset` and `total` are as in mw_rt_gather: updates of other rows are left
- * out. */
+/* Replaces rows of a state in place. Buffers: state, indices, source, log or null. Before, it
+ * writes the indices (i64) and the rows that it replaces to log + `offset`, each aligned to 64
+ * bytes, so that the run can be undone. */
+typedef struct mw_rt_replace_rows {
+  mw_rt_call call;
+  mw_rt_rows rows;
+  int64_t offset;
+} mw_rt_replace_rows;
+
+/* Sums rows by index. Buffers: updates [outer, count, inner], indices [count], or [outer, count,
+ * inner] if `along` is set, offset or null, and result [outer, size, inner], which begins as zeros.
+ * The result is f64 for f64, else f32. The offset and `total` are as in mw_rt_gather: updates of
+ * other rows are left out. */
 typedef struct mw_rt_scatter_add {
-  int64_t dtype, index_dtype, outer, size, inner, count, along, total, has_offset, offset_dtype;
+  mw_rt_call call;
+  int64_t dtype, index_dtype, offset_dtype, outer, size, inner, count, along, total;
 } mw_rt_scatter_add;
 
-/* Masks a dimension that is sharded over `axes`: in a local tensor [outer, rows, inner],
- * elements with a global index of `size` or above become `value` (the bits of a double). */
+/* Masks a dimension that is sharded over `axes`. Buffers: input, result. In a local tensor [outer,
+ * rows, inner], elements with a global index of `size` or above become `value` (the bits of a
+ * double). */
 typedef struct mw_rt_mask {
-  int64_t dtype;
+  mw_rt_call call;
   mw_rt_axes axes;
-  int64_t outer, rows, inner, size, value;
+  int64_t dtype, outer, rows, inner, size, value;
 } mw_rt_mask;
 
-/* A rank's linear coordinate over `axes`, times `chunk`. */
+/* A rank's linear coordinate over `axes`, times `chunk`. Buffers: result. */
 typedef struct mw_rt_axis_index {
-  int64_t dtype;
+  mw_rt_call call;
   mw_rt_axes axes;
-  int64_t chunk;
+  int64_t dtype, chunk;
 } mw_rt_axis_index;
 
 /* The order of a dimension's elements: see meshwright/TokenOrder.h. */
 enum { MW_RT_NATURAL = 0, MW_RT_ZIGZAG = 1, MW_RT_STRIPED = 2 };
 
-/* Reorders the rows of a tensor [outer, padded, inner] from one order to another. The
- * first `size` rows are true ones; padding stays at the end. */
+/* Reorders the rows of a tensor [outer, padded, inner] from one order to another. Buffers: input,
+ * result. The first `size` rows are true ones; padding stays at the end. */
 typedef struct mw_rt_reorder {
+  mw_rt_call call;
   int64_t dtype, outer, size, padded, inner, from_order, from_ranks, to_order, to_ranks;
 } mw_rt_reorder;
 
-/* Puts chunks of a dimension that is sharded over `axes` at their places in the whole one: `count`
- * chunks [outer, rows, inner] and the result [outer, chunks * rows, inner]. Of a rank with
- * coordinate i, number j is chunk i - shifts[j]. The other chunks of the result are zeros. */
+/* Puts chunks of a dimension that is sharded over `axes` at their places in the whole one. Buffers:
+ * `count` chunks [outer, rows, inner], and the result [outer, chunks * rows, inner]. `count` shifts
+ * follow the structure: of a rank with coordinate i, number j is chunk i - shift j. The other
+ * chunks of the result are zeros. */
 typedef struct mw_rt_place {
-  int64_t dtype;
+  mw_rt_call call;
   mw_rt_axes axes;
-  int64_t outer, rows, inner, count;
-  int64_t shifts[1];
+  int64_t dtype, outer, rows, inner, count;
 } mw_rt_place;
 
 /* The positions (i64) of a rank's elements of a dimension of `size` elements in an order,
- * padded to `padded` and sharded over `axes`. Coordinate i has chunk i - shift. Padding
- * has position -1. */
+ * padded to `padded` and sharded over `axes`. Buffers: result. Coordinate i has chunk i - shift.
+ * Padding has position -1. */
 typedef struct mw_rt_positions {
+  mw_rt_call call;
   mw_rt_axes axes;
   int64_t size, padded, order, order_ranks, shift;
 } mw_rt_positions;
 
-/* The calls. `op` is an index into the program's table of op names, for errors. All
- * return 0, or 1 once an error is recorded; the program then returns at once. Work is done
- * in the order of the calls, by the device of the rank: a call may return earlier. */
+/* Prepares a weight during the run. Buffers: the weight as it is stored, the result. */
+typedef struct mw_rt_pack {
+  mw_rt_call call;
+  mw_rt_packing packing;
+} mw_rt_pack;
+
+/*===----------------------------------------------------------------------===*\
+|* The functions                                                                *|
+\*===----------------------------------------------------------------------===*/
+
+/* `op` is an index into the program's table of op names, for errors. All return 0, or 1 once an
+ * error is recorded; the program then returns at once. Work is done in the order of the calls, by
+ * the device of the rank: a call may return earlier. */
 int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
                          mw_rt_kernel kernel, void *const *buffers);
+/* Performs a call on `buffers`: its inputs, then its outputs; null for an optional one that is
+ * absent. `what` is the head of the structure of its kind. */
+int32_t mw_rt_perform(mw_rt_context *context, int64_t op, const mw_rt_call *what,
+                      void *const *buffers);
 /* Performs a collective on the compute stream. */
 int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
                              const void *const *inputs, void *const *outputs);
@@ -244,39 +341,6 @@ int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
  * calls themselves do nothing. Each start between the two is waited for between them. */
 int32_t mw_rt_graph_begin(mw_rt_context *context, int64_t op);
 int32_t mw_rt_graph_end(mw_rt_context *context, int64_t op);
-int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
-                       const void *b, const void *bias, void *c);
-int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_weight_grad *what,
-                              const void *a, const void *b, void *c);
-int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
-                         const void *data, const void *indices, const void *offset, void *result);
-int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
-                             const void *data, const void *indices, void *result);
-int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
-                             const void *data, const void *indices, const void *source,
-                             void *result);
-/* Replaces rows of `state` in place. Before, it writes the indices (i64) and the rows that it
- * replaces to `log` + `offset`, each aligned to 64 bytes, so that the run can be undone. With a
- * null log it does not. */
-int32_t mw_rt_replace_rows(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
-                           int64_t offset, const void *state, const void *indices,
-                           const void *source, const void *log);
-int32_t mw_rt_run_scatter_add(mw_rt_context *context, int64_t op, const mw_rt_scatter_add *what,
-                              const void *updates, const void *indices, const void *offset,
-                              void *result);
-int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
-                       const void *input, void *result);
-int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axis_index *what,
-                             void *result);
-int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorder *what,
-                          const void *input, void *result);
-int32_t mw_rt_run_place(mw_rt_context *context, int64_t op, const mw_rt_place *what,
-                        const void *const *chunks, void *const *result);
-/* Packs a weight during the run. */
-int32_t mw_rt_run_pack(mw_rt_context *context, int64_t op, const mw_rt_packing *what,
-                       const void *weight, void *result);
-int32_t mw_rt_run_positions(mw_rt_context *context, int64_t op, const mw_rt_positions *what,
-                            void *result);
 /* Passes a value to the observer of the run (`--check`), if there is one. */
 int32_t mw_rt_run_probe(mw_rt_context *context, int64_t op, int64_t probe, const void *value);
 

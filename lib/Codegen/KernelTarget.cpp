@@ -9,6 +9,7 @@
 
 #include "meshwright/lib/Codegen/Cpu/CpuTarget.h"
 #include "meshwright/lib/Codegen/Gpu/GpuTarget.h"
+#include "meshwright/lib/Codegen/RuntimeCalls.h"
 
 #include "llvm/ADT/StringMap.h"
 #include "llvm/TargetParser/Host.h"
@@ -21,6 +22,11 @@ using namespace llvm;
 namespace meshwright {
 
 KernelTarget::~KernelTarget() = default;
+
+bool KernelTarget::isLibraryOp(mlir::Operation *op) const {
+  std::optional<int64_t> kind = lower::getCallKind(op);
+  return kind && is_contained(getCalls(), *kind);
+}
 
 static Expected<std::shared_ptr<const KernelTarget>> createTarget(StringRef text) {
   static constexpr StringLiteral kSupported =

@@ -122,9 +122,11 @@ public:
   /// not a product, alone or with ops before and after it, that the target has a kernel
   /// for.
   virtual std::optional<PackedWeight> getPackedWeight(const lower::KernelRegion &region) const = 0;
-  /// Returns true if a library of the device performs the op where `KernelBuilder::build`
-  /// returns nothing.
-  virtual bool isLibraryOp(mlir::Operation *op) const = 0;
+  /// The calls that the device performs: kinds of meshwright-c/Runtime.h.
+  virtual llvm::ArrayRef<int64_t> getCalls() const = 0;
+  /// Returns true if the device performs the op by a call where `KernelBuilder::build` returns
+  /// nothing.
+  bool isLibraryOp(mlir::Operation *op) const;
 
   //===--------------------------------------------------------------------===//
   // Kernels

@@ -11,6 +11,7 @@
 #include "meshwright/runtime/src/tensors/Moves.h"
 
 #include "meshwright-c/DeviceKernel.h"
+#include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Program.h"
 
 #include <cstring>
@@ -107,7 +108,7 @@ bool GpuDevice::copy(void *to, const void *from, int64_t bytes, std::string &err
 }
 
 //===----------------------------------------------------------------------===//
-// Kernels and products
+// Kernels
 //===----------------------------------------------------------------------===//
 
 /// The descriptor of a kernel's copies from a buffer.
@@ -183,9 +184,23 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
   return true;
 }
 
-bool GpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
-                         void *c, std::string &) {
-  return multiply(what, DType(what.result), a, b, bias, c);
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+bool GpuDevice::perform(const mw_rt_call &what, void *const *buffers, std::string &error) {
+  switch (what.kind) {
+#define MW_RT_KIND(name)                                                                           \
+  case kCallKind<mw_rt_##name>:                                                                    \
+    return perform(reinterpret_cast<const mw_rt_##name &>(what), buffers, error);
+    MW_RT_GPU_CALLS(MW_RT_KIND)
+#undef MW_RT_KIND
+  }
+  return refuse(what, error);
+}
+
+bool GpuDevice::perform(const mw_rt_gemm &what, void *const *buffers, std::string &) {
+  return multiply(what, DType(what.result), buffers[0], buffers[1], buffers[2], buffers[3]);
 }
 
 bool GpuDevice::multiply(const mw_rt_gemm &what, DType result, const void *a, const void *b,
@@ -200,37 +215,15 @@ bool GpuDevice::multiply(const mw_rt_gemm &what, DType result, const void *a, co
   return true;
 }
 
-/// Ops that the compiler has a kernel for.
-static bool refuse(std::string &error) {
-  error = "has no kernel on GPUs";
-  return false;
-}
-
-bool GpuDevice::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
-                           std::string &) {
+bool GpuDevice::perform(const mw_rt_weight_grad &what, void *const *buffers, std::string &) {
   mw_rt_gemm product = {};
   product.dtype = what.dtype;
   product.m = what.m;
   product.n = what.n;
   product.k = what.rows;
   product.transpose_a = true;
-  return multiply(product, DType(what.dtype) == DType::F64 ? DType::F64 : DType::F32, a, b,
-                  nullptr, c);
-}
-
-bool GpuDevice::scatterAdd(const mw_rt_scatter_add &, const void *, const void *, const void *,
-                           void *, std::string &error) {
-  return refuse(error);
-}
-
-bool GpuDevice::gather(const mw_rt_gather &, const void *, const void *, const void *, void *,
-                       std::string &error) {
-  return refuse(error);
-}
-
-bool GpuDevice::takeAlong(const mw_rt_take_along &, const void *, const void *, void *,
-                          std::string &error) {
-  return refuse(error);
+  return multiply(product, DType(what.dtype) == DType::F64 ? DType::F64 : DType::F32, buffers[0],
+                  buffers[1], nullptr, buffers[2]);
 }
 
 bool GpuDevice::checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,

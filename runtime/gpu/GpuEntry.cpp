@@ -85,7 +85,7 @@ bool GpuDevice::prepareEntry(EntryState &entry, const std::function<int32_t()> &
   helpers.prepares = false;
   context.trace = trace;
   context.row = row;
-  context.replaced.clear();
+  context.logged.clear();
   if (!isFine)
     return false;
   if (!entry.words.empty()) {

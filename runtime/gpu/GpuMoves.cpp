@@ -12,9 +12,11 @@
 
 #include "GpuDevice.h"
 
+#include "meshwright/runtime/src/ranks/CallFacts.h"
 #include "meshwright/runtime/src/ranks/Context.h"
 #include "meshwright/runtime/src/tensors/Moves.h"
 
+#include "meshwright/Calls.h"
 #include "meshwright/TokenOrder.h"
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Memory.h"
@@ -107,10 +109,11 @@ static uint64_t bitsOf(DType type, double value) {
   return bits;
 }
 
-bool GpuDevice::mask(const mw_rt_mask &what, const void *input, void *result, std::string &) {
+bool GpuDevice::perform(const mw_rt_mask &what, void *const *buffers, std::string &) {
   cuda::Stream *stream = getStream(0);
+  void *result = buffers[1];
   int64_t size = sizeOf(DType(what.dtype)), row = what.inner * size;
-  helpers.copyBytes(stream, result, input, what.outer * what.rows * row);
+  helpers.copyBytes(stream, result, buffers[0], what.outer * what.rows * row);
   int64_t first = what.size - coordinateOf(what.axes, context.rank) * what.rows;
   first = std::clamp<int64_t>(first, 0, what.rows);
   double value;
@@ -124,7 +127,7 @@ bool GpuDevice::mask(const mw_rt_mask &what, const void *input, void *result, st
   return true;
 }
 
-bool GpuDevice::writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &) {
+bool GpuDevice::perform(const mw_rt_axis_index &what, void *const *buffers, std::string &) {
   bool isNarrow = DType(what.dtype) == DType::I32;
   const char *table = getTable(
       &what,
@@ -132,12 +135,11 @@ bool GpuDevice::writeAxisIndex(const mw_rt_axis_index &what, void *result, std::
         return std::vector<int64_t>{coordinateOf(what.axes, context.rank) * what.chunk};
       },
       isNarrow);
-  helpers.copyBytes(getStream(0), result, table, isNarrow ? 4 : 8);
+  helpers.copyBytes(getStream(0), buffers[0], table, isNarrow ? 4 : 8);
   return true;
 }
 
-bool GpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *result,
-                        std::string &) {
+bool GpuDevice::perform(const mw_rt_reorder &what, void *const *buffers, std::string &) {
   const char *table = getTable(&what, [&] {
     // The slot of each element in the input, by its index in the natural order.
     std::vector<int64_t> slots(what.size), from(what.padded);
@@ -150,28 +152,28 @@ bool GpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *resu
                                     : slot;
     return from;
   });
-  helpers.gatherRows(getStream(0), result, input, table, what.outer, what.padded, what.padded,
-                     what.inner * sizeOf(DType(what.dtype)));
+  helpers.gatherRows(getStream(0), buffers[1], buffers[0], table, what.outer, what.padded,
+                     what.padded, what.inner * sizeOf(DType(what.dtype)));
   return true;
 }
 
-bool GpuDevice::place(const mw_rt_place &what, const void *const *chunks, void *result,
-                      std::string &) {
+bool GpuDevice::perform(const mw_rt_place &what, void *const *buffers, std::string &) {
   cuda::Stream *stream = getStream(0);
+  void *result = buffers[what.count];
   int64_t ranks = sizeOfGroup(what.axes), own = coordinateOf(what.axes, context.rank);
   int64_t size = sizeOf(DType(what.dtype)), run = what.rows * what.inner;
   if (what.count < ranks)
     helpers.clear(stream, result, what.outer * ranks * run * size);
   for (int64_t j = 0; j < what.count; ++j) {
-    int64_t chunk = (own - what.shifts[j] + ranks) % ranks;
-    helpers.copyBox(stream, result, chunks[j],
+    int64_t chunk = (own - getFollowing(what)[j] + ranks) % ranks;
+    helpers.copyBox(stream, result, buffers[j],
                     Box::make({what.outer, run}, {0, 0}, {what.outer, ranks * run},
                               {0, chunk * run}, {what.outer, run}, size));
   }
   return true;
 }
 
-bool GpuDevice::writePositions(const mw_rt_positions &what, void *result, std::string &) {
+bool GpuDevice::perform(const mw_rt_positions &what, void *const *buffers, std::string &) {
   int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
   const char *table = getTable(&what, [&] {
     int64_t chunk = (coordinateOf(what.axes, context.rank) - what.shift + chunks) % chunks;
@@ -181,7 +183,7 @@ bool GpuDevice::writePositions(const mw_rt_positions &what, void *result, std::s
                                          what.padded, chunk * count + i));
     return positions;
   });
-  helpers.copyBytes(getStream(0), result, table, count * int64_t(sizeof(int64_t)));
+  helpers.copyBytes(getStream(0), buffers[0], table, count * int64_t(sizeof(int64_t)));
   return true;
 }
 
@@ -189,41 +191,44 @@ bool GpuDevice::writePositions(const mw_rt_positions &what, void *result, std::s
 // Rows by index
 //===----------------------------------------------------------------------===//
 
-bool GpuDevice::indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
-                          const void *source, void *result, std::string &) {
+bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std::string &) {
+  const mw_rt_rows &rows = what.rows;
   cuda::Stream *stream = getStream(0);
-  int64_t row = what.inner * sizeOf(DType(what.dtype));
-  helpers.checkIndices(stream, what.index_dtype, indices, what.count, what.size,
-                       nextWord(-1, what.size), nullptr);
-  helpers.copyBytes(stream, result, data, what.outer * what.size * row);
-  helpers.scatterRows(stream, what.index_dtype, result, source, indices, what.outer, what.size,
-                      what.count, row);
+  int64_t row = rows.inner * sizeOf(DType(rows.dtype));
+  helpers.checkIndices(stream, rows.index_dtype, buffers[1], rows.count, rows.size,
+                       nextWord(-1, rows.size), nullptr);
+  helpers.copyBytes(stream, buffers[3], buffers[0], rows.outer * rows.size * row);
+  helpers.scatterRows(stream, rows.index_dtype, buffers[3], buffers[2], buffers[1], rows.outer,
+                      rows.size, rows.count, row);
   return true;
 }
 
-/// Where the rows begin in a log that begins with `count` indices.
-static int64_t getRowsOfLog(int64_t count) {
-  return (count * int64_t(sizeof(int64_t)) + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-bool GpuDevice::saveRows(const mw_rt_index_copy &what, const void *data, const void *indices,
-                         char *log, std::string &) {
+bool GpuDevice::perform(const mw_rt_replace_rows &what, void *const *buffers, std::string &) {
+  const mw_rt_rows &rows = what.rows;
   cuda::Stream *stream = getStream(0);
-  helpers.checkIndices(stream, what.index_dtype, indices, what.count, what.size,
-                       nextWord(-1, what.size), log);
+  int64_t row = rows.inner * sizeOf(DType(rows.dtype));
+  char *log = buffers[3] ? static_cast<char *>(buffers[3]) + what.offset : nullptr;
+  helpers.checkIndices(stream, rows.index_dtype, buffers[1], rows.count, rows.size,
+                       nextWord(-1, rows.size), log);
   if (log)
-    helpers.gatherRows(stream, log + getRowsOfLog(what.count), data, log, what.outer, what.size,
-                       what.count, what.inner * sizeOf(DType(what.dtype)));
+    helpers.gatherRows(stream, log + getLoggedRows(rows.count), buffers[0], log, rows.outer,
+                       rows.size, rows.count, row);
+  helpers.scatterRows(stream, rows.index_dtype, buffers[0], buffers[2], buffers[1], rows.outer,
+                      rows.size, rows.count, row);
   return true;
 }
 
-bool GpuDevice::restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
-                            std::string &error) {
+bool GpuDevice::undo(const mw_rt_call &call, void *const *buffers, std::string &error) {
+  const auto *what = asCall<mw_rt_replace_rows>(call);
+  if (!what)
+    return refuse(call, error);
+  const mw_rt_rows &rows = what->rows;
+  const char *log = static_cast<const char *>(buffers[3]) + what->offset;
   try {
     processor->enter();
-    helpers.scatterRows(processor->getCopyStream(), MW_I64, data, log + getRowsOfLog(what.count),
-                        log, what.outer, what.size, what.count,
-                        what.inner * sizeOf(DType(what.dtype)));
+    helpers.scatterRows(processor->getCopyStream(), MW_I64, buffers[0],
+                        log + getLoggedRows(rows.count), log, rows.outer, rows.size, rows.count,
+                        rows.inner * sizeOf(DType(rows.dtype)));
     processor->finishCopies();
     return true;
   } catch (const Failure &failure) {

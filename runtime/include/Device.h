@@ -65,6 +65,9 @@ class Device {
 public:
   virtual ~Device() = default;
 
+  /// Its name in errors: `cpu` or `gpu`.
+  virtual const char *getName() const = 0;
+
   /// Loads the kernels of a program, once, before its first run. Returns false, with an error, if
   /// the program is for another target. The default takes programs for the processor.
   virtual bool load(const ProgramDescription &program, std::string &error);
@@ -86,9 +89,8 @@ public:
   /// Copies between two buffers of the device, which do not overlap. Any thread may call it between
   /// runs.
   virtual bool copy(void *to, const void *from, int64_t bytes, std::string &error) = 0;
-  /// Writes the rows of a log (`saveRows`) back. Any thread may call it between runs.
-  virtual bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
-                           std::string &error) = 0;
+  /// Undoes a call by the log that it wrote. Any thread may call it between runs.
+  virtual bool undo(const mw_rt_call &what, void *const *buffers, std::string &error) = 0;
 
   //===--------------------------------------------------------------------===//
   // Arrays of callers in the memory of GPUs
@@ -175,36 +177,9 @@ public:
 
   virtual bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
                       std::string &error) = 0;
-  virtual bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
-                        void *c, std::string &error) = 0;
-  virtual bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
-                          std::string &error) = 0;
-  virtual bool gather(const mw_rt_gather &what, const void *data, const void *indices,
-                      const void *offset, void *result, std::string &error) = 0;
-  virtual bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices,
-                         void *result, std::string &error) = 0;
-  virtual bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
-                         const void *source, void *result, std::string &error) = 0;
-  /// Checks the indices, and writes them and the rows that they name to a log. Does not write a log
-  /// that is null.
-  virtual bool saveRows(const mw_rt_index_copy &what, const void *data, const void *indices,
-                        char *log, std::string &error) = 0;
-  virtual bool scatterAdd(const mw_rt_scatter_add &what, const void *updates, const void *indices,
-                          const void *offset, void *result, std::string &error) = 0;
-  virtual bool mask(const mw_rt_mask &what, const void *input, void *result,
-                    std::string &error) = 0;
-  virtual bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) = 0;
-  virtual bool reorder(const mw_rt_reorder &what, const void *input, void *result,
-                       std::string &error) = 0;
-  virtual bool place(const mw_rt_place &what, const void *const *chunks, void *result,
-                     std::string &error) = 0;
-  virtual bool pack(const mw_rt_packing &what, const void *weight, void *result,
-                    std::string &error) {
-    (void)what, (void)weight, (void)result;
-    error = "the device packs no weights";
-    return false;
-  }
-  virtual bool writePositions(const mw_rt_positions &what, void *result, std::string &error) = 0;
+  /// Performs a call, on the buffers that meshwright-c/Runtime.h names for its kind. A call with a
+  /// log leaves its buffers as they were if it fails.
+  virtual bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) = 0;
   /// Looks for the first element of result `result` of the caller's op that is NaN or infinite,
   /// in the order of the caller's stream. Tells `World::noteNotFinite` before the end of the run.
   virtual bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
@@ -224,6 +199,10 @@ public:
                      const void *const *inputs, void *const *outputs, std::string &error) = 0;
   /// Makes the compute stream wait for the collective that was started as `ticket`.
   virtual bool wait(int64_t ticket, std::string &error) = 0;
+
+protected:
+  /// Sets the error of a call of a kind that the device does not perform. Returns false.
+  bool refuse(const mw_rt_call &what, std::string &error) const;
 };
 
 /// Collectives between buffers in host memory. A backend whose ranks compute on the CPU

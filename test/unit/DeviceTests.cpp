@@ -92,58 +92,12 @@ public:
     ++launches;
     return open([&] { return inner->launch(what, kernel, buffers, error); });
   }
-  bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
-                std::string &error) override {
-    return open([&] { return inner->multiply(what, a, b, bias, c, error); });
+  const char *getName() const override { return "separate"; }
+  bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) override {
+    return open([&] { return inner->perform(what, buffers, error); });
   }
-  bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
-                  std::string &error) override {
-    return open([&] { return inner->weightGrad(what, a, b, c, error); });
-  }
-  bool gather(const mw_rt_gather &what, const void *data, const void *indices, const void *offset,
-              void *result, std::string &error) override {
-    return open([&] { return inner->gather(what, data, indices, offset, result, error); });
-  }
-  bool takeAlong(const mw_rt_take_along &what, const void *data, const void *indices, void *result,
-                 std::string &error) override {
-    return open([&] { return inner->takeAlong(what, data, indices, result, error); });
-  }
-  bool indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
-                 const void *source, void *result, std::string &error) override {
-    return open([&] { return inner->indexCopy(what, data, indices, source, result, error); });
-  }
-  bool saveRows(const mw_rt_index_copy &what, const void *data, const void *indices, char *log,
-                std::string &error) override {
-    return open([&] { return inner->saveRows(what, data, indices, log, error); });
-  }
-  bool restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
-                   std::string &error) override {
-    return open([&] { return inner->restoreRows(what, log, data, error); });
-  }
-  bool scatterAdd(const mw_rt_scatter_add &what, const void *updates, const void *indices,
-                  const void *offset, void *result, std::string &error) override {
-    return open([&] { return inner->scatterAdd(what, updates, indices, offset, result, error); });
-  }
-  bool mask(const mw_rt_mask &what, const void *input, void *result, std::string &error) override {
-    return open([&] { return inner->mask(what, input, result, error); });
-  }
-  bool writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &error) override {
-    return open([&] { return inner->writeAxisIndex(what, result, error); });
-  }
-  bool reorder(const mw_rt_reorder &what, const void *input, void *result,
-               std::string &error) override {
-    return open([&] { return inner->reorder(what, input, result, error); });
-  }
-  bool place(const mw_rt_place &what, const void *const *chunks, void *result,
-             std::string &error) override {
-    return open([&] { return inner->place(what, chunks, result, error); });
-  }
-  bool pack(const mw_rt_packing &what, const void *weight, void *result,
-            std::string &error) override {
-    return open([&] { return inner->pack(what, weight, result, error); });
-  }
-  bool writePositions(const mw_rt_positions &what, void *result, std::string &error) override {
-    return open([&] { return inner->writePositions(what, result, error); });
+  bool undo(const mw_rt_call &what, void *const *buffers, std::string &error) override {
+    return open([&] { return inner->undo(what, buffers, error); });
   }
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
                    int64_t count, std::string &error) override {
@@ -469,6 +423,27 @@ TEST(Devices, PackedStates) {
   }
 }
 
+/// Makes a call of a kind that no device knows.
+int32_t callUnknown(mw_rt_context *context, char *, const void *const *, const void *const *,
+                    const void *const *, const void **) {
+  static const mw_rt_call what = {1234};
+  return mw_rt_perform(context, 0, &what, nullptr);
+}
+
+TEST(Devices, UnknownCall) {
+  ProgramDescription description;
+  description.numRanks = kRanks;
+  description.entries.resize(1);
+  description.entries[0].ops = {"the op"};
+  std::string error;
+  auto session = Session::create(description, {callUnknown}, nullptr, "local", error);
+  ASSERT_TRUE(session) << error;
+  EXPECT_FALSE(session->run(0, {}, {}, {}, error));
+  EXPECT_NE(error.find("the op: device 'cpu' does not perform calls of kind 1234"),
+            std::string::npos)
+      << error;
+}
+
 TEST(Devices, CopyThatFailsBeforeACommit) {
   std::string error;
   auto session = startTwoStates(exchange, "separate", error);
@@ -542,16 +517,31 @@ TEST(Devices, CommitThatFailsInOneProcess) {
 
 std::atomic<bool> isOutOfRange{false};
 
+/// Replaces one of `size` elements of type f32.
+mw_rt_replace_rows replaceOneOf(int64_t size, int64_t offset) {
+  mw_rt_replace_rows what = {};
+  what.call.kind = MW_RT_CALL_REPLACE_ROWS;
+  what.rows.dtype = MW_F32;
+  what.rows.index_dtype = MW_I64;
+  what.rows.outer = what.rows.inner = what.rows.count = 1;
+  what.rows.size = size;
+  what.offset = offset;
+  return what;
+}
+
 /// Puts the first element of the rank's part of "b" into the last of "a". Then it may fail.
 int32_t putLast(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
                 const void *const *constants, const void **results) {
-  static const mw_rt_index_copy what = {MW_F32, MW_I64, 1, 4, 1, 1};
-  const void *log = results[0];
-  results[0] = arguments[0];
-  for (int i = 0; i <= isOutOfRange; ++i)
-    if (mw_rt_replace_rows(context, 0, &what, i * 128, arguments[0], constants[i], arguments[1],
-                           log) != 0)
+  static const mw_rt_replace_rows calls[] = {replaceOneOf(4, /*offset=*/0),
+                                             replaceOneOf(4, /*offset=*/128)};
+  auto *log = const_cast<void *>(results[0]), *state = const_cast<void *>(arguments[0]);
+  results[0] = state;
+  for (int i = 0; i <= isOutOfRange; ++i) {
+    void *buffers[] = {state, const_cast<void *>(constants[i]), const_cast<void *>(arguments[1]),
+                       log};
+    if (mw_rt_perform(context, 0, &calls[i].call, buffers) != 0)
       return 1;
+  }
   return 0;
 }
 

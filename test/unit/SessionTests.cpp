@@ -433,11 +433,20 @@ TEST(Session, AStuckRankEndsCallsButNotTheState) {
 /// it writes where the caller says.
 int32_t put(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
             const void *const *, const void **results) {
-  static const mw_rt_index_copy what = {MW_F32, MW_I64, 1, 2, 1, 1};
-  static const int64_t index = 0;
-  int32_t status = mw_rt_replace_rows(context, 0, &what, /*offset=*/64, arguments[1], &index,
-                                      arguments[0], results[0]);
-  if (status != 0)
+  static const mw_rt_replace_rows what = [] {
+    mw_rt_replace_rows what = {};
+    what.call.kind = MW_RT_CALL_REPLACE_ROWS;
+    what.rows.dtype = MW_F32;
+    what.rows.index_dtype = MW_I64;
+    what.rows.outer = what.rows.inner = what.rows.count = 1;
+    what.rows.size = 2;
+    what.offset = 64;
+    return what;
+  }();
+  static int64_t index = 0;
+  void *buffers[] = {const_cast<void *>(arguments[1]), &index, const_cast<void *>(arguments[0]),
+                     const_cast<void *>(results[0])};
+  if (int32_t status = mw_rt_perform(context, 0, &what.call, buffers))
     return status;
   results[0] = arguments[1];
   auto *other = static_cast<float *>(const_cast<void *>(results[1]));

@@ -14,6 +14,8 @@
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/ObjectEmitter.h"
 
+#include "meshwright/Calls.h"
+
 using namespace mlir;
 
 namespace meshwright::lower {
@@ -62,10 +64,7 @@ std::optional<PackedWeight> CpuTarget::getPackedWeight(const KernelRegion &regio
   return getGemmWeight(region, *this);
 }
 
-bool CpuTarget::isLibraryOp(Operation *op) const {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::EmbeddingOp, nn::GatherOp,
-             nn::TakeAlongOp, nn::IndexCopyOp, nn::ScatterAddOp>(op);
-}
+ArrayRef<int64_t> CpuTarget::getCalls() const { return kCpuCalls; }
 
 void CpuTarget::loadDialects(MLIRContext &context) const { loadKernelDialects(context); }
 

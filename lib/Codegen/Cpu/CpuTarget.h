@@ -30,7 +30,7 @@ public:
   bool canFollowProduct(mlir::Operation *op, mlir::RankedTensorType product) const override;
   bool canPrecedeProduct(mlir::Operation *op, mlir::RankedTensorType input) const override;
   std::optional<PackedWeight> getPackedWeight(const KernelRegion &region) const override;
-  bool isLibraryOp(mlir::Operation *op) const override;
+  llvm::ArrayRef<int64_t> getCalls() const override;
   void loadDialects(mlir::MLIRContext &context) const override;
   std::unique_ptr<KernelBuilder> createBuilder(mlir::MLIRContext *context) const override;
   mlir::LogicalResult lowerKernel(mlir::ModuleOp module) const override;

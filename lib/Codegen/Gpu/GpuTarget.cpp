@@ -12,6 +12,8 @@
 #include "meshwright/lib/Codegen/Gpu/LowerKernels.h"
 #include "meshwright/lib/Codegen/Gpu/PtxEmitter.h"
 
+#include "meshwright/Calls.h"
+
 using namespace mlir;
 
 namespace meshwright::lower {
@@ -69,9 +71,7 @@ bool GpuTarget::canComputeProduct(const KernelRegion &region) const {
   return planGpuProduct(region, *this).has_value();
 }
 
-bool GpuTarget::isLibraryOp(Operation *op) const {
-  return isa<nn::LinearOp, nn::MatmulOp, nn::WeightGradOp, nn::IndexCopyOp>(op);
-}
+ArrayRef<int64_t> GpuTarget::getCalls() const { return kGpuCalls; }
 
 void GpuTarget::loadDialects(MLIRContext &context) const { loadGpuKernelDialects(context); }
 

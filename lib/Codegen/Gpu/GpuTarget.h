@@ -58,7 +58,7 @@ public:
   std::optional<PackedWeight> getPackedWeight(const KernelRegion &) const override {
     return std::nullopt;
   }
-  bool isLibraryOp(mlir::Operation *op) const override;
+  llvm::ArrayRef<int64_t> getCalls() const override;
   void loadDialects(mlir::MLIRContext &context) const override;
   std::unique_ptr<KernelBuilder> createBuilder(mlir::MLIRContext *context) const override;
   mlir::LogicalResult lowerKernel(mlir::ModuleOp module) const override;

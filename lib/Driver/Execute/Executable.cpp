@@ -63,8 +63,7 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
   for (LoweredConstant &constant : lowered.constants) {
     rt::ProgramConstant &added = entry.constants.emplace_back();
     added.data = own(std::move(constant.data));
-    static_assert(sizeof(mw_rt_axes) == (1 + 2 * MW_RT_MAX_AXES) * sizeof(int64_t));
-    llvm::copy(constant.axes, reinterpret_cast<int64_t *>(&added.axes));
+    added.axes = constant.axes;
   }
 }
 

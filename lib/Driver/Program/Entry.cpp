@@ -54,6 +54,10 @@ private:
                                ArrayRef<LLVM::GEPArg>{getConstant(i)});
   }
   Value getPointer(Value value);
+  /// The memory that the caller passes for a result.
+  Value getResult(int64_t result) {
+    return LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(5), result));
+  }
   Value getDescriptor(ArrayRef<int64_t> fields);
   /// Stores the values' pointers into an array on the stack, from `first` on.
   void fillArray(ValueRange values, Value array, size_t first = 0);
@@ -201,6 +205,14 @@ void EntryEmitter::emitStep(const Step &step) {
     for (Value output : step.outputs)
       arguments.push_back(getPointer(output));
     break;
+  case Step::OneArray:
+    fillArray(step.inputs, inputArray);
+    fillArray(step.outputs, inputArray, step.inputs.size());
+    if (step.log)
+      LLVM::StoreOp::create(builder, getResult(*step.log),
+                            getElement(inputArray, step.inputs.size() + step.outputs.size()));
+    arguments.push_back(inputArray);
+    break;
   case Step::TwoArrays:
     fillArray(step.inputs, inputArray);
     fillArray(step.outputs, outputArray);
@@ -213,9 +225,6 @@ void EntryEmitter::emitStep(const Step &step) {
     arguments.push_back(inputArray);
     break;
   }
-  if (step.log)
-    arguments.push_back(
-        LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(5), *step.log)));
   Value status = LLVM::CallOp::create(builder, getFunction(step.callee, arguments, i32), arguments)
                      .getResult();
   Value zero = LLVM::ConstantOp::create(builder, i32, builder.getI32IntegerAttr(0));
@@ -243,7 +252,7 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   builder.setInsertionPointToEnd(block);
   size_t most = 1;
   for (const Step &step : steps)
-    most = std::max(most, step.inputs.size() + step.outputs.size());
+    most = std::max(most, step.inputs.size() + step.outputs.size() + step.log.has_value());
   inputArray = LLVM::AllocaOp::create(builder, pointer, pointer, getConstant(most));
   outputArray = LLVM::AllocaOp::create(builder, pointer, pointer, getConstant(most));
   null = LLVM::ZeroOp::create(builder, pointer);

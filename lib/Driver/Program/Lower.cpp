@@ -54,6 +54,8 @@ private:
   LogicalResult addPrepared(rt::PrepareOp op);
   int64_t getResultOf(StringAttr state);
   void placeUpdates(rt::KernelOp launch);
+  Step &addCall(Operation *op, RuntimeCall call);
+  Step &addCollective(dist::CollectiveOpInterface op, RuntimeCall call);
   LogicalResult addKernel(rt::KernelOp launch);
   LogicalResult addStart(rt::StartOp start);
   void addWait(rt::WaitOp wait);
@@ -175,7 +177,7 @@ LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
 LogicalResult ProgramLowering::addPositions(dist::PositionsOp op) {
   dist::LayoutFactor factor = dist::getFactor(op, dist::getSpmdMesh(op));
   LoweredConstant constant;
-  if (failed(getRankAxes(op, factor.axes, constant.axes)))
+  if (failed(setAxes(op, factor.axes, constant.axes)))
     return failure();
   std::vector<int64_t> firsts;
   for (int64_t i = 0, chunks = dist::getNumShards(factor.axes); i < chunks; ++i)
@@ -266,6 +268,21 @@ void ProgramLowering::placeUpdates(rt::KernelOp launch) {
   }
 }
 
+/// Adds a step that the device performs.
+Step &ProgramLowering::addCall(Operation *op, RuntimeCall call) {
+  Step &step = steps.emplace_back(op, "mw_rt_perform", std::move(call));
+  step.passing = Step::OneArray;
+  return step;
+}
+
+/// Adds a collective on the compute stream.
+Step &ProgramLowering::addCollective(dist::CollectiveOpInterface op, RuntimeCall call) {
+  Step &step = steps.emplace_back(op, "mw_rt_run_collective", std::move(call));
+  step.passing = Step::TwoArrays;
+  step.outputs.assign(op->result_begin(), op->result_end());
+  return step;
+}
+
 /// The descriptor of a kernel's launch. The step has its inputs and outputs.
 static Descriptor describeLaunch(const KernelInfo &info, const Step &step, ValueRange yielded) {
   mw_rt_launch what = {};
@@ -294,8 +311,10 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
   placeUpdates(launch);
   Operation *op = getNamedOp(launch);
   if (replacesRowsOfState(launch, 0)) {
-    steps.push_back(
-        getRowUpdate(op, getResultOf(launch.getOverState(0)), launch.getOffsets()->front()));
+    FailureOr<RuntimeCall> call = getRowUpdate(op, launch.getOffsets()->front());
+    if (failed(call))
+      return failure();
+    addCall(op, std::move(*call)).log = getResultOf(launch.getOverState(0));
     addProbe(launch.getResult(0), launch.getYielded().front());
     return checkPlaced(steps.back());
   }
@@ -326,24 +345,26 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     step.descriptor = describeLaunch(*info, step, launch.getYielded());
     steps.push_back(std::move(step));
   } else {
-    // The runtime performs ops of `dist`, the target's library those of `nn`: one op a launch.
-    auto ops = launch.getOps();
-    bool isCall = !isa<nn::NnDialect>(op->getDialect()) || target.isLibraryOp(op);
-    if (std::distance(ops.begin(), ops.end()) != 1 || !isCall) {
+    // A call performs one op.
+    auto collective = dyn_cast<dist::CollectiveOpInterface>(op);
+    if (!llvm::hasSingleElement(launch.getOps()) || !(collective || target.isLibraryOp(op))) {
       std::string supported = target.getSupportedKernels();
       if (supported.empty())
         return op->emitOpError("cannot be compiled for execution");
       return op->emitOpError("has no kernel for target '")
              << target.getName() << "': expected " << supported;
     }
-    FailureOr<Step> step = getRuntimeCall(op);
-    if (failed(step))
+    FailureOr<RuntimeCall> call = collective ? getCollectiveCall(collective) : getCall(op);
+    if (failed(call))
       return failure();
-    for (Value input : step->inputs)
+    for (Value input : call->inputs)
       if (rt::PrepareOp prepare = input ? rt::getPrepare(resolve(input)) : nullptr;
           prepare && prepare.getPacking())
         return op->emitOpError("reads a packed weight, and no kernel for that is known");
-    steps.push_back(std::move(*step));
+    if (collective)
+      addCollective(collective, std::move(*call));
+    else
+      addCall(op, std::move(*call)).outputs.assign(op->result_begin(), op->result_end());
   }
   if (failed(checkPlaced(steps.back())))
     return failure();
@@ -356,18 +377,19 @@ LogicalResult ProgramLowering::addStart(rt::StartOp start) {
   auto wait = dyn_cast<rt::WaitOp>(*start.getFuture().getUsers().begin());
   if (failed(placeResults(start, start.getOffsets(), wait.getResults(), start.getYielded())))
     return failure();
-  FailureOr<Step> step = getRuntimeCall(start.getCollective());
-  if (failed(step))
+  dist::CollectiveOpInterface collective = start.getCollective();
+  FailureOr<RuntimeCall> call = getCollectiveCall(collective);
+  if (failed(call))
     return failure();
+  Step &step = addCollective(collective, std::move(*call));
   // If no kernel overlaps the collective and no other collective is in flight, the compute
   // stream performs it.
   if (!tickets.empty() || start->getNextNode() != wait) {
-    step->callee = "mw_rt_start";
-    step->numbers = {int64_t(start.getStream()), numTickets};
+    step.callee = "mw_rt_start";
+    step.numbers = {int64_t(start.getStream()), numTickets};
     tickets[start] = numTickets++;
   }
-  steps.push_back(std::move(*step));
-  return checkPlaced(steps.back());
+  return checkPlaced(step);
 }
 
 void ProgramLowering::addWait(rt::WaitOp wait) {

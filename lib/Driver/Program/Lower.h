@@ -9,6 +9,7 @@
 #define MESHWRIGHT_LIB_DRIVER_PROGRAM_LOWER_H
 
 #include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/Codegen/RuntimeCalls.h"
 #include "meshwright-c/Runtime.h"
 
 #include "meshwright/dialects/Dist/Layout.h"
@@ -20,6 +21,7 @@
 #include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/OwningOpRef.h"
 
+#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
@@ -45,13 +47,13 @@ struct PreparedWeight {
 };
 
 /// An array of the entry's `constants`. A constant that differs between ranks has a part for each
-/// coordinate over axes, which are the fields of `mw_rt_axes`.
+/// coordinate over axes.
 struct LoweredConstant {
   std::vector<char> data;
-  llvm::SmallVector<int64_t> axes = {};
+  mw_rt_axes axes = {};
 
   bool operator==(const LoweredConstant &other) const {
-    return data == other.data && axes == other.axes;
+    return data == other.data && std::memcmp(&axes, &other.axes, sizeof(axes)) == 0;
   }
 };
 
@@ -102,10 +104,6 @@ mlir::FailureOr<LoweredProgram> lowerProgram(mlir::func::FuncOp main,
 
 /// Fails, after an error, if the function is planned for another target.
 mlir::LogicalResult checkTarget(mlir::func::FuncOp main, const KernelTarget &target);
-
-/// The stride of an axis, or of a part of one, in rank numbers. Ranks are numbered row-major, so
-/// a rank's coordinate is (rank / stride) % size.
-int64_t getRankStride(const dist::Axis &axis, dist::MeshAttr mesh);
 
 } // namespace meshwright
 

@@ -17,6 +17,9 @@ namespace meshwright::lower {
 /// A call into the runtime: `callee(context, op, descriptor, numbers..., buffers)`.
 struct Step {
   Step(mlir::Operation *op, std::string callee) : op(op), callee(std::move(callee)) {}
+  Step(mlir::Operation *op, std::string callee, RuntimeCall call)
+      : op(op), callee(std::move(callee)), descriptor(std::move(call.descriptor)),
+        inputs(std::move(call.inputs)) {}
 
   /// The op that errors and traces name.
   mlir::Operation *op;
@@ -24,14 +27,16 @@ struct Step {
   /// Passed by address, unless it is empty.
   Descriptor descriptor;
   llvm::SmallVector<int64_t> numbers;
-  /// The result of the entry whose log the call gets behind its buffers.
-  std::optional<int64_t> log = {};
   /// Null for an optional operand that is absent.
   llvm::SmallVector<mlir::Value> inputs;
   llvm::SmallVector<mlir::Value> outputs;
+  /// The result of the entry whose log is the last buffer of a call.
+  std::optional<int64_t> log = {};
   enum Passing {
     /// A pointer for each input and output.
     Single,
+    /// Inputs and outputs as one array.
+    OneArray,
     /// Inputs and outputs as two arrays.
     TwoArrays,
     /// The kernel, and inputs and outputs as one array.
@@ -44,21 +49,6 @@ struct Step {
   int64_t scratchBytes = 0;
   llvm::SmallVector<mw_rt_tensor_map> tensorMaps = {};
 };
-
-/// The runtime call that performs an op. Fails after an error, for example if the runtime does
-/// not perform the op.
-mlir::FailureOr<Step> getRuntimeCall(mlir::Operation *op);
-
-/// The form of a weight that an op makes.
-mw_rt_packing getPacking(rt::PrepareOp op);
-
-/// The runtime call that replaces rows of a state in place. The log of result `result` of the entry
-/// gets the old rows at `offset`.
-Step getRowUpdate(mlir::Operation *op, int64_t result, int64_t offset);
-
-/// Appends the fields of `mw_rt_axes`. Fails after an error at the op.
-mlir::LogicalResult getRankAxes(mlir::Operation *op, llvm::ArrayRef<dist::Axis> axes,
-                                llvm::SmallVectorImpl<int64_t> &fields);
 
 /// The name of an op in errors: its kind, the model's module and the source line.
 std::string describeOp(mlir::Operation *op);

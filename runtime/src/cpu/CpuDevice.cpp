@@ -11,9 +11,9 @@
 #include "meshwright/runtime/src/ranks/Link.h"
 #include "meshwright/runtime/src/tensors/Moves.h"
 
+#include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Packing.h"
-#include "meshwright/runtime/include/Program.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,14 +34,6 @@ CpuDevice::CpuDevice(mw_rt_context &rank, HostCollectives &given)
     throttled = throttle(*rank.world, given, *link);
     collectives = throttled.get();
   }
-}
-
-bool Device::load(const ProgramDescription &program, std::string &error) {
-  if (program.targetChip.empty())
-    return true;
-  error = "the program is compiled for target '" + program.getTarget() +
-          "', expected 'cpu': a GPU runs it with backend 'nccl'";
-  return false;
 }
 
 //===----------------------------------------------------------------------===//
@@ -107,7 +99,7 @@ void CpuDevice::enterThread() {
 }
 
 //===----------------------------------------------------------------------===//
-// Kernels and products
+// Kernels
 //===----------------------------------------------------------------------===//
 
 namespace {
@@ -142,29 +134,43 @@ bool CpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
   return true;
 }
 
-bool CpuDevice::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias,
-                         void *c, std::string &error) {
-  return gemm.multiply(what, a, b, bias, c, *workers, error);
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+bool CpuDevice::perform(const mw_rt_call &what, void *const *buffers, std::string &error) {
+  switch (what.kind) {
+#define MW_RT_KIND(name)                                                                           \
+  case kCallKind<mw_rt_##name>:                                                                    \
+    return perform(reinterpret_cast<const mw_rt_##name &>(what), buffers, error);
+    MW_RT_CPU_CALLS(MW_RT_KIND)
+#undef MW_RT_KIND
+  }
+  return refuse(what, error);
 }
 
-bool CpuDevice::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
-                           std::string &error) {
-  return gemm.weightGrad(what, a, b, c, *workers, error);
+bool CpuDevice::perform(const mw_rt_gemm &what, void *const *buffers, std::string &error) {
+  return gemm.multiply(what, buffers[0], buffers[1], buffers[2], buffers[3], *workers, error);
 }
 
-bool CpuDevice::pack(const mw_rt_packing &what, const void *weight, void *result, std::string &) {
+bool CpuDevice::perform(const mw_rt_weight_grad &what, void *const *buffers, std::string &error) {
+  return gemm.weightGrad(what, buffers[0], buffers[1], buffers[2], *workers, error);
+}
+
+bool CpuDevice::perform(const mw_rt_pack &what, void *const *buffers, std::string &) {
   struct Matrix {
     const mw_rt_packing &what;
     const void *from;
     void *to;
-  } matrix{what, weight, result};
+  } matrix{what.packing, buffers[0], buffers[1]};
   auto packPart = [](void *state, int64_t index, int64_t count) {
     const Matrix &matrix = *static_cast<const Matrix *>(state);
     int64_t panels = packedPanels(matrix.what);
     packPanels(matrix.what, matrix.from, matrix.to, panels * index / count,
                panels * (index + 1) / count);
   };
-  workers->run(std::clamp<int64_t>(packedPanels(what), 1, workers->getCount()), packPart, &matrix);
+  int64_t panels = packedPanels(what.packing);
+  workers->run(std::clamp<int64_t>(panels, 1, workers->getCount()), packPart, &matrix);
   return true;
 }
 

@@ -428,7 +428,7 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
                   what.transpose_b != 0,
                   false,
                   false,
-                  what.has_bias != 0};
+                  bias != nullptr};
   int64_t stepA = uniformStride(what, what.stride_a), stepB = uniformStride(what, what.stride_b);
   if (stepA == 1 && stepB == 0 && !product.transposeA) {
     // One tall matrix.

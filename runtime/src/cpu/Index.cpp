@@ -7,7 +7,9 @@
 
 #include "CpuDevice.h"
 
-#include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/src/ranks/CallFacts.h"
+
+#include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
@@ -27,10 +29,11 @@ static bool setOutOfRange(int64_t index, int64_t position, int64_t size, std::st
   return false;
 }
 
-bool CpuDevice::gather(const mw_rt_gather &what, const void *data, const void *indices,
-                       const void *offset, void *result, std::string &error) {
+bool CpuDevice::perform(const mw_rt_gather &what, void *const *buffers, std::string &error) {
+  const void *data = buffers[0], *indices = buffers[1], *offset = buffers[2];
+  void *result = buffers[3];
   int64_t row = what.inner * sizeOf(DType(what.dtype));
-  int64_t first = what.has_offset ? loadIndex(what.offset_dtype, offset, 0) : 0;
+  int64_t first = offset ? loadIndex(what.offset_dtype, offset, 0) : 0;
   for (int64_t o = 0; o < what.outer; ++o)
     for (int64_t i = 0; i < what.count; ++i) {
       int64_t index = loadIndex(what.index_dtype, indices, i), here = index - first;
@@ -45,8 +48,9 @@ bool CpuDevice::gather(const mw_rt_gather &what, const void *data, const void *i
   return true;
 }
 
-bool CpuDevice::takeAlong(const mw_rt_take_along &what, const void *data, const void *indices,
-                          void *result, std::string &error) {
+bool CpuDevice::perform(const mw_rt_take_along &what, void *const *buffers, std::string &error) {
+  const void *data = buffers[0], *indices = buffers[1];
+  void *result = buffers[2];
   int64_t size = sizeOf(DType(what.dtype)), inner = what.inner;
   for (int64_t o = 0; o < what.outer; ++o)
     for (int64_t i = 0; i < what.count; ++i)
@@ -62,52 +66,70 @@ bool CpuDevice::takeAlong(const mw_rt_take_along &what, const void *data, const 
   return true;
 }
 
-/// Where the rows begin in a log that begins with `count` indices.
-static int64_t getRowsOfLog(int64_t count) {
-  return (count * int64_t(sizeof(int64_t)) + kAlignment - 1) / kAlignment * kAlignment;
+//===----------------------------------------------------------------------===//
+// Rows that a source replaces
+//===----------------------------------------------------------------------===//
+
+static bool checkIndices(const mw_rt_rows &rows, const void *indices, std::string &error) {
+  for (int64_t i = 0; i < rows.count; ++i)
+    if (int64_t index = loadIndex(rows.index_dtype, indices, i); index < 0 || index >= rows.size)
+      return setOutOfRange(index, i, rows.size, error);
+  return true;
 }
 
-bool CpuDevice::saveRows(const mw_rt_index_copy &what, const void *data, const void *indices,
-                         char *log, std::string &error) {
-  for (int64_t i = 0; i < what.count; ++i) {
-    int64_t index = loadIndex(what.index_dtype, indices, i);
-    if (index < 0 || index >= what.size)
-      return setOutOfRange(index, i, what.size, error);
-    if (log)
-      std::memcpy(log + i * sizeof(int64_t), &index, sizeof(index));
+/// Calls `body` with the addresses of each row of the data and of its replacement, and with their
+/// bytes.
+template <typename Data, typename Source, typename Body>
+static void forEachRow(const mw_rt_rows &rows, int64_t indexType, Data *data, const void *indices,
+                       Source *source, Body body) {
+  int64_t bytes = rows.inner * sizeOf(DType(rows.dtype));
+  for (int64_t i = 0; i < rows.count; ++i)
+    for (int64_t o = 0; o < rows.outer; ++o)
+      body(data + (o * rows.size + loadIndex(indexType, indices, i)) * bytes,
+           source + (o * rows.count + i) * bytes, bytes);
+}
+
+static void writeRows(const mw_rt_rows &rows, int64_t indexType, void *data, const void *indices,
+                      const void *source) {
+  forEachRow(rows, indexType, static_cast<char *>(data), indices, static_cast<const char *>(source),
+             [](char *row, const char *from, int64_t bytes) { std::memcpy(row, from, bytes); });
+}
+
+bool CpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std::string &error) {
+  const mw_rt_rows &rows = what.rows;
+  if (!checkIndices(rows, buffers[1], error))
+    return false;
+  if (buffers[3] != buffers[0])
+    std::memcpy(buffers[3], buffers[0],
+                rows.outer * rows.size * rows.inner * sizeOf(DType(rows.dtype)));
+  writeRows(rows, rows.index_dtype, buffers[3], buffers[1], buffers[2]);
+  return true;
+}
+
+bool CpuDevice::perform(const mw_rt_replace_rows &what, void *const *buffers, std::string &error) {
+  const mw_rt_rows &rows = what.rows;
+  void *state = buffers[0];
+  const void *indices = buffers[1];
+  if (!checkIndices(rows, indices, error))
+    return false;
+  if (buffers[3]) {
+    char *log = static_cast<char *>(buffers[3]) + what.offset;
+    for (int64_t i = 0; i < rows.count; ++i)
+      reinterpret_cast<int64_t *>(log)[i] = loadIndex(rows.index_dtype, indices, i);
+    forEachRow(rows, rows.index_dtype, static_cast<const char *>(state), indices,
+               log + getLoggedRows(rows.count),
+               [](const char *row, char *to, int64_t bytes) { std::memcpy(to, row, bytes); });
   }
-  if (!log)
-    return true;
-  mw_rt_gather rows = {};
-  rows.dtype = what.dtype;
-  rows.index_dtype = MW_I64;
-  rows.outer = what.outer;
-  rows.size = rows.total = what.size;
-  rows.inner = what.inner;
-  rows.count = what.count;
-  return gather(rows, data, log, nullptr, log + getRowsOfLog(what.count), error);
+  writeRows(rows, rows.index_dtype, state, indices, buffers[2]);
+  return true;
 }
 
-bool CpuDevice::restoreRows(const mw_rt_index_copy &what, const char *log, void *data,
-                            std::string &error) {
-  mw_rt_index_copy rows = what;
-  rows.index_dtype = MW_I64;
-  return indexCopy(rows, data, log, log + getRowsOfLog(what.count), data, error);
-}
-
-bool CpuDevice::indexCopy(const mw_rt_index_copy &what, const void *data, const void *indices,
-                          const void *source, void *result, std::string &error) {
-  int64_t row = what.inner * sizeOf(DType(what.dtype));
-  if (data != result)
-    std::memcpy(result, data, what.outer * what.size * row);
-  for (int64_t i = 0; i < what.count; ++i) {
-    int64_t index = loadIndex(what.index_dtype, indices, i);
-    if (index < 0 || index >= what.size)
-      return setOutOfRange(index, i, what.size, error);
-    for (int64_t o = 0; o < what.outer; ++o)
-      std::memcpy(static_cast<char *>(result) + (o * what.size + index) * row,
-                  static_cast<const char *>(source) + (o * what.count + i) * row, row);
-  }
+bool CpuDevice::undo(const mw_rt_call &call, void *const *buffers, std::string &error) {
+  const auto *what = asCall<mw_rt_replace_rows>(call);
+  if (!what)
+    return refuse(call, error);
+  const char *log = static_cast<const char *>(buffers[3]) + what->offset;
+  writeRows(what->rows, MW_I64, buffers[0], log, log + getLoggedRows(what->rows.count));
   return true;
 }
 
@@ -183,14 +205,14 @@ static void runColumns(void *state, int64_t index, int64_t count) {
   }
 }
 
-bool CpuDevice::scatterAdd(const mw_rt_scatter_add &what, const void *updates, const void *indices,
-                           const void *offset, void *result, std::string &error) {
+bool CpuDevice::perform(const mw_rt_scatter_add &what, void *const *buffers, std::string &error) {
+  const void *updates = buffers[0], *indices = buffers[1], *offset = buffers[2];
   int64_t all = what.along ? what.outer * what.count * what.inner : what.count;
   for (int64_t i = 0; i < all; ++i)
     if (int64_t index = loadIndex(what.index_dtype, indices, i); index < 0 || index >= what.total)
       return setOutOfRange(index, i, what.total, error);
-  Scatter work{what, updates, indices,
-               what.has_offset ? loadIndex(what.offset_dtype, offset, 0) : 0, result};
+  Scatter work{what, updates, indices, offset ? loadIndex(what.offset_dtype, offset, 0) : 0,
+               buffers[3]};
   // Each share of columns fills a few cache lines of each row.
   constexpr int64_t kLeastColumns = 64;
   int64_t shares = std::clamp<int64_t>(what.inner / kLeastColumns, 1, workers->getCount());

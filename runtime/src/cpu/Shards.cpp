@@ -10,6 +10,7 @@
 #include "meshwright/runtime/src/ranks/Context.h"
 #include "meshwright/runtime/src/tensors/Moves.h"
 
+#include "meshwright/Calls.h"
 #include "meshwright/TokenOrder.h"
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Backend.h"
@@ -95,7 +96,9 @@ static void storeElement(DType type, double value, char *to) {
   }
 }
 
-bool CpuDevice::mask(const mw_rt_mask &what, const void *input, void *result, std::string &) {
+bool CpuDevice::perform(const mw_rt_mask &what, void *const *buffers, std::string &) {
+  const void *input = buffers[0];
+  void *result = buffers[1];
   DType type = DType(what.dtype);
   int64_t size = sizeOf(type);
   std::memcpy(result, input, what.outer * what.rows * what.inner * size);
@@ -113,18 +116,18 @@ bool CpuDevice::mask(const mw_rt_mask &what, const void *input, void *result, st
   return true;
 }
 
-bool CpuDevice::writeAxisIndex(const mw_rt_axis_index &what, void *result, std::string &) {
+bool CpuDevice::perform(const mw_rt_axis_index &what, void *const *buffers, std::string &) {
   int64_t value = coordinateOf(what.axes, context.rank) * what.chunk;
   if (DType(what.dtype) == DType::I32) {
     int32_t narrow = int32_t(value);
-    std::memcpy(result, &narrow, 4);
+    std::memcpy(buffers[0], &narrow, 4);
   } else {
-    std::memcpy(result, &value, 8);
+    std::memcpy(buffers[0], &value, 8);
   }
   return true;
 }
 
-bool CpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *result, std::string &) {
+bool CpuDevice::perform(const mw_rt_reorder &what, void *const *buffers, std::string &) {
   int64_t row = what.inner * sizeOf(DType(what.dtype));
   // The slot of each element in the input, by its index in the natural order.
   std::vector<int64_t> slots(what.size);
@@ -132,8 +135,8 @@ bool CpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *resu
     slots[getTokenInSlot(TokenOrder(what.from_order), what.from_ranks, what.size, what.padded,
                          slot)] = slot;
   for (int64_t outer = 0; outer < what.outer; ++outer) {
-    const char *from = static_cast<const char *>(input) + outer * what.padded * row;
-    char *to = static_cast<char *>(result) + outer * what.padded * row;
+    const char *from = static_cast<const char *>(buffers[0]) + outer * what.padded * row;
+    char *to = static_cast<char *>(buffers[1]) + outer * what.padded * row;
     for (int64_t slot = 0; slot < what.size; ++slot) {
       int64_t token =
           getTokenInSlot(TokenOrder(what.to_order), what.to_ranks, what.size, what.padded, slot);
@@ -144,28 +147,27 @@ bool CpuDevice::reorder(const mw_rt_reorder &what, const void *input, void *resu
   return true;
 }
 
-bool CpuDevice::place(const mw_rt_place &what, const void *const *chunks, void *result,
-                      std::string &) {
+bool CpuDevice::perform(const mw_rt_place &what, void *const *buffers, std::string &) {
   int64_t ranks = sizeOfGroup(what.axes), own = coordinateOf(what.axes, context.rank);
   int64_t run = what.rows * what.inner * sizeOf(DType(what.dtype));
-  char *to = static_cast<char *>(result);
+  char *to = static_cast<char *>(buffers[what.count]);
   if (what.count < ranks)
     std::memset(to, 0, what.outer * ranks * run);
   for (int64_t j = 0; j < what.count; ++j) {
-    int64_t chunk = (own - what.shifts[j] + ranks) % ranks;
-    const char *from = static_cast<const char *>(chunks[j]);
+    int64_t chunk = (own - getFollowing(what)[j] + ranks) % ranks;
+    const char *from = static_cast<const char *>(buffers[j]);
     for (int64_t outer = 0; outer < what.outer; ++outer)
       std::memcpy(to + (outer * ranks + chunk) * run, from + outer * run, run);
   }
   return true;
 }
 
-bool CpuDevice::writePositions(const mw_rt_positions &what, void *result, std::string &) {
+bool CpuDevice::perform(const mw_rt_positions &what, void *const *buffers, std::string &) {
   int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
   int64_t chunk = (coordinateOf(what.axes, context.rank) - what.shift + chunks) % chunks;
   for (int64_t i = 0; i < count; ++i)
-    static_cast<int64_t *>(result)[i] = getTokenInSlot(TokenOrder(what.order), what.order_ranks,
-                                                       what.size, what.padded, chunk * count + i);
+    static_cast<int64_t *>(buffers[0])[i] = getTokenInSlot(
+        TokenOrder(what.order), what.order_ranks, what.size, what.padded, chunk * count + i);
   return true;
 }
 

@@ -35,13 +35,8 @@ struct mw_rt_context {
   /// The compute stream's row of the trace.
   meshwright::rt::Trace::Row *row = nullptr;
   const meshwright::rt::Fault *fault = nullptr;
-  /// Rows of states that the run has replaced, in order.
-  struct ReplacedRows {
-    const mw_rt_index_copy *what;
-    void *state;
-    const char *log;
-  };
-  std::vector<ReplacedRows> replaced;
+  /// The calls of the run that have logs, in order, and their buffers.
+  std::vector<std::pair<const mw_rt_call *, std::vector<void *>>> logged;
   /// `position` is the op that the compute stream is at or waits for. `calls` counts the
   /// calls of all streams. Relaxed order is enough for both: each is a single number that
   /// other threads read only to describe or to notice progress, and no other data is

@@ -11,13 +11,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "CallFacts.h"
 #include "Context.h"
-#include "GemmShape.h"
 #include "meshwright/runtime/src/tensors/Moves.h"
-
-#include "meshwright/runtime/include/Axes.h"
-#include "meshwright/runtime/include/Packing.h"
-#include "meshwright/runtime/include/Types.h"
 
 namespace meshwright::rt {
 
@@ -101,7 +97,7 @@ int32_t performCollective(mw_rt_context &context, const Caller &caller,
 using namespace meshwright::rt;
 
 //===----------------------------------------------------------------------===//
-// Kernels and products
+// Kernels and calls
 //===----------------------------------------------------------------------===//
 
 int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
@@ -119,29 +115,20 @@ int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch 
               });
 }
 
-int32_t mw_rt_run_gemm(mw_rt_context *context, int64_t op, const mw_rt_gemm *what, const void *a,
-                       const void *b, const void *bias, void *c) {
-  int64_t batch = batchOf(*what), results = batch * what->m * what->n;
-  int64_t elements = matricesOf(*what, what->stride_a) * what->m * what->k +
-                     matricesOf(*what, what->stride_b) * what->k * what->n;
-  int64_t bytes = elements * sizeOf(DType(what->dtype)) + results * sizeOf(DType(what->result));
-  return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->k, bytes,
-              [&](std::string &error) {
-                return context->device->multiply(*what, a, b, bias, c, error) &&
-                       checkFinite(*context, op, 0, what->result, c, results, error);
-              });
-}
-
-int32_t mw_rt_run_weight_grad(mw_rt_context *context, int64_t op, const mw_rt_weight_grad *what,
-                              const void *a, const void *b, void *c) {
-  DType type = DType(what->dtype), sum = type == DType::F64 ? DType::F64 : DType::F32;
-  int64_t results = what->m * what->n;
-  int64_t bytes = what->rows * (what->m + what->n) * sizeOf(type) + results * sizeOf(sum);
-  return call(*context, op, TraceKind::Gemm, what->dtype, 2 * results * what->rows, bytes,
-              [&](std::string &error) {
-                return context->device->weightGrad(*what, a, b, c, error) &&
-                       checkFinite(*context, op, 0, int64_t(sum), c, results, error);
-              });
+int32_t mw_rt_perform(mw_rt_context *context, int64_t op, const mw_rt_call *what,
+                      void *const *buffers) {
+  CallFacts facts = getFacts(*what, buffers);
+  auto body = [&](std::string &error) {
+    if (!context->device->perform(*what, buffers, error))
+      return false;
+    if (facts.logged > 0)
+      context->logged.push_back({what, {buffers, buffers + facts.logged}});
+    return checkFinite(*context, op, 0, facts.checkedType, facts.checked, facts.checkedCount,
+                       error);
+  };
+  if (!facts.kind)
+    return call(*context, op, body);
+  return call(*context, op, *facts.kind, facts.dtype, facts.flops, facts.bytes, body);
 }
 
 //===----------------------------------------------------------------------===//
@@ -176,119 +163,6 @@ int32_t mw_rt_graph_begin(mw_rt_context *context, int64_t op) {
 int32_t mw_rt_graph_end(mw_rt_context *context, int64_t op) {
   return call(*context, op,
               [&](std::string &error) { return context->device->endGraph(op, error); });
-}
-
-//===----------------------------------------------------------------------===//
-// Moves
-//===----------------------------------------------------------------------===//
-
-int32_t mw_rt_run_gather(mw_rt_context *context, int64_t op, const mw_rt_gather *what,
-                         const void *data, const void *indices, const void *offset, void *result) {
-  int64_t count = what->outer * what->count * what->inner;
-  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
-  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    return context->device->gather(*what, data, indices, offset, result, error) &&
-           checkFinite(*context, op, 0, what->dtype, result, count, error);
-  });
-}
-
-int32_t mw_rt_run_take_along(mw_rt_context *context, int64_t op, const mw_rt_take_along *what,
-                             const void *data, const void *indices, void *result) {
-  int64_t count = what->outer * what->count * what->inner;
-  int64_t bytes = 2 * count * sizeOf(DType(what->dtype));
-  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    return context->device->takeAlong(*what, data, indices, result, error) &&
-           checkFinite(*context, op, 0, what->dtype, result, count, error);
-  });
-}
-
-int32_t mw_rt_run_index_copy(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
-                             const void *data, const void *indices, const void *source,
-                             void *result) {
-  int64_t rows = what->outer * what->size * what->inner;
-  int64_t bytes = 2 * (rows + what->outer * what->count * what->inner) * sizeOf(DType(what->dtype));
-  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    return context->device->indexCopy(*what, data, indices, source, result, error) &&
-           checkFinite(*context, op, 0, what->dtype, result, rows, error);
-  });
-}
-
-int32_t mw_rt_replace_rows(mw_rt_context *context, int64_t op, const mw_rt_index_copy *what,
-                           int64_t offset, const void *state, const void *indices,
-                           const void *source, const void *log) {
-  int64_t count = what->outer * what->count * what->inner;
-  int64_t bytes = (log ? 4 : 2) * count * sizeOf(DType(what->dtype));
-  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    // The caller of the entry owns the state and the log, and lets the entry write them.
-    auto *data = const_cast<void *>(state);
-    char *rows = log ? const_cast<char *>(static_cast<const char *>(log)) + offset : nullptr;
-    if (!context->device->saveRows(*what, data, indices, rows, error))
-      return false;
-    if (rows)
-      context->replaced.push_back({what, data, rows});
-    return context->device->indexCopy(*what, data, indices, source, data, error) &&
-           checkFinite(*context, op, 0, what->dtype, source, count, error);
-  });
-}
-
-int32_t mw_rt_run_scatter_add(mw_rt_context *context, int64_t op, const mw_rt_scatter_add *what,
-                              const void *updates, const void *indices, const void *offset,
-                              void *result) {
-  DType type = DType(what->dtype), sum = type == DType::F64 ? DType::F64 : DType::F32;
-  int64_t added = what->outer * what->count * what->inner;
-  int64_t rows = what->outer * what->size * what->inner;
-  int64_t bytes = added * sizeOf(type) + rows * sizeOf(sum);
-  return call(*context, op, TraceKind::Move, what->dtype, added, bytes, [&](std::string &error) {
-    return context->device->scatterAdd(*what, updates, indices, offset, result, error) &&
-           checkFinite(*context, op, 0, int64_t(sum), result, rows, error);
-  });
-}
-
-int32_t mw_rt_run_mask(mw_rt_context *context, int64_t op, const mw_rt_mask *what,
-                       const void *input, void *result) {
-  int64_t bytes = what->outer * what->rows * what->inner * sizeOf(DType(what->dtype));
-  return call(*context, op, TraceKind::Move, what->dtype, 0, 2 * bytes, [&](std::string &error) {
-    return context->device->mask(*what, input, result, error);
-  });
-}
-
-int32_t mw_rt_run_reorder(mw_rt_context *context, int64_t op, const mw_rt_reorder *what,
-                          const void *input, void *result) {
-  int64_t bytes = what->outer * what->padded * what->inner * sizeOf(DType(what->dtype));
-  return call(*context, op, TraceKind::Move, what->dtype, 0, 2 * bytes, [&](std::string &error) {
-    return context->device->reorder(*what, input, result, error);
-  });
-}
-
-int32_t mw_rt_run_place(mw_rt_context *context, int64_t op, const mw_rt_place *what,
-                        const void *const *chunks, void *const *result) {
-  int64_t rows = what->rows * (what->count + sizeOfGroup(what->axes));
-  int64_t bytes = what->outer * rows * what->inner * sizeOf(DType(what->dtype));
-  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    return context->device->place(*what, chunks, *result, error);
-  });
-}
-
-int32_t mw_rt_run_axis_index(mw_rt_context *context, int64_t op, const mw_rt_axis_index *what,
-                             void *result) {
-  return call(*context, op, [&](std::string &error) {
-    return context->device->writeAxisIndex(*what, result, error);
-  });
-}
-
-int32_t mw_rt_run_pack(mw_rt_context *context, int64_t op, const mw_rt_packing *what,
-                       const void *weight, void *result) {
-  int64_t bytes = what->k * what->n * sizeOf(DType(what->stored)) + sizeOfPacked(*what);
-  return call(*context, op, TraceKind::Move, what->dtype, 0, bytes, [&](std::string &error) {
-    return context->device->pack(*what, weight, result, error);
-  });
-}
-
-int32_t mw_rt_run_positions(mw_rt_context *context, int64_t op, const mw_rt_positions *what,
-                            void *result) {
-  return call(*context, op, [&](std::string &error) {
-    return context->device->writePositions(*what, result, error);
-  });
 }
 
 //===----------------------------------------------------------------------===//

@@ -347,7 +347,7 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
       context->position.store(-1, std::memory_order_relaxed);
       context->checkFinite = options.checkFinite;
       context->graphs = options.graphs;
-      context->replaced.clear();
+      context->logged.clear();
       context->trace = trace.get();
       context->row = trace ? &trace->getRow(context->rank, 0) : nullptr;
     }
@@ -387,10 +387,10 @@ bool World::settle(double seconds, std::string &error) {
 
 bool World::undo(std::string &error) {
   for (const std::unique_ptr<mw_rt_context> &context : contexts) {
-    for (auto rows = context->replaced.rbegin(); rows != context->replaced.rend(); ++rows)
-      if (!context->device->restoreRows(*rows->what, rows->log, rows->state, error))
+    for (auto call = context->logged.rbegin(); call != context->logged.rend(); ++call)
+      if (!context->device->undo(*call->first, call->second.data(), error))
         return false;
-    context->replaced.clear();
+    context->logged.clear();
   }
   return true;
 }

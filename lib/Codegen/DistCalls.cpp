@@ -1,0 +1,110 @@
+//===- DistCalls.cpp - calls that perform ops of dist ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/CallModels.h"
+
+#include "llvm/ADT/bit.h"
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+static LogicalResult describeMask(dist::MaskPaddingOp op, mw_rt_mask &what, RuntimeCall &call) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh) || failed(setAxes(op, dist::getAxes(op.getAxes(), *mesh), what.axes)))
+    return failure();
+  ArrayRef<int64_t> shape = shapeOf(op.getInput());
+  int64_t dim = op.getDim();
+  call.inputs = {op.getInput()};
+  what.dtype = codeOf(op.getInput());
+  what.outer = countOf(shape.take_front(dim));
+  what.rows = shape[dim];
+  what.inner = countOf(shape.drop_front(dim + 1));
+  what.size = op.getSize();
+  what.value = llvm::bit_cast<int64_t>(op.getValue().convertToDouble());
+  return success();
+}
+
+static LogicalResult describeAxisIndex(dist::AxisIndexOp op, mw_rt_axis_index &what,
+                                       RuntimeCall &) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh))
+    return failure();
+  what.dtype = codeOf(op.getResult());
+  if (what.dtype != MW_I64 && what.dtype != MW_I32)
+    return op.emitOpError("is of type ")
+           << getElementTypeOrSelf(op.getResult().getType()) << ", expected i64 or i32";
+  what.chunk = op.getChunk();
+  return setAxes(op, dist::getAxes(op.getAxes(), *mesh), what.axes);
+}
+
+static_assert(int(TokenOrder::Natural) == MW_RT_NATURAL &&
+              int(TokenOrder::Zigzag) == MW_RT_ZIGZAG && int(TokenOrder::Striped) == MW_RT_STRIPED);
+
+static LogicalResult describeReorder(dist::ReorderOp op, mw_rt_reorder &what, RuntimeCall &call) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh))
+    return failure();
+  ArrayRef<int64_t> shape = shapeOf(op.getInput());
+  int64_t dim = op.getDim();
+  dist::LayoutFactor from = dist::getFactor(op.getFrom(), *mesh);
+  dist::LayoutFactor to = dist::getFactor(op.getTo(), *mesh);
+  call.inputs = {op.getInput()};
+  what.dtype = codeOf(op.getInput());
+  what.outer = countOf(shape.take_front(dim));
+  what.size = from.size;
+  what.padded = shape[dim];
+  what.inner = countOf(shape.drop_front(dim + 1));
+  what.from_order = int64_t(from.order);
+  what.from_ranks = from.orderRanks;
+  what.to_order = int64_t(to.order);
+  what.to_ranks = to.orderRanks;
+  return success();
+}
+
+static LogicalResult describePlace(dist::PlaceOp op, mw_rt_place &what, RuntimeCall &call) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh))
+    return failure();
+  dist::AxisList axes = dist::getAxes(op.getAxes(), *mesh);
+  if (failed(setAxes(op, axes, what.axes)))
+    return failure();
+  ArrayRef<int64_t> shape = shapeOf(op.getChunks().front());
+  int64_t dim = op.getDim();
+  call.inputs.assign(op->operand_begin(), op->operand_end());
+  what.dtype = codeOf(op.getResult());
+  what.outer = countOf(shape.take_front(dim));
+  what.rows = shape[dim];
+  what.inner = countOf(shape.drop_front(dim + 1));
+  what.count = op.getChunks().size();
+  llvm::append_range(call.descriptor, op.getWrappedShifts(dist::getNumShards(axes)));
+  return success();
+}
+
+static LogicalResult describePositions(dist::PositionsOp op, mw_rt_positions &what,
+                                       RuntimeCall &) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh))
+    return failure();
+  dist::LayoutFactor factor = dist::getFactor(op, *mesh);
+  what.size = factor.size;
+  what.padded = factor.padded;
+  what.order = int64_t(factor.order);
+  what.order_ranks = factor.orderRanks;
+  what.shift = factor.shift;
+  return setAxes(op, factor.axes, what.axes);
+}
+
+void addDistCalls(CallModels &models) {
+  models.add(describeMask);
+  models.add(describeAxisIndex);
+  models.add(describeReorder);
+  models.add(describePlace);
+  models.add(describePositions);
+}
+
+} // namespace meshwright::lower

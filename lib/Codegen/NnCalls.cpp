@@ -1,0 +1,170 @@
+//===- NnCalls.cpp - calls that perform ops of nn -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/CallModels.h"
+
+#include "meshwright/dialects/Nn/TableRows.h"
+
+#include <limits>
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+//===----------------------------------------------------------------------===//
+// Products
+//===----------------------------------------------------------------------===//
+
+static LogicalResult describeLinear(nn::LinearOp op, mw_rt_gemm &what, RuntimeCall &call) {
+  ArrayRef<int64_t> input = shapeOf(op.getInput()), weight = shapeOf(op.getWeight());
+  call.inputs = {op.getInput(), op.getWeight(), op.getBias()};
+  what.dtype = codeOf(op.getInput());
+  what.result = codeOf(op.getResult());
+  what.m = countOf(input.drop_back());
+  what.n = weight[op.getInOut() ? 1 : 0];
+  what.k = input.back();
+  what.transpose_b = !op.getInOut();
+  return success();
+}
+
+/// Sets, for each dimension of the batch, how many matrices the operand advances: 0 where it is
+/// stretched.
+static void setBatchStrides(ArrayRef<int64_t> batch, ArrayRef<int64_t> operand, int64_t *strides) {
+  int64_t stride = 1;
+  for (size_t i = 0; i < operand.size(); ++i) {
+    int64_t size = operand[operand.size() - 1 - i];
+    strides[batch.size() - 1 - i] = size == 1 ? 0 : stride;
+    stride *= size;
+  }
+}
+
+static LogicalResult describeMatmul(nn::MatmulOp op, mw_rt_gemm &what, RuntimeCall &call) {
+  ArrayRef<int64_t> lhs = shapeOf(op.getLhs()), rhs = shapeOf(op.getRhs());
+  ArrayRef<int64_t> result = shapeOf(op.getResult()), batch = result.drop_back(2);
+  if (failed(checkRank(op, batch.size())))
+    return failure();
+  call.inputs = {op.getLhs(), op.getRhs(), Value()};
+  what.dtype = codeOf(op.getLhs());
+  what.result = codeOf(op.getResult());
+  what.m = result[result.size() - 2];
+  what.n = result.back();
+  what.k = lhs[lhs.size() - (op.getTransposeLhs() ? 2 : 1)];
+  what.transpose_a = op.getTransposeLhs();
+  what.transpose_b = op.getTransposeRhs();
+  what.batch_rank = batch.size();
+  llvm::copy(batch, what.batch);
+  setBatchStrides(batch, lhs.drop_back(2), what.stride_a);
+  setBatchStrides(batch, rhs.drop_back(2), what.stride_b);
+  return success();
+}
+
+static LogicalResult describeWeightGrad(nn::WeightGradOp op, mw_rt_weight_grad &what,
+                                        RuntimeCall &call) {
+  ArrayRef<int64_t> lhs = shapeOf(op.getLhs());
+  call.inputs = {op.getLhs(), op.getRhs()};
+  what.dtype = codeOf(op.getLhs());
+  what.rows = countOf(lhs.drop_back());
+  what.m = lhs.back();
+  what.n = shapeOf(op.getRhs()).back();
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// Rows and elements by index
+//===----------------------------------------------------------------------===//
+
+/// The rows of the whole table that indices count. Without a known number each index is in range.
+static int64_t getTotalRows(dist::LookupOpInterface op) {
+  return nn::getTableRows(op).value_or(std::numeric_limits<int64_t>::max());
+}
+
+static LogicalResult describeEmbedding(nn::EmbeddingOp op, mw_rt_gather &what, RuntimeCall &call) {
+  ArrayRef<int64_t> table = shapeOf(op.getTable());
+  call.inputs = {op.getTable(), op.getIds(), op.getOffset()};
+  what.dtype = codeOf(op.getTable());
+  what.index_dtype = codeOf(op.getIds());
+  if (op.getOffset())
+    what.offset_dtype = codeOf(op.getOffset());
+  what.outer = 1;
+  what.size = table[0];
+  what.inner = table[1];
+  what.count = countOf(shapeOf(op.getIds()));
+  what.total = getTotalRows(op);
+  return success();
+}
+
+static LogicalResult describeGather(nn::GatherOp op, mw_rt_gather &what, RuntimeCall &call) {
+  ArrayRef<int64_t> data = shapeOf(op.getData());
+  int64_t dim = op.getDim();
+  call.inputs = {op.getData(), op.getIndices(), Value()};
+  what.dtype = codeOf(op.getData());
+  what.index_dtype = codeOf(op.getIndices());
+  what.outer = countOf(data.take_front(dim));
+  what.size = what.total = data[dim];
+  what.inner = countOf(data.drop_front(dim + 1));
+  what.count = countOf(shapeOf(op.getIndices()));
+  return success();
+}
+
+static LogicalResult describeTakeAlong(nn::TakeAlongOp op, mw_rt_take_along &what,
+                                       RuntimeCall &call) {
+  ArrayRef<int64_t> data = shapeOf(op.getData());
+  int64_t dim = op.getDim();
+  call.inputs = {op.getData(), op.getIndices()};
+  what.dtype = codeOf(op.getData());
+  what.index_dtype = codeOf(op.getIndices());
+  what.outer = countOf(data.take_front(dim));
+  what.size = data[dim];
+  what.inner = countOf(data.drop_front(dim + 1));
+  what.count = shapeOf(op.getIndices())[dim];
+  return success();
+}
+
+static LogicalResult describeIndexCopy(nn::IndexCopyOp op, mw_rt_index_copy &what,
+                                       RuntimeCall &call) {
+  ArrayRef<int64_t> data = shapeOf(op.getData());
+  int64_t dim = op.getDim();
+  call.inputs = {op.getData(), op.getIndices(), op.getSource()};
+  what.rows.dtype = codeOf(op.getData());
+  what.rows.index_dtype = codeOf(op.getIndices());
+  what.rows.outer = countOf(data.take_front(dim));
+  what.rows.size = data[dim];
+  what.rows.inner = countOf(data.drop_front(dim + 1));
+  what.rows.count = shapeOf(op.getIndices()).front();
+  return success();
+}
+
+static LogicalResult describeScatterAdd(nn::ScatterAddOp op, mw_rt_scatter_add &what,
+                                        RuntimeCall &call) {
+  ArrayRef<int64_t> updates = shapeOf(op.getUpdates());
+  int64_t dim = op.getDim(), count = op.getNumIndexedDims();
+  call.inputs = {op.getUpdates(), op.getIndices(), op.getOffset()};
+  what.dtype = codeOf(op.getUpdates());
+  what.index_dtype = codeOf(op.getIndices());
+  if (op.getOffset())
+    what.offset_dtype = codeOf(op.getOffset());
+  what.outer = countOf(updates.take_front(dim));
+  what.size = shapeOf(op.getResult())[dim];
+  what.inner = countOf(updates.drop_front(dim + count));
+  what.count = countOf(updates.slice(dim, count));
+  what.along = op.getAlong();
+  what.total = getTotalRows(op);
+  return success();
+}
+
+void addNnCalls(CallModels &models) {
+  models.add(describeLinear);
+  models.add(describeMatmul);
+  models.add(describeWeightGrad);
+  models.add(describeEmbedding);
+  models.add(describeGather);
+  models.add(describeTakeAlong);
+  models.add(describeIndexCopy);
+  models.add(describeScatterAdd);
+}
+
+} // namespace meshwright::lower

@@ -1,0 +1,39 @@
+//===- RtCalls.cpp - calls that perform ops of rt -------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Codegen/CallModels.h"
+
+using namespace mlir;
+
+namespace meshwright::lower {
+
+mw_rt_packing getPacking(rt::PrepareOp op) {
+  mw_rt_packing what = {};
+  what.stored = codeOf(op.getWeight());
+  what.dtype = codeOf(op.getResult());
+  if (std::optional<rt::PackingAttr> packing = op.getPacking()) {
+    what.k = packing->getK();
+    what.n = packing->getN();
+    what.transposed = packing->getTransposed();
+    what.panel = packing->getPanel();
+    what.group = packing->getGroup();
+  } else {
+    what.k = what.group = 1;
+    what.n = countOf(shapeOf(op.getResult()));
+  }
+  return what;
+}
+
+static LogicalResult describePack(rt::PrepareOp op, mw_rt_pack &what, RuntimeCall &call) {
+  call.inputs = {op.getWeight()};
+  what.packing = getPacking(op);
+  return success();
+}
+
+void addRtCalls(CallModels &models) { models.add(describePack); }
+
+} // namespace meshwright::lower

@@ -1,0 +1,133 @@
+//===- CallFacts.cpp - the work of a call, for traces and checks ----------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "CallFacts.h"
+#include "GemmShape.h"
+
+#include "meshwright/Calls.h"
+#include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/include/Packing.h"
+#include "meshwright/runtime/include/Types.h"
+
+namespace meshwright::rt {
+
+/// The type in which numbers of a type are summed.
+static DType getSumType(int64_t dtype) {
+  return DType(dtype) == DType::F64 ? DType::F64 : DType::F32;
+}
+
+/// A call that reads and writes as many elements of one type, and computes nothing.
+static CallFacts moveElements(int64_t dtype, int64_t count) {
+  CallFacts facts;
+  facts.kind = TraceKind::Move;
+  facts.dtype = dtype;
+  facts.bytes = count * sizeOf(DType(dtype));
+  return facts;
+}
+
+/// Lets `--check-finite` look at `count` elements.
+static CallFacts check(CallFacts facts, const void *values, int64_t dtype, int64_t count) {
+  facts.checked = values;
+  facts.checkedType = dtype;
+  facts.checkedCount = count;
+  return facts;
+}
+
+static CallFacts getFacts(const mw_rt_gemm &what, void *const *buffers) {
+  int64_t results = batchOf(what) * what.m * what.n;
+  int64_t elements = matricesOf(what, what.stride_a) * what.m * what.k +
+                     matricesOf(what, what.stride_b) * what.k * what.n;
+  CallFacts facts;
+  facts.kind = TraceKind::Gemm;
+  facts.dtype = what.dtype;
+  facts.flops = 2 * results * what.k;
+  facts.bytes = elements * sizeOf(DType(what.dtype)) + results * sizeOf(DType(what.result));
+  return check(facts, buffers[3], what.result, results);
+}
+
+static CallFacts getFacts(const mw_rt_weight_grad &what, void *const *buffers) {
+  DType sum = getSumType(what.dtype);
+  int64_t results = what.m * what.n;
+  CallFacts facts;
+  facts.kind = TraceKind::Gemm;
+  facts.dtype = what.dtype;
+  facts.flops = 2 * results * what.rows;
+  facts.bytes = what.rows * (what.m + what.n) * sizeOf(DType(what.dtype)) + results * sizeOf(sum);
+  return check(facts, buffers[2], int64_t(sum), results);
+}
+
+static CallFacts getFacts(const mw_rt_gather &what, void *const *buffers) {
+  int64_t count = what.outer * what.count * what.inner;
+  return check(moveElements(what.dtype, 2 * count), buffers[3], what.dtype, count);
+}
+
+static CallFacts getFacts(const mw_rt_take_along &what, void *const *buffers) {
+  int64_t count = what.outer * what.count * what.inner;
+  return check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count);
+}
+
+static CallFacts getFacts(const mw_rt_index_copy &what, void *const *buffers) {
+  const mw_rt_rows &rows = what.rows;
+  int64_t count = rows.outer * rows.count * rows.inner, all = rows.outer * rows.size * rows.inner;
+  return check(moveElements(rows.dtype, 2 * (all + count)), buffers[3], rows.dtype, all);
+}
+
+static CallFacts getFacts(const mw_rt_replace_rows &what, void *const *buffers) {
+  const mw_rt_rows &rows = what.rows;
+  int64_t count = rows.outer * rows.count * rows.inner;
+  bool isLogged = buffers[3];
+  CallFacts facts = moveElements(rows.dtype, (isLogged ? 4 : 2) * count);
+  facts.logged = isLogged ? 4 : 0;
+  return check(facts, buffers[2], rows.dtype, count);
+}
+
+static CallFacts getFacts(const mw_rt_scatter_add &what, void *const *buffers) {
+  DType sum = getSumType(what.dtype);
+  int64_t added = what.outer * what.count * what.inner;
+  int64_t results = what.outer * what.size * what.inner;
+  CallFacts facts = moveElements(what.dtype, added);
+  facts.flops = added;
+  facts.bytes += results * sizeOf(sum);
+  return check(facts, buffers[3], int64_t(sum), results);
+}
+
+static CallFacts getFacts(const mw_rt_mask &what, void *const *) {
+  return moveElements(what.dtype, 2 * what.outer * what.rows * what.inner);
+}
+
+static CallFacts getFacts(const mw_rt_axis_index &, void *const *) { return {}; }
+
+static CallFacts getFacts(const mw_rt_reorder &what, void *const *) {
+  return moveElements(what.dtype, 2 * what.outer * what.padded * what.inner);
+}
+
+static CallFacts getFacts(const mw_rt_place &what, void *const *) {
+  int64_t rows = what.rows * (what.count + sizeOfGroup(what.axes));
+  return moveElements(what.dtype, what.outer * rows * what.inner);
+}
+
+static CallFacts getFacts(const mw_rt_positions &, void *const *) { return {}; }
+
+static CallFacts getFacts(const mw_rt_pack &what, void *const *) {
+  const mw_rt_packing &packing = what.packing;
+  CallFacts facts = moveElements(packing.stored, packing.k * packing.n);
+  facts.bytes += sizeOfPacked(packing);
+  return facts;
+}
+
+CallFacts getFacts(const mw_rt_call &what, void *const *buffers) {
+  switch (what.kind) {
+#define MW_RT_KIND(kind, name)                                                                     \
+  case MW_RT_CALL_##kind:                                                                          \
+    return getFacts(reinterpret_cast<const mw_rt_##name &>(what), buffers);
+    MW_RT_CALLS(MW_RT_KIND)
+#undef MW_RT_KIND
+  }
+  return {};
+}
+
+} // namespace meshwright::rt
