@@ -33,6 +33,11 @@ constexpr int64_t kCpuCalls[] = {MW_RT_CPU_CALLS(MW_RT_KIND)};
 constexpr int64_t kGpuCalls[] = {MW_RT_GPU_CALLS(MW_RT_KIND)};
 #undef MW_RT_KIND
 
+/// The names of calls, by kind.
+#define MW_RT_KIND(kind, name) #name,
+constexpr const char *kCallNames[] = {MW_RT_CALLS(MW_RT_KIND)};
+#undef MW_RT_KIND
+
 /// The structure of a call. Returns null if the call is of another kind.
 template <typename What> const What *asCall(const mw_rt_call &call) {
   return call.kind == kCallKind<What> ? reinterpret_cast<const What *>(&call) : nullptr;

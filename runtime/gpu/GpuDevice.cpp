@@ -14,6 +14,7 @@
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Program.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace meshwright::rt::gpu {
@@ -187,6 +188,10 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
 //===----------------------------------------------------------------------===//
 // Calls
 //===----------------------------------------------------------------------===//
+
+bool GpuDevice::performs(int64_t kind) const {
+  return std::find(std::begin(kGpuCalls), std::end(kGpuCalls), kind) != std::end(kGpuCalls);
+}
 
 bool GpuDevice::perform(const mw_rt_call &what, void *const *buffers, std::string &error) {
   switch (what.kind) {

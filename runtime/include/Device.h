@@ -71,6 +71,8 @@ public:
   /// Loads the kernels of a program, once, before its first run. Returns false, with an error, if
   /// the program is for another target. The default takes programs for the processor.
   virtual bool load(const ProgramDescription &program, std::string &error);
+  /// Returns true if the device performs all calls of a program. If not, the error names a call.
+  bool checkCalls(const ProgramDescription &program, std::string &error) const;
 
   //===--------------------------------------------------------------------===//
   // Memory
@@ -177,6 +179,8 @@ public:
 
   virtual bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
                       std::string &error) = 0;
+  /// Returns true if the device performs calls of this kind (MW_RT_CALL_...).
+  virtual bool performs(int64_t kind) const = 0;
   /// Performs a call, on the buffers that meshwright-c/Runtime.h names for its kind. A call with a
   /// log leaves its buffers as they were if it fails.
   virtual bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) = 0;

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -233,6 +234,8 @@ struct ProgramDescription {
   /// performs them.
   std::string targetChip;
   std::vector<DeviceKernel> kernels;
+  /// The kinds of the calls that the device must perform (MW_RT_CALL_...).
+  std::set<int64_t> calls;
   /// The tensors that the program's weights are, if they are not stored with it.
   std::vector<WeightTensor> tensors;
   /// Only of a program that trains, and known to its bundle alone.

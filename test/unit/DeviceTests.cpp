@@ -36,6 +36,8 @@ std::atomic<int64_t> launches{0}, copiesIn{0}, copiesOut{0}, copies{0}, synchron
 std::atomic<int64_t> copiesToFailure{-1};
 /// Whether the next synchronisation of any device runs into its deadline.
 std::atomic<bool> isBusy{false};
+/// The kind of the calls that no device performs, or -1.
+std::atomic<int64_t> lacking{-1};
 
 class SeparateDevice : public Device {
   /// Makes the device's memory accessible during a call.
@@ -93,6 +95,7 @@ public:
     return open([&] { return inner->launch(what, kernel, buffers, error); });
   }
   const char *getName() const override { return "separate"; }
+  bool performs(int64_t kind) const override { return kind != lacking && inner->performs(kind); }
   bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) override {
     return open([&] { return inner->perform(what, buffers, error); });
   }
@@ -421,6 +424,21 @@ TEST(Devices, PackedStates) {
     expect({11, 21, 31, 41});
     expect({12, 22, 32, 42});
   }
+}
+
+TEST(Devices, CallThatADeviceLacks) {
+  ProgramDescription description;
+  description.numRanks = kRanks;
+  description.calls = {MW_RT_CALL_GEMM, MW_RT_CALL_TAKE_ALONG};
+  description.entries.resize(1);
+  std::string error;
+  EXPECT_TRUE(Session::create(description, {exchange}, nullptr, "separate", error)) << error;
+  lacking = MW_RT_CALL_TAKE_ALONG;
+  EXPECT_FALSE(Session::create(description, {exchange}, nullptr, "separate", error));
+  lacking = -1;
+  EXPECT_EQ(error, "the program calls 'take_along', which device 'separate' does not perform: "
+                   "expected gemm, weight_grad, gather, index_copy, replace_rows, scatter_add, "
+                   "mask, axis_index, reorder, place, positions");
 }
 
 /// Makes a call of a kind that no device knows.

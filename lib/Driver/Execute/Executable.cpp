@@ -58,6 +58,7 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
                              : result.kind == UpdateKind::Whole ? rt::StateUpdate::Whole
                                                                 : rt::StateUpdate::Elsewhere,
                              result.logBytes});
+  program.calls.insert(lowered.calls.begin(), lowered.calls.end());
   entry.ops = std::move(lowered.ops);
   entry.fused = std::move(lowered.fused);
   for (LoweredConstant &constant : lowered.constants) {

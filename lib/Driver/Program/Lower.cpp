@@ -270,6 +270,7 @@ void ProgramLowering::placeUpdates(rt::KernelOp launch) {
 
 /// Adds a step that the device performs.
 Step &ProgramLowering::addCall(Operation *op, RuntimeCall call) {
+  program.calls.insert(call.getHead().kind);
   Step &step = steps.emplace_back(op, "mw_rt_perform", std::move(call));
   step.passing = Step::OneArray;
   return step;

@@ -23,6 +23,7 @@
 
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,8 @@ struct LoweredProgram {
   /// The packed weights, the `prepared` buffers of the entry.
   std::vector<PreparedWeight> prepared;
   std::vector<LoweredConstant> constants;
+  /// The kinds of the calls that the entry makes (MW_RT_CALL_...).
+  std::set<int64_t> calls;
   /// Names of the ops that call the runtime.
   std::vector<std::string> ops;
   /// The names of the other ops of the same kernel, by index in `ops`.

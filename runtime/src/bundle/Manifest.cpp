@@ -8,6 +8,7 @@
 #include "Manifest.h"
 
 #include "ManifestJson.h"
+#include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Bundle.h"
 #include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/src/files/Digits.h"
@@ -208,6 +209,9 @@ std::string Manifest::toJson() const {
     json["target"]["chip"] = description.targetChip;
   if (!kernels.empty())
     json["kernels"] = writeKernels(*this);
+  Json &calls = json["calls"] = Json::array();
+  for (int64_t kind : description.calls)
+    calls.push_back(kCallNames[kind]);
   auto addData = [](Json &to, const Stored &stored) {
     if (stored.group >= 0)
       to["data"] = write(stored);

@@ -9,6 +9,7 @@
 #include "ManifestJson.h"
 #include "meshwright/runtime/src/files/Digits.h"
 
+#include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Bundle.h"
 #include "meshwright/runtime/include/Packing.h"
@@ -300,6 +301,17 @@ static std::vector<WeightGroup> readGroups(const Json &json, int64_t numRanks) {
 
 /// Reads the list of kernels. Names become parts of paths, so only letters, digits and '_' are in
 /// them.
+static std::set<int64_t> readCalls(const Json &json) {
+  std::set<int64_t> calls;
+  for (const Json &entry : json) {
+    const std::string name = entry.get<std::string>();
+    auto *found = std::find(std::begin(kCallNames), std::end(kCallNames), name);
+    require(found != std::end(kCallNames), "unknown call '" + name + "'");
+    calls.insert(found - std::begin(kCallNames));
+  }
+  return calls;
+}
+
 static void readKernels(const Json &json, Manifest &manifest) {
   auto read = [](const Json &file) {
     return Manifest::CodeFile{readCount(file, "bytes"), file.at("hash").get<std::string>()};
@@ -353,6 +365,7 @@ static void read(const Json &json, Manifest &manifest) {
   description.targetChip = target.value("chip", "");
   if (json.contains("kernels"))
     readKernels(json["kernels"], manifest);
+  description.calls = readCalls(json.at("calls"));
   description.numRanks = readCount(json, "ranks");
   require(description.numRanks > 0, "no ranks");
   require(description.numRanks <= kMaxRanks, std::to_string(description.numRanks) +

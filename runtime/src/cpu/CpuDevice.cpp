@@ -138,6 +138,10 @@ bool CpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
 // Calls
 //===----------------------------------------------------------------------===//
 
+bool CpuDevice::performs(int64_t kind) const {
+  return std::find(std::begin(kCpuCalls), std::end(kCpuCalls), kind) != std::end(kCpuCalls);
+}
+
 bool CpuDevice::perform(const mw_rt_call &what, void *const *buffers, std::string &error) {
   switch (what.kind) {
 #define MW_RT_KIND(name)                                                                           \

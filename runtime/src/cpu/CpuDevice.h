@@ -43,6 +43,7 @@ public:
 
   bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
               std::string &error) override;
+  bool performs(int64_t kind) const override;
   bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) override;
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
                    int64_t count, std::string &error) override;

@@ -7,6 +7,7 @@
 
 #include "meshwright/runtime/include/Device.h"
 
+#include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Program.h"
 
 namespace meshwright::rt {
@@ -17,6 +18,20 @@ bool Device::load(const ProgramDescription &program, std::string &error) {
   error = "the program is compiled for target '" + program.getTarget() +
           "', expected 'cpu': a GPU runs it with backend 'nccl'";
   return false;
+}
+
+bool Device::checkCalls(const ProgramDescription &program, std::string &error) const {
+  std::string performed;
+  for (size_t kind = 0; kind < std::size(kCallNames); ++kind)
+    if (performs(kind))
+      performed += (performed.empty() ? "" : ", ") + std::string(kCallNames[kind]);
+  for (int64_t kind : program.calls)
+    if (!performs(kind)) {
+      error = std::string("the program calls '") + kCallNames[kind] + "', which device '" +
+              getName() + "' does not perform: expected " + performed;
+      return false;
+    }
+  return true;
 }
 
 bool Device::refuse(const mw_rt_call &what, std::string &error) const {

@@ -92,9 +92,11 @@ std::unique_ptr<Session> Session::create(ProgramDescription description,
     return nullptr;
   session->world->setOps(session->ops->front());
   session->ranks = session->world->getLocalRanks();
-  for (int64_t rank : session->ranks)
-    if (!session->world->getDevice(rank).load(program, error))
+  for (int64_t rank : session->ranks) {
+    Device &device = session->world->getDevice(rank);
+    if (!device.load(program, error) || !device.checkCalls(program, error))
       return nullptr;
+  }
   session->stored.resize(program.parameters.size());
   session->given.assign(program.parameters.size(), false);
   session->initial.resize(program.states.size());
