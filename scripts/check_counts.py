@@ -56,6 +56,8 @@ COUNTS = [
           r"virtual .*\bconst mw_rt_(?!call\b|launch\b|collective\b)\w+ &", ("runtime/include",), "lines", 0),
     Count("descriptors that are lists of numbers, where others are structures with named fields",
           r"\bdescriptor(\.append\(| = |\()\{", ("lib", "passes"), "lines", 0),
+    Count("lines that compare the number of a kind of collectives, where others ask kindOf or exchangeOf",
+          r"\bwhat\.kind [!=]=", ("runtime",), "lines", 0),
     Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 

@@ -27,7 +27,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECIPES = ROOT / "docs" / "recipes"
 #: The most files that a recipe's patch touches.
-BUDGETS = {"op": 6, "op-with-lowering": 9, "pass": 4, "collective": 8, "policy": 5, "backend": 4}
+BUDGETS = {"op": 6, "op-with-lowering": 9, "pass": 4, "collective": 10, "policy": 5, "backend": 4}
 #: Tests that hold for all ops and passes, by lit's names.
 ALSO = [
     r"dialects/docs\.test",

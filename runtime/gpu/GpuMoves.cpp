@@ -51,14 +51,15 @@ void GpuDevice::cut(const Caller &, const mw_rt_collective &what, cuda::Stream *
   for (int64_t i = 0; i < what.num_tensors; ++i) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
     int64_t size = sizeOf(DType(moved.dtype));
-    if (what.kind == MW_RT_PARTIAL) {
+    if (kindOf(what) == CollectiveKind::Partial) {
       int64_t bytes = countBefore(moved) * size;
       if (coordinate == 0 || what.reduction == MW_RT_MAX)
         helpers.copyBytes(stream, outputs[i], inputs[i], bytes);
       else
         helpers.clear(stream, outputs[i], bytes);
-      continue;
     }
+    if (kindOf(what) != CollectiveKind::Slice)
+      continue;
     int64_t chunks = sizeOfGroup(what.group);
     int64_t chunk = (coordinate - moved.to_dim % chunks + chunks) % chunks;
     std::vector<int64_t> in(moved.in_shape, moved.in_shape + moved.rank);

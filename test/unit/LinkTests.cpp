@@ -17,7 +17,6 @@
 
 using namespace meshwright;
 using namespace meshwright::rt;
-using meshwright::dist::CollectiveKind;
 
 namespace {
 
@@ -58,12 +57,12 @@ TEST(Traffic, IsThatOfTheCostModel) {
   for (int64_t ranks : {1, 2, 3, 8}) {
     struct {
       int64_t kind;
-      CollectiveKind model;
+      dist::CollectiveKind model;
       int64_t before, after;
-    } cases[] = {{MW_RT_ALL_REDUCE, CollectiveKind::AllReduce, 1001, 1001},
-                 {MW_RT_REDUCE_SCATTER, CollectiveKind::ReduceScatter, 120 * ranks, 120},
-                 {MW_RT_ALL_GATHER, CollectiveKind::AllGather, 7, 7 * ranks},
-                 {MW_RT_ALL_TO_ALL, CollectiveKind::AllToAll, 240, 240}};
+    } cases[] = {{MW_RT_ALL_REDUCE, dist::CollectiveKind::AllReduce, 1001, 1001},
+                 {MW_RT_REDUCE_SCATTER, dist::CollectiveKind::ReduceScatter, 120 * ranks, 120},
+                 {MW_RT_ALL_GATHER, dist::CollectiveKind::AllGather, 7, 7 * ranks},
+                 {MW_RT_ALL_TO_ALL, dist::CollectiveKind::AllToAll, 240, 240}};
     for (auto &each : cases) {
       mw_rt_collective what = describe(each.kind, ranks, each.before, each.after);
       Traffic traffic = trafficOf(what, 0);

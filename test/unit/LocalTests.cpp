@@ -274,6 +274,22 @@ TEST(Local, RanksThatAPermuteLeavesOutDoNotWait) {
   }
 }
 
+TEST(Local, UnknownCollective) {
+  std::string error;
+  WorldPtr world = World::create("local", kRanks, {"the op"}, error);
+  ASSERT_TRUE(world) << error;
+  Reduction reduction(DType::F32, MW_RT_SUM, 1);
+  reduction.what.kind = 1234;
+  Argument arguments[kRanks];
+  std::vector<RankBuffers> buffers(kRanks);
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    arguments[rank] = {&reduction, rank};
+    buffers[rank].arguments = {&arguments[rank]};
+  }
+  EXPECT_FALSE(world->run(reduceInPlace, buffers, {}, error));
+  EXPECT_NE(error.find("the op: unknown collective 1234"), std::string::npos) << error;
+}
+
 //===----------------------------------------------------------------------===//
 // Nothing is left behind
 //===----------------------------------------------------------------------===//

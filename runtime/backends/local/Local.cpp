@@ -75,7 +75,7 @@ struct Member {
   /// Null if the rank exchanges nothing with others.
   Group *group = nullptr;
   int64_t self = 0;
-  /// One for each tensor; empty for an all-reduce.
+  /// One for each tensor; empty if whole inputs are combined.
   std::vector<Arrivals> arrivals;
 };
 
@@ -185,11 +185,11 @@ const Member &LocalBackend::join(const Caller &caller, const mw_rt_collective &w
   Member &member = found->second;
   if (!isNew)
     return member;
-  if (what.kind != MW_RT_ALL_REDUCE)
+  if (exchangeOf(what) != Exchange::Combine)
     for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
       member.arrivals.push_back(arrivalsOf(what, tensor, caller.rank));
   std::vector<int64_t> ranks = groupOf(what.group, caller.rank, member.self);
-  if (what.kind == MW_RT_PERMUTE && !keepThoseWhoMeet(what, ranks, member))
+  if (kindOf(what) == CollectiveKind::Permute && !keepThoseWhoMeet(what, ranks, member))
     return member;
   std::lock_guard<std::mutex> lock(groupsMutex);
   std::unique_ptr<Group> &group = groups[{caller.stream, ranks}];
@@ -344,24 +344,20 @@ bool LocalBackend::run(const Caller &caller, const mw_rt_collective &what,
       return false;
     }
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
-    switch (what.kind) {
-    case MW_RT_ALL_REDUCE:
+    switch (exchangeOf(what)) {
+    case Exchange::Combine:
       allReduce(meeting, tensor, aside);
       break;
-    case MW_RT_REDUCE_SCATTER:
+    case Exchange::CombineBoxes:
       reduceScatter(meeting, tensor);
       break;
-    case MW_RT_ALL_GATHER:
-    case MW_RT_ALL_TO_ALL:
-    case MW_RT_PERMUTE:
-    case MW_RT_REDISTRIBUTE:
+    case Exchange::CopyBoxes:
       fetch(
           member, tensor, [&](int64_t from) { return meeting.getInput(from, tensor); },
           outputs[tensor]);
       break;
-    default:
-      world.fail(caller.rank, caller.op, "unknown collective " + std::to_string(what.kind));
-      return false;
+    case Exchange::None:
+      break;
     }
   return aside || wait(group, caller, member.self);
 }

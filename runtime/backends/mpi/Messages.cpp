@@ -94,9 +94,8 @@ static void planMoves(MessagePlan &plan, const mw_rt_collective &what, int64_t r
       if (move.from == plan.self)
         continue;
       Message message = describe(mine, move, /*isSend=*/false, move.from, tensor);
-      // Boxes of a reduce-scatter are combined first, so they cannot be received into the
-      // output.
-      message.isDirect &= what.kind != MW_RT_REDUCE_SCATTER;
+      // Boxes that are combined cannot be received into the output.
+      message.isDirect &= exchangeOf(what) == Exchange::CopyBoxes;
       addMessage(plan, plan.receives, std::move(message));
     }
     for (int64_t member = 0; member < int64_t(plan.ranks.size()); ++member) {
@@ -115,24 +114,24 @@ static void planMoves(MessagePlan &plan, const mw_rt_collective &what, int64_t r
 /// contiguous chunks in the order of the members, and no padding.
 static bool canBeFast(const MessagePlan &plan, const mw_rt_collective &what) {
   int64_t members = int64_t(plan.ranks.size());
-  bool reduces = what.kind == MW_RT_ALL_REDUCE || what.kind == MW_RT_REDUCE_SCATTER;
-  if (!reduces && what.kind != MW_RT_ALL_GATHER)
+  bool gathers = kindOf(what) == CollectiveKind::AllGather;
+  if (exchangeOf(what) == Exchange::CopyBoxes && !gathers)
     return false;
   for (int64_t i = 0; i < what.num_tensors; ++i) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
     DType type = DType(moved.dtype);
     // MPI's maximum may lose a NaN, and MPI has no half precision.
-    if (reduces && (what.reduction != MW_RT_SUM || getComputeType(type) != type ||
+    if (!gathers && (what.reduction != MW_RT_SUM || getComputeType(type) != type ||
                     type == DType::I1))
       return false;
     if (std::max(countBefore(moved), countAfter(moved)) * sizeOf(type) > kLargestPart)
       return false;
-    if (what.kind == MW_RT_ALL_REDUCE)
+    if (exchangeOf(what) == Exchange::Combine)
       continue;
     for (int64_t d = 0; d < moved.dim; ++d)
       if (moved.in_shape[d] != 1)
         return false;
-    if (what.kind == MW_RT_ALL_GATHER
+    if (gathers
             ? moved.out_shape[moved.dim] != moved.in_shape[moved.dim] * members
             : moved.in_shape[moved.dim] != moved.out_shape[moved.dim] * members)
       return false;
@@ -148,7 +147,7 @@ MessagePlan mpi::planMessages(const mw_rt_collective &what, int64_t rank, bool d
   std::sort(plan.byRank.begin(), plan.byRank.end(),
             [&](int64_t a, int64_t b) { return plan.ranks[a] < plan.ranks[b]; });
   plan.isFast = !deterministic && canBeFast(plan, what);
-  if (what.kind == MW_RT_ALL_REDUCE)
+  if (exchangeOf(what) == Exchange::Combine)
     planReduction(plan, what);
   else
     planMoves(plan, what, rank);

@@ -46,10 +46,10 @@ struct MessagePlan {
   int64_t self = 0;
   /// Made at the first run.
   MPI_Comm communicator = MPI_COMM_NULL;
-  /// One for each tensor; empty for an all-reduce.
+  /// One for each tensor; empty if whole inputs are combined.
   std::vector<Arrivals> arrivals;
   std::vector<Message> sends, receives;
-  /// All-reduce only: the exchange of results, from outputs to outputs.
+  /// Only then: the exchange of results, from outputs to outputs.
   std::vector<Message> resultSends, resultReceives;
   int64_t stagingBytes = 0;
   /// MPI's own collective is used, without messages of ours.

@@ -282,7 +282,7 @@ void MpiBackend::reduceShares(const MessagePlan &plan, const mw_rt_collective &w
   for (const Message &message : plan.receives)
     arrived[{message.tensor, message.member}] = staging + message.offset;
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor) {
-    if (what.kind == MW_RT_REDUCE_SCATTER) {
+    if (exchangeOf(what) == Exchange::CombineBoxes) {
       std::vector<ChunkSource> sources;
       for (int64_t member : plan.byRank) {
         if (member == plan.self)
@@ -308,7 +308,8 @@ void MpiBackend::reduceShares(const MessagePlan &plan, const mw_rt_collective &w
   }
 }
 
-/// Runs one non-blocking collective of MPI for each tensor.
+/// Runs one non-blocking collective of MPI for each tensor. Of the kinds that copy boxes, only an
+/// all-gather comes here.
 bool MpiBackend::runFast(const Caller &caller, const MessagePlan &plan,
                          const mw_rt_collective &what, const void *const *inputs,
                          void *const *outputs) {
@@ -330,23 +331,25 @@ bool MpiBackend::runFast(const Caller &caller, const MessagePlan &plan,
     int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
     const void *input = inputs[tensor];
     void *output = outputs[tensor];
-    if (input == output && what.kind != MW_RT_ALL_GATHER)
+    if (input == output && exchangeOf(what) != Exchange::CopyBoxes)
       input = MPI_IN_PLACE;
     MPI_Request *request = requests.addFor(-1);
     int status = MPI_SUCCESS;
-    switch (what.kind) {
-    case MW_RT_ALL_REDUCE:
+    switch (exchangeOf(what)) {
+    case Exchange::Combine:
       status = MPI_Iallreduce(input, output, int(countBefore(moved)), typeOf(DType(moved.dtype)),
                               MPI_SUM, plan.communicator, request);
       break;
-    case MW_RT_REDUCE_SCATTER:
+    case Exchange::CombineBoxes:
       status = MPI_Ireduce_scatter_block(input, output, int(countAfter(moved)),
                                          typeOf(DType(moved.dtype)), MPI_SUM, plan.communicator,
                                          request);
       break;
-    default:
+    case Exchange::CopyBoxes:
       status = MPI_Iallgather(input, int(bytes), MPI_BYTE, output, int(bytes), MPI_BYTE,
                               plan.communicator, request);
+      break;
+    case Exchange::None:
       break;
     }
     if (!process.check(world, caller, status))
@@ -372,19 +375,19 @@ bool MpiBackend::run(const Caller &caller, const mw_rt_collective &what, const v
                "out of memory for messages: " + formatBytes(plan.stagingBytes));
     return false;
   }
-  bool reduces = what.kind == MW_RT_ALL_REDUCE || what.kind == MW_RT_REDUCE_SCATTER;
-  if (!reduces)
+  Exchange kind = exchangeOf(what);
+  if (kind == Exchange::CopyBoxes)
     for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
       if (const Arrivals &arrivals = plan.arrivals[tensor]; arrivals.clears)
         std::memset(outputs[tensor], 0, countOf(arrivals.outShape) * arrivals.elementSize);
   if (!exchange(caller, plan, what, plan.sends, plan.receives, inputs, outputs, staging))
     return false;
-  if (!reduces) {
+  if (kind == Exchange::CopyBoxes) {
     land(plan, what, inputs, outputs, staging);
     return true;
   }
   reduceShares(plan, what, inputs, outputs, staging);
-  return what.kind == MW_RT_REDUCE_SCATTER ||
+  return kind == Exchange::CombineBoxes ||
          exchange(caller, plan, what, plan.resultSends, plan.resultReceives, outputs, outputs,
                   staging);
 }

@@ -98,7 +98,7 @@ private:
     std::vector<Message> sends, receives;
     /// The outputs that are cleared first, and their bytes.
     std::vector<std::pair<int64_t, int64_t>> clears;
-    /// Of a reduce-scatter, by tensor: where its packed chunks begin.
+    /// Of boxes that are combined, by tensor: where its packed chunks begin.
     std::vector<int64_t> chunks;
     int64_t bytes = 0;
     bool clearsStaging = false;
@@ -240,10 +240,17 @@ void NcclCollectives::prepare(const Caller &caller, const mw_rt_collective &what
     missing.push_back(plan.key);
   if (!isNew)
     return;
-  if (what.kind == MW_RT_REDUCE_SCATTER)
+  switch (exchangeOf(what)) {
+  case Exchange::CombineBoxes:
     planScatter(what, group, self, plan);
-  else if (what.kind != MW_RT_ALL_REDUCE)
+    break;
+  case Exchange::CopyBoxes:
     planExchange(what, group, self, plan);
+    break;
+  case Exchange::Combine:
+  case Exchange::None:
+    break;
+  }
   if (plan.bytes > 0 && !(plan.staging = processor->allocate(plan.bytes)))
     throw Failure("no memory on the GPU for the " + formatBytes(plan.bytes) +
                   " of a collective's messages");
@@ -313,16 +320,23 @@ bool NcclCollectives::run(const Caller &caller, const mw_rt_collective &what,
     const mw_rt_moved_tensor &moved = what.tensors[i];
     nccl::Type type = getType(moved.dtype);
     nccl::Reduction reduction = getReduction(what, moved.dtype);
-    if (what.kind == MW_RT_ALL_REDUCE)
+    switch (exchangeOf(what)) {
+    case Exchange::Combine:
       check(nccl,
             nccl.ncclAllReduce(inputs[i], outputs[i], countBefore(moved), type, reduction,
                                communicator, queue),
             "ncclAllReduce");
-    else if (what.kind == MW_RT_REDUCE_SCATTER)
+      break;
+    case Exchange::CombineBoxes:
       check(nccl,
             nccl.ncclReduceScatter(plan.staging.get() + plan.chunks[i], outputs[i],
                                    countAfter(moved), type, reduction, communicator, queue),
             "ncclReduceScatter");
+      break;
+    case Exchange::CopyBoxes:
+    case Exchange::None:
+      break;
+    }
   }
   for (const Message &message : plan.sends)
     check(nccl,

@@ -49,7 +49,7 @@ private:
     int64_t self = 0;
     /// Coordinates in the order of their ranks.
     std::vector<int64_t> byRank;
-    /// By tensor; empty for an all-reduce.
+    /// By tensor; empty if whole inputs are combined.
     std::vector<Arrivals> arrivals;
     /// By tensor: what is combined, an array for each member.
     std::vector<DeviceMemory> staging;
@@ -71,7 +71,8 @@ private:
 } // namespace
 
 static bool combines(const mw_rt_collective &what) {
-  return what.kind == MW_RT_ALL_REDUCE || what.kind == MW_RT_REDUCE_SCATTER;
+  Exchange exchange = exchangeOf(what);
+  return exchange == Exchange::Combine || exchange == Exchange::CombineBoxes;
 }
 
 void PeerCollectives::prepare(const Caller &caller, const mw_rt_collective &what) {
@@ -88,7 +89,7 @@ void PeerCollectives::prepare(const Caller &caller, const mw_rt_collective &what
             [&](int64_t a, int64_t b) { return ranks[a] < ranks[b]; });
   for (int64_t i = 0; i < what.num_tensors; ++i) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
-    if (what.kind != MW_RT_ALL_REDUCE)
+    if (exchangeOf(what) != Exchange::Combine)
       plan.arrivals.push_back(arrivalsOf(what, i, rank));
     if (!combines(what))
       continue;
@@ -119,7 +120,7 @@ void PeerCollectives::copy(const Plan &plan, const mw_rt_collective &what, cuda:
     auto placeOf = [&](int64_t member) {
       return std::find(plan.byRank.begin(), plan.byRank.end(), member) - plan.byRank.begin();
     };
-    if (what.kind == MW_RT_ALL_REDUCE) {
+    if (exchangeOf(what) == Exchange::Combine) {
       for (size_t place = 0; place < plan.byRank.size(); ++place)
         helpers.copyBytes(stream, slot(place), shown[plan.byRank[place]].inputs[i], bytes);
       continue;

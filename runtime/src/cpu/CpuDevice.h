@@ -60,7 +60,7 @@ private:
   bool perform(const mw_rt_##name &what, void *const *buffers, std::string &error);
   MW_RT_CPU_CALLS(MW_RT_KIND)
 #undef MW_RT_KIND
-  /// Performs MW_RT_SLICE and MW_RT_PARTIAL, which do not communicate.
+  /// Performs a slice or a partial sum, which do not communicate.
   void cut(const mw_rt_collective &what, const void *const *inputs, void *const *outputs) const;
 
   mw_rt_context &context;

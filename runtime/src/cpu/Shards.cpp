@@ -38,22 +38,27 @@ static void sliceTensor(const mw_rt_moved_tensor &moved, int64_t chunk, const vo
     copyBox(input, in, offset, output, out, origin, extents, size);
 }
 
+/// Makes a rank's part of a sum from the whole: the whole on the group's first rank, zeros on the
+/// others. A part of a maximum is the whole.
+static void writePart(const mw_rt_collective &what, const mw_rt_moved_tensor &moved,
+                      int64_t coordinate, const void *input, void *output) {
+  int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
+  if (coordinate == 0 || what.reduction == MW_RT_MAX)
+    std::memcpy(output, input, bytes);
+  else
+    std::memset(output, 0, bytes);
+}
+
 void CpuDevice::cut(const mw_rt_collective &what, const void *const *inputs,
                     void *const *outputs) const {
-  int64_t coordinate = coordinateOf(what.group, context.rank);
+  int64_t coordinate = coordinateOf(what.group, context.rank), chunks = sizeOfGroup(what.group);
   for (int64_t i = 0; i < what.num_tensors; ++i) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
-    if (what.kind == MW_RT_SLICE) {
-      int64_t chunks = sizeOfGroup(what.group);
-      int64_t chunk = (coordinate - moved.to_dim % chunks + chunks) % chunks;
-      sliceTensor(moved, chunk, inputs[i], outputs[i]);
-      continue;
-    }
-    int64_t bytes = countBefore(moved) * sizeOf(DType(moved.dtype));
-    if (coordinate == 0 || what.reduction == MW_RT_MAX)
-      std::memcpy(outputs[i], inputs[i], bytes);
-    else
-      std::memset(outputs[i], 0, bytes);
+    if (kindOf(what) == CollectiveKind::Slice)
+      sliceTensor(moved, (coordinate - moved.to_dim % chunks + chunks) % chunks, inputs[i],
+                  outputs[i]);
+    if (kindOf(what) == CollectiveKind::Partial)
+      writePart(what, moved, coordinate, inputs[i], outputs[i]);
   }
 }
 

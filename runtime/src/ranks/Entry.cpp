@@ -75,8 +75,8 @@ int32_t performCollective(mw_rt_context &context, const Caller &caller,
                     : context.trace && caller.stream
                         ? &context.trace->getRow(context.rank, caller.stream)
                         : context.row;
-  TraceKind kind = communicates(what) ? TraceKind::Collective : TraceKind::Move;
   return guard(context, caller.op, [&](std::string &error) {
+    TraceKind kind = communicates(what) ? TraceKind::Collective : TraceKind::Move;
     {
       TraceScope scope(
           row, {0, 0, kind, caller.op, 0, row ? trafficOf(what, context.rank).bytes : 0, -1});

@@ -87,7 +87,10 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *
       case TraceKind::Wait:
         still[row->rank].emplace_back(event.begin, event.end);
         break;
-      default: {
+      case TraceKind::Rows:
+      case TraceKind::Gemm:
+      case TraceKind::Attention:
+      case TraceKind::Move: {
         RunReport::Class &kernels = report.classes[int64_t(event.kind)];
         ++kernels.launches;
         kernels.seconds += seconds;

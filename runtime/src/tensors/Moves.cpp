@@ -12,8 +12,28 @@
 
 #include <algorithm>
 #include <set>
+#include <stdexcept>
+#include <string>
 
 namespace meshwright::rt {
+
+Exchange exchangeOf(const mw_rt_collective &what) {
+  switch (kindOf(what)) {
+  case CollectiveKind::AllReduce:
+    return Exchange::Combine;
+  case CollectiveKind::ReduceScatter:
+    return Exchange::CombineBoxes;
+  case CollectiveKind::AllGather:
+  case CollectiveKind::AllToAll:
+  case CollectiveKind::Permute:
+  case CollectiveKind::Redistribute:
+    return Exchange::CopyBoxes;
+  case CollectiveKind::Slice:
+  case CollectiveKind::Partial:
+    return Exchange::None;
+  }
+  throw std::runtime_error("unknown collective " + std::to_string(what.kind));
+}
 
 static std::vector<int64_t> shapeOf(const int64_t *sizes, int64_t rank) {
   return std::vector<int64_t>(sizes, sizes + rank);
@@ -185,17 +205,21 @@ Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank) 
   result.outShape = shapeOf(moved.out_shape, moved.rank);
   result.elementSize = sizeOf(DType(moved.dtype));
   int64_t members = sizeOfGroup(what.group), self = coordinateOf(what.group, rank);
-  switch (what.kind) {
-  case MW_RT_ALL_GATHER:
+  switch (kindOf(what)) {
+  case CollectiveKind::AllReduce:
+  case CollectiveKind::Slice:
+  case CollectiveKind::Partial:
+    break;
+  case CollectiveKind::AllGather:
     moveAllGather(moved, members, result);
     break;
-  case MW_RT_REDUCE_SCATTER:
+  case CollectiveKind::ReduceScatter:
     moveReduceScatter(moved, members, self, result);
     break;
-  case MW_RT_ALL_TO_ALL:
+  case CollectiveKind::AllToAll:
     moveAllToAll(moved, members, self, result);
     break;
-  case MW_RT_PERMUTE: {
+  case CollectiveKind::Permute: {
     int64_t from = sourcesOf(what)[self];
     result.clears = from < 0;
     std::vector<int64_t> origin(moved.rank, 0);
@@ -203,7 +227,7 @@ Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank) 
       result.moves.push_back({from, origin, origin, result.inShape});
     break;
   }
-  case MW_RT_REDISTRIBUTE:
+  case CollectiveKind::Redistribute:
     moveRedistribute(what, moved, rank, result);
     break;
   }
@@ -236,18 +260,21 @@ Traffic trafficOf(const mw_rt_collective &what, int64_t rank) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
     int64_t bytes = std::max(countBefore(moved), countAfter(moved)) * sizeOf(DType(moved.dtype));
     int64_t part = (bytes * (members - 1) + members - 1) / members;
-    switch (what.kind) {
-    case MW_RT_ALL_REDUCE:
+    switch (kindOf(what)) {
+    case CollectiveKind::Slice:
+    case CollectiveKind::Partial:
+      break;
+    case CollectiveKind::AllReduce:
       traffic.bytes += (2 * bytes * (members - 1) + members - 1) / members;
       traffic.steps = 2 * (members - 1);
       break;
-    case MW_RT_REDUCE_SCATTER:
-    case MW_RT_ALL_GATHER:
-    case MW_RT_ALL_TO_ALL:
+    case CollectiveKind::ReduceScatter:
+    case CollectiveKind::AllGather:
+    case CollectiveKind::AllToAll:
       traffic.bytes += part;
       traffic.steps = members - 1;
       break;
-    case MW_RT_PERMUTE: {
+    case CollectiveKind::Permute: {
       const int64_t *from = sourcesOf(what);
       int64_t self = coordinateOf(what.group, rank);
       for (int64_t member = 0; member < members; ++member)
@@ -256,7 +283,7 @@ Traffic trafficOf(const mw_rt_collective &what, int64_t rank) {
       traffic.steps = joinsPermute(what, self);
       break;
     }
-    case MW_RT_REDISTRIBUTE: {
+    case CollectiveKind::Redistribute: {
       Arrivals arrivals = arrivalsOf(what, i, rank);
       std::set<int64_t> peers;
       for (const Move &move : arrivals.moves) {

@@ -22,6 +22,34 @@
 
 namespace meshwright::rt {
 
+/// The kinds of collectives.
+enum class CollectiveKind : int64_t {
+  AllReduce = MW_RT_ALL_REDUCE,
+  ReduceScatter = MW_RT_REDUCE_SCATTER,
+  AllGather = MW_RT_ALL_GATHER,
+  AllToAll = MW_RT_ALL_TO_ALL,
+  Permute = MW_RT_PERMUTE,
+  Redistribute = MW_RT_REDISTRIBUTE,
+  Slice = MW_RT_SLICE,
+  Partial = MW_RT_PARTIAL,
+};
+inline CollectiveKind kindOf(const mw_rt_collective &what) { return CollectiveKind(what.kind); }
+
+/// How the ranks of a collective exchange values. Backends tell collectives apart by it alone, so
+/// a new kind needs no line in them.
+enum class Exchange {
+  /// The inputs of all members, combined, are the output of each.
+  Combine,
+  /// A box of each input, combined, is the output.
+  CombineBoxes,
+  /// The output consists of boxes of inputs.
+  CopyBoxes,
+  /// The output is made of the rank's own input.
+  None,
+};
+/// Throws an exception for a kind that this runtime does not know.
+Exchange exchangeOf(const mw_rt_collective &what);
+
 /// A box of elements that a rank copies from the input of a member of its group.
 struct Move {
   /// The member's number in the group; possibly the rank's own.
@@ -42,15 +70,15 @@ struct Arrivals {
   std::vector<Move> moves;
 };
 
-/// Computes the boxes of an all-gather, all-to-all, permute or redistribute for a rank of the mesh.
-/// For a reduce-scatter they are the boxes of all members, equal in shape, whose sum or maximum is
-/// the output. An all-reduce has none (see `shareOf`).
+/// Computes the boxes that a rank of the mesh copies or combines. Boxes that it combines have
+/// one shape, and one comes from each member. A collective that combines whole inputs has none (see
+/// `shareOf`), and one without an exchange has none.
 Arrivals arrivalsOf(const mw_rt_collective &what, int64_t tensor, int64_t rank);
 
 /// Returns false for the kinds that read only the rank's own value: a slice, and a partial sum
 /// (the value on the group's first rank, zeros on the others).
 inline bool communicates(const mw_rt_collective &what) {
-  return what.kind != MW_RT_SLICE && what.kind != MW_RT_PARTIAL;
+  return exchangeOf(what) != Exchange::None;
 }
 
 /// For each member of a permute's group, the member whose value it receives, or -1 for zeros.
