@@ -21,7 +21,7 @@ static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
   int64_t bytes = 0, arithmetic = 0;
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
     for (Value value : values)
-      bytes += rt::getBufferBytes(value);
+      bytes += rt::getBufferBytes(value.getType());
   for (Operation &op : kernel.getOps())
     if (double flops = getProductFlops(&op))
       arithmetic += model.getComputeTime(
