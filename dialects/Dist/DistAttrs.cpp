@@ -335,7 +335,7 @@ static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
     return failure();
   if (succeeded(parser.parseOptionalKeyword("pad")) && parser.parseInteger(padded))
     return failure();
-  TokenOrder order = TokenOrder::Natural;
+  TokenOrder order = TokenOrder::Contiguous;
   int64_t orderRanks = 1;
   for (TokenOrder candidate : {TokenOrder::Zigzag, TokenOrder::Striped})
     if (succeeded(parser.parseOptionalKeyword(stringify(candidate)))) {
@@ -367,7 +367,7 @@ static void printFactor(AsmPrinter &printer, FactorShardingAttr factor) {
   printer << factor.getSize();
   if (factor.getPadded() != 0 && factor.getPadded() != factor.getSize())
     printer << " pad " << factor.getPadded();
-  if (factor.getOrder() != TokenOrder::Natural)
+  if (factor.getOrder() != TokenOrder::Contiguous)
     printer << ' ' << stringify(factor.getOrder()) << ' ' << factor.getOrderRanks();
   if (!factor.getAxes().empty())
     printAxisRefs(printer, factor.getAxes());
@@ -392,7 +392,7 @@ static FailureOr<DimShardingAttr> parseDim(AsmParser &parser) {
   bool isOpen = false;
   if (parseAxisRefs(parser, axes, &isOpen))
     return failure();
-  factors.push_back(FactorShardingAttr::get(context, 0, 0, TokenOrder::Natural, 1, axes));
+  factors.push_back(FactorShardingAttr::get(context, 0, 0, TokenOrder::Contiguous, 1, axes));
   return DimShardingAttr::get(context, factors, isOpen);
 }
 
@@ -497,7 +497,7 @@ void ShardingAttr::print(AsmPrinter &printer) const {
 
 ShardingAttr ShardingAttr::getReplicated(MLIRContext *context, FlatSymbolRefAttr mesh,
                                          int64_t rank) {
-  auto factor = FactorShardingAttr::get(context, 0, 0, TokenOrder::Natural, 1, {});
+  auto factor = FactorShardingAttr::get(context, 0, 0, TokenOrder::Contiguous, 1, {});
   auto dim = DimShardingAttr::get(context, {factor}, /*isOpen=*/false);
   return get(context, mesh, SmallVector<DimShardingAttr>(rank, dim), {}, ReductionKind::Sum);
 }

@@ -129,7 +129,7 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
       if (!factors.empty()) {
         LayoutFactor &above = factors.back();
         // Elements out of order do not form a run of the product. Shifted chunks do.
-        if (above.order != TokenOrder::Natural || !factor.isNatural()) {
+        if (above.order != TokenOrder::Contiguous || !factor.isContiguous()) {
           factors.push_back(std::move(factor));
           continue;
         }
@@ -144,7 +144,7 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
         // An upper factor cut into single elements continues in the lower one:
         // (2{a}, 4{b}) is 8{a, b}.
         if (!above.isPadded() && !factor.isPadded() && above.getLocalSize() == 1 &&
-            above.isNatural() && !above.uniform && !factor.uniform) {
+            above.isContiguous() && !above.uniform && !factor.uniform) {
           above.size *= factor.size;
           above.padded *= factor.padded;
           above.axes.append(factor.axes.begin(), factor.axes.end());
@@ -160,7 +160,7 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
     // dimension like any other: padding stays at the tail.
     if (factors.size() == 2 && factors[0].isPadded() && !factors[1].isPadded() &&
         factors[1].axes.empty() && factors[0].uniform == factors[1].uniform &&
-        factors[0].order == TokenOrder::Natural && factors[1].isNatural()) {
+        factors[0].order == TokenOrder::Contiguous && factors[1].isContiguous()) {
       factors[0].size *= factors[1].size;
       factors[0].padded *= factors[1].padded;
       factors.pop_back();
@@ -178,7 +178,7 @@ bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, Layout
     return false;
   int64_t local = factor.getLocalSize();
   bool cutsAxes = local % minor != 0;
-  if (minor != 1 && (factor.order != TokenOrder::Natural || (factor.shift != 0 && cutsAxes)))
+  if (minor != 1 && (factor.order != TokenOrder::Contiguous || (factor.shift != 0 && cutsAxes)))
     return false;
   upper = factor;
   lower = factor;
@@ -369,10 +369,10 @@ static ShardingAttr spellSharding(const Layout &layout, FlatSymbolRefAttr symbol
     const LayoutFactor &first = dim.factors.front();
     bool isSmallest =
         first.padded == int64_t(llvm::alignTo(first.size, getNumShards(first.axes)));
-    bool spelled = dim.factors.size() > 1 || !first.isNatural() || (isExact && !isSmallest);
+    bool spelled = dim.factors.size() > 1 || !first.isContiguous() || (isExact && !isSmallest);
     for (const LayoutFactor &factor : dim.factors)
       factors.push_back(spelled ? getFactorAttr(factor, mesh)
-                                : FactorShardingAttr::get(context, 0, 0, TokenOrder::Natural, 1,
+                                : FactorShardingAttr::get(context, 0, 0, TokenOrder::Contiguous, 1,
                                                           getAxisRefs(factor.axes, mesh)));
     dims.push_back(DimShardingAttr::get(context, factors, /*isOpen=*/false));
   }
@@ -421,8 +421,8 @@ llvm::hash_code dist::hash_value(const Layout &layout) {
 
 StringRef dist::stringify(TokenOrder order) {
   switch (order) {
-  case TokenOrder::Natural:
-    return "natural";
+  case TokenOrder::Contiguous:
+    return "contiguous";
   case TokenOrder::Zigzag:
     return "zigzag";
   case TokenOrder::Striped:
@@ -445,7 +445,7 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
   llvm::raw_string_ostream os(text);
   os << '[';
   llvm::interleaveComma(layout.dims, os, [&](const DimLayout &dim) {
-    if (dim.factors.size() == 1 && dim.factors[0].isNatural()) {
+    if (dim.factors.size() == 1 && dim.factors[0].isContiguous()) {
       os << toString(dim.factors[0].axes, mesh);
       return;
     }
@@ -454,7 +454,7 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
       os << factor.size;
       if (factor.isPadded())
         os << " pad " << factor.padded;
-      if (factor.order != TokenOrder::Natural)
+      if (factor.order != TokenOrder::Contiguous)
         os << ' ' << stringify(factor.order) << ' ' << factor.orderRanks;
       if (!factor.axes.empty())
         os << toString(factor.axes, mesh);

@@ -34,15 +34,15 @@ struct LayoutFactor {
   /// layout with a local size of `padded`. `axes` is empty.
   bool uniform = false;
   /// The order of the elements, for `orderRanks` ranks; padding is its tail.
-  TokenOrder order = TokenOrder::Natural;
+  TokenOrder order = TokenOrder::Contiguous;
   int64_t orderRanks = 1;
   /// The rank with coordinate i over `axes` holds chunk (i - shift) modulo the number of
   /// chunks, as the keys in a step of a ring.
   int64_t shift = 0;
 
   bool isPadded() const { return size != padded; }
-  /// Returns true if elements are in their natural order and chunk i is on rank i.
-  bool isNatural() const { return order == TokenOrder::Natural && shift == 0; }
+  /// Returns true if elements are in contiguous order and chunk i is on rank i.
+  bool isContiguous() const { return order == TokenOrder::Contiguous && shift == 0; }
   int64_t getLocalSize() const { return padded / getNumShards(axes); }
   /// Returns true if ranks hold the same elements of the factor in the same order.
   bool sameOrderAs(const LayoutFactor &other) const {

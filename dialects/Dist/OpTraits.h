@@ -82,7 +82,7 @@ MESHWRIGHT_OP_TRAIT(Product);
 /// ranks of partial statistics is enough to compute it on sharded rows.
 MESHWRIGHT_OP_TRAIT(RowNorm);
 /// The index of an element matters in the dimensions that the op reads whole: they
-/// must be in their natural order.
+/// must be in contiguous order.
 MESHWRIGHT_OP_TRAIT(CountsElements);
 
 //===----------------------------------------------------------------------===//

@@ -277,7 +277,7 @@ typedef struct mw_rt_axis_index {
 } mw_rt_axis_index;
 
 /* The order of a dimension's elements: see meshwright/TokenOrder.h. */
-enum { MW_RT_NATURAL = 0, MW_RT_ZIGZAG = 1, MW_RT_STRIPED = 2 };
+enum { MW_RT_CONTIGUOUS = 0, MW_RT_ZIGZAG = 1, MW_RT_STRIPED = 2 };
 
 /* Reorders the rows of a tensor [outer, padded, inner] from one order to another. Buffers: input,
  * result. The first `size` rows are true ones; padding stays at the end. */

@@ -19,7 +19,7 @@ namespace meshwright {
 
 enum class TokenOrder {
   /// The order of their numbers.
-  Natural,
+  Contiguous,
   /// Each rank takes a run of tokens from the front of the remaining ones, and a run of the
   /// same length from their end.
   Zigzag,
@@ -38,7 +38,7 @@ inline int64_t getTokenInSlot(TokenOrder order, int64_t ranks, int64_t size, int
                               int64_t slot) {
   if (slot >= size)
     return -1;
-  if (order == TokenOrder::Natural)
+  if (order == TokenOrder::Contiguous)
     return slot;
   int64_t chunk = padded / ranks, rank = slot / chunk, i = slot % chunk;
   // Tokens of this rank: as many as it has slots, or the rest.

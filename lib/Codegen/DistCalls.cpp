@@ -42,7 +42,7 @@ static LogicalResult describeAxisIndex(dist::AxisIndexOp op, mw_rt_axis_index &w
   return setAxes(op, dist::getAxes(op.getAxes(), *mesh), what.axes);
 }
 
-static_assert(int(TokenOrder::Natural) == MW_RT_NATURAL &&
+static_assert(int(TokenOrder::Contiguous) == MW_RT_CONTIGUOUS &&
               int(TokenOrder::Zigzag) == MW_RT_ZIGZAG && int(TokenOrder::Striped) == MW_RT_STRIPED);
 
 static LogicalResult describeReorder(dist::ReorderOp op, mw_rt_reorder &what, RuntimeCall &call) {

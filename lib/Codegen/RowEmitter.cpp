@@ -332,7 +332,7 @@ Value RowEmitter::emitIsTrue(dist::PositionsOp op, const Access &access) {
   return arith::CmpIOp::create(builder, arith::CmpIPredicate::slt, count, limit);
 }
 
-/// In the natural order.
+/// In the contiguous order.
 Value RowEmitter::emitPositions(dist::PositionsOp op, const Access &access) {
   Type type = builder.getI64Type();
   auto shape = cast<RankedTensorType>(op.getResult().getType()).getShape();

@@ -125,8 +125,8 @@ FailureOr<int64_t> PieceWalker::walkNew(Value value, const Access &access, const
     auto dims = delinearize(access, shapeOf(value), space);
     if (!dims)
       return fail(op, "counts along a dimension that the kernel visits by one loop with others");
-    if (!tested && cast<dist::PositionsOp>(op).getFactor().getOrder() != TokenOrder::Natural)
-      return fail(op, "has elements in another order than the natural one");
+    if (!tested && cast<dist::PositionsOp>(op).getFactor().getOrder() != TokenOrder::Contiguous)
+      return fail(op, "has elements in another order than the contiguous one");
     piece.accesses.push_back(dims->front());
     return 0;
   }

@@ -314,7 +314,7 @@ LogicalResult FactorAnalysis::readOrders(Value value, ShardingAttr attr) {
   for (size_t d = 0; d < attr.getDims().size(); ++d) {
     DimShardingAttr dim = attr.getDims()[d];
     if (llvm::all_of(dim.getFactors(), [](FactorShardingAttr factor) {
-          return factor.getOrder() == TokenOrder::Natural;
+          return factor.getOrder() == TokenOrder::Contiguous;
         }))
       continue;
     ArrayRef<int> rest = getLeaves(value)[d];
@@ -324,7 +324,7 @@ LogicalResult FactorAnalysis::readOrders(Value value, ShardingAttr attr) {
         own.push_back(rest.back());
         size *= getSize(rest.back());
       }
-      if (factor.getOrder() == TokenOrder::Natural)
+      if (factor.getOrder() == TokenOrder::Contiguous)
         continue;
       if (own.size() > 1 || (own.size() == 1 && getSize(own[0]) != factor.getSize()))
         return emitError(value.getLoc())
@@ -460,7 +460,7 @@ static ShardingAttr spellSharding(const ValueSharding &sharding, Value value,
   // as in (4 pad 8{a}, 2), may need more, and is spelt out.
   for (auto [own, factored] : llvm::zip_equal(canonical.dims, layout.dims)) {
     const LayoutFactor &first = own.factors.front();
-    if (own.factors.size() == 1 && first.isNatural() &&
+    if (own.factors.size() == 1 && first.isContiguous() &&
         first.padded != int64_t(llvm::alignTo(first.size, getNumShards(first.axes))))
       own = factored;
   }

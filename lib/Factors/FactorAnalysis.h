@@ -84,7 +84,7 @@ public:
   /// order is for. Read from the shardings of values. A policy may set it before it writes
   /// shardings.
   struct Order {
-    TokenOrder order = TokenOrder::Natural;
+    TokenOrder order = TokenOrder::Contiguous;
     int64_t ranks = 1;
     bool operator==(const Order &other) const {
       return order == other.order && ranks == other.ranks;

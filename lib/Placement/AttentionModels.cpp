@@ -92,7 +92,8 @@ LogicalResult ScoresTransfer::checkOrder() {
   bool isPositional = attention.getKvLength() ||
                       (!attention.getKvPositions() &&
                        (attention.getKvLengths() || MaskShape::of(attention).isPositional()));
-  return isPositional ? checkNaturalOrder("; expected positions that follow the order") : success();
+  return isPositional ? checkContiguousOrder("; expected positions that follow the order")
+                      : success();
 }
 
 /// The value before the permutes that moved it around the ring.

@@ -30,7 +30,7 @@ std::vector<int64_t> countVisiblePairs(const MaskShape &mask, const dist::Layout
 struct AttentionWork {
   std::vector<int64_t> perRank;
   /// The order of the queries.
-  TokenOrder order = TokenOrder::Natural;
+  TokenOrder order = TokenOrder::Contiguous;
 
   int64_t getLargest() const;
   double getMean() const;

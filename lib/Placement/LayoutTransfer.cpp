@@ -59,9 +59,9 @@ void layout_transfer::collapse(DimLayout &dim) {
   if (factors.empty())
     factors.push_back(makeFactor(1));
   for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front())
-    if (factor.isPadded() || !factor.axes.empty() || !factor.isNatural())
+    if (factor.isPadded() || !factor.axes.empty() || !factor.isContiguous())
       return;
-  if (!factors.front().isNatural() && factors.size() > 1)
+  if (!factors.front().isContiguous() && factors.size() > 1)
     return;
   LayoutFactor joined = factors.front();
   for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front()) {

@@ -144,7 +144,7 @@ bool layout_transfer::gainAxes(DimLayout &dim, AxisList axes, int64_t chunk, boo
     collapse(dim);
     // Only behind the whole dimension is there a tail; an order depends on where it
     // ends.
-    if (dim.isSharded() || dim.factors.size() != 1 || !dim.factors.front().isNatural())
+    if (dim.isSharded() || dim.factors.size() != 1 || !dim.factors.front().isContiguous())
       return false;
     LayoutFactor &factor = dim.factors.front();
     factor.padding =

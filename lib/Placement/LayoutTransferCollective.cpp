@@ -302,7 +302,7 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
     int others = countPadded(layout);
     collapse(dim);
     if (dim.isSharded() || (dim.factors.size() != 1 && dim.isPadded()) ||
-        !dim.factors.front().isNatural())
+        !dim.factors.front().isContiguous())
       return report(context,
                     "pads dimension " + Twine(d) + " of operand 0, which has layout " +
                         toString(layout, mesh) + ": padding would be within it",

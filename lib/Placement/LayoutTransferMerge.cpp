@@ -32,12 +32,12 @@ static bool isEqualElement(ArrayRef<LayoutFactor> list) {
 static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine) {
   AxisList few, many;
   for (const LayoutFactor &f : coarse) {
-    if (f.getLocalSize() != 1 || f.isPadded() || !f.isNatural())
+    if (f.getLocalSize() != 1 || f.isPadded() || !f.isContiguous())
       return false;
     few.append(f.axes.begin(), f.axes.end());
   }
   for (const LayoutFactor &f : fine) {
-    if (f.getLocalSize() != 1 || !f.isNatural() || (f.isPadded() && anyOverlap(f.axes, few)))
+    if (f.getLocalSize() != 1 || !f.isContiguous() || (f.isPadded() && anyOverlap(f.axes, few)))
       return false;
     many.append(f.axes.begin(), f.axes.end());
   }

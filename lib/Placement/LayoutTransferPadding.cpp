@@ -73,11 +73,11 @@ static bool isSameTail(ArrayRef<LayoutFactor> as, const LayoutFactor &a, ArrayRe
     canonicalizeAxes(axes, mesh);
     return axes;
   };
-  auto isNatural = [](ArrayRef<LayoutFactor> list, const LayoutFactor &factor) {
+  auto isContiguous = [](ArrayRef<LayoutFactor> list, const LayoutFactor &factor) {
     return std::all_of(&factor, list.end(),
-                       [](const LayoutFactor &f) { return f.order == TokenOrder::Natural; });
+                       [](const LayoutFactor &f) { return f.order == TokenOrder::Contiguous; });
   };
-  return isNatural(as, a) && isNatural(bs, b) && getTailRows(as, a) == getTailRows(bs, b) &&
+  return isContiguous(as, a) && isContiguous(bs, b) && getTailRows(as, a) == getTailRows(bs, b) &&
          getAxesFrom(as, a) == getAxesFrom(bs, b);
 }
 

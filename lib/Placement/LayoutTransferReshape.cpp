@@ -235,7 +235,7 @@ void Reshape::splitDigits() {
     SmallVector<AxisList> orders(1);
     for (const Axis &axis : piece.factor.axes)
       appendOrders(axis, orders);
-    if (piece.to >= 0 || !piece.factor.isNatural() || orders.front().size() < 2) {
+    if (piece.to >= 0 || !piece.factor.isContiguous() || orders.front().size() < 2) {
       for (auto &way : ways)
         way.push_back(piece);
       continue;

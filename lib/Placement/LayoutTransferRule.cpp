@@ -267,20 +267,20 @@ LogicalResult RuleTransfer::checkAxes() {
 }
 
 LogicalResult RuleTransfer::checkOrder() {
-  return op->hasTrait<CountsElements>() ? checkNaturalOrder("") : success();
+  return op->hasTrait<CountsElements>() ? checkContiguousOrder("") : success();
 }
 
-LogicalResult RuleTransfer::checkNaturalOrder(StringRef hint) {
+LogicalResult RuleTransfer::checkContiguousOrder(StringRef hint) {
   for (auto [f, factor] : llvm::enumerate(rule.factors)) {
     if (!isWhole(factor))
       continue;
-    if (llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.isNatural(); }))
+    if (llvm::all_of(pieces[f], [](const LayoutFactor &p) { return p.isContiguous(); }))
       continue;
     Layout own;
     own.dims.emplace_back().factors = pieces[f];
     return report(context,
                   "counts elements of a dimension of operand " + Twine(owners[f]) +
-                      ", which are not in their natural order: they have layout " +
+                      ", which are not in contiguous order: they have layout " +
                       toString(own, mesh) + hint,
                   owners[f]);
   }

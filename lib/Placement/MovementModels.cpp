@@ -55,7 +55,7 @@ static MaybeLayouts transferIota(nn::IotaOp op, const TransferContext &) {
 
 /// Checks a dimension of which the op counts elements. It must be:
 /// - not sharded,
-/// - in its natural order,
+/// - in contiguous order,
 /// - padded at its tail only.
 static LogicalResult checkIndexed(const TransferContext &context, unsigned operand, unsigned dim) {
   DimLayout layout = context.operands[operand]->dims[dim];
@@ -65,12 +65,12 @@ static LogicalResult checkIndexed(const TransferContext &context, unsigned opera
                   "needs the whole of dimension " + Twine(dim) + " of operand " + Twine(operand) +
                       ", which is sharded over " + toString(layout.getAxes(), context.mesh),
                   operand);
-  if (llvm::any_of(layout.factors, [](const LayoutFactor &f) { return !f.isNatural(); })) {
+  if (llvm::any_of(layout.factors, [](const LayoutFactor &f) { return !f.isContiguous(); })) {
     Layout own;
     own.dims.push_back(layout);
     return report(context,
                   "counts elements of dimension " + Twine(dim) + " of operand " + Twine(operand) +
-                      ", which are not in their natural order: they have layout " +
+                      ", which are not in contiguous order: they have layout " +
                       toString(own, context.mesh),
                   operand);
   }

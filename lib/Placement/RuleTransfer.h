@@ -51,7 +51,7 @@ protected:
   virtual void refinePieces() {}
   /// Checks the operand that says which rows of a table a rank has.
   virtual mlir::LogicalResult checkTable();
-  /// Ops that count elements need their natural order.
+  /// Ops that count elements need the contiguous order.
   virtual mlir::LogicalResult checkOrder();
   /// The factors of queries and keys if both are sharded over one axis, as in a ring; else none.
   virtual std::optional<std::pair<int, int>> getRingFactors() const { return std::nullopt; }
@@ -73,9 +73,9 @@ protected:
   dist::AxisList getBroadcastAxes(unsigned result, unsigned dim) const;
   /// Returns true if the result has the factor as a dimension, and does not broadcast along it.
   bool hasFactorInResult(unsigned result, int factor) const;
-  /// Checks that the factors that the op reads whole are in their natural order. `hint` ends the
+  /// Checks that the factors that the op reads whole are in contiguous order. `hint` ends the
   /// error.
-  mlir::LogicalResult checkNaturalOrder(llvm::StringRef hint);
+  mlir::LogicalResult checkContiguousOrder(llvm::StringRef hint);
   mlir::LogicalResult checkUnreduced();
   mlir::LogicalResult checkMaximum(int source);
 

@@ -56,7 +56,7 @@ void TableTransfer::refinePieces() {
 
 /// Checks a table whose rows are sharded, which needs an offset:
 /// - The offset is a coordinate over the axes of the rows.
-/// - A chunk has as many rows as the offset counts for each rank, in natural order.
+/// - A chunk has as many rows as the offset counts for each rank, in contiguous order.
 /// - The stated number of rows is the size of the table.
 LogicalResult TableTransfer::checkTable() {
   std::optional<unsigned> table = lookup.getTableOperand(), offset = lookup.getOffsetOperand();
@@ -88,8 +88,8 @@ LogicalResult TableTransfer::checkTable() {
                   "has an offset along " + toString(own, mesh) +
                       ", expected the axes of the table's rows, " + toString(axes, mesh),
                   *offset);
-  if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
-    return report(context, "counts rows of a table whose rows are not in their natural order",
+  if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isContiguous(); }))
+    return report(context, "counts rows of a table whose rows are not in contiguous order",
                   *table);
   int64_t chunk = index.getChunk();
   if (chunk != rows.getLocalSize() || rows.factors.size() != 1)

@@ -511,8 +511,7 @@ static void addAttention(FunctionOpInterface function, const PlacementAnalysis &
       found = known.emplace(like, getAttentionWork(op, placement)).first;
     const AttentionWork &work = found->second;
     SourceLocation location = getSourceLocation(op.getLoc());
-    std::string order =
-        work.order == TokenOrder::Natural ? "contiguous" : stringify(work.order).str();
+    std::string order = stringify(work.order).str();
     std::string key =
         order + '\0' + location.file + '\0' + std::to_string(location.line) + '\0' + location.name;
     auto [entry, isNew] = index.try_emplace(key, byPlace.size());

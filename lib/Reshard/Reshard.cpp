@@ -134,14 +134,14 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
     if (auto pairs = refine(source, target, mesh)) {
       for (const FactorPair &pair : *pairs)
         if (!pair.first.sameOrderAs(pair.second) ||
-            (!pair.first.isNatural() && pair.first.padded != pair.second.padded))
+            (!pair.first.isContiguous() && pair.first.padded != pair.second.padded))
           return failure();
       for (const FactorPair &pair : *pairs)
         add(d, 0, pair.first, pair.second);
       continue;
     }
     for (const DimLayout *side : {&source, &target})
-      if (llvm::any_of(side->factors, [](const LayoutFactor &f) { return !f.isNatural(); }))
+      if (llvm::any_of(side->factors, [](const LayoutFactor &f) { return !f.isContiguous(); }))
         return failure();
     // There is no common cut. The dimension is whole in between, and both cuts are listed.
     for (bool isTarget : {false, true})

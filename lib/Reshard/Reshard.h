@@ -32,7 +32,7 @@ struct ReshardFactor {
   int cut;
   int64_t size;
   /// The order of its elements, which no plan changes.
-  TokenOrder order = TokenOrder::Natural;
+  TokenOrder order = TokenOrder::Contiguous;
   int64_t orderRanks = 1;
 };
 

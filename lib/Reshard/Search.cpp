@@ -257,9 +257,9 @@ void Search::findRecuts() {
 
 FailureOr<ReshardPlan> Search::run() {
   for (auto [f, factor] : llvm::enumerate(problem.factors)) {
-    // Padding is a tail in natural order alone.
+    // Padding is a tail in contiguous order alone.
     SmallVector<int64_t, 3> sizes;
-    if (factor.order == TokenOrder::Natural)
+    if (factor.order == TokenOrder::Contiguous)
       sizes.push_back(factor.size);
     for (int64_t size : {problem.source.padded[f], problem.target.padded[f]})
       if (!llvm::is_contained(sizes, size))

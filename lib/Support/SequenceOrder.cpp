@@ -16,7 +16,7 @@ std::optional<TokenOrder> meshwright::getTokenOrder(SequenceOrder order) {
   case SequenceOrder::Auto:
     return std::nullopt;
   case SequenceOrder::Contiguous:
-    return TokenOrder::Natural;
+    return TokenOrder::Contiguous;
   case SequenceOrder::Zigzag:
     return TokenOrder::Zigzag;
   case SequenceOrder::Striped:
@@ -27,7 +27,7 @@ std::optional<TokenOrder> meshwright::getTokenOrder(SequenceOrder order) {
 
 SequenceOrder meshwright::getSequenceOrder(TokenOrder order) {
   switch (order) {
-  case TokenOrder::Natural:
+  case TokenOrder::Contiguous:
     return SequenceOrder::Contiguous;
   case TokenOrder::Zigzag:
     return SequenceOrder::Zigzag;

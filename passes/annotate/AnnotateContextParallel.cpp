@@ -163,7 +163,7 @@ void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
 void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
   if (ring.empty()) {
-    if (order && *order != TokenOrder::Natural)
+    if (order && *order != TokenOrder::Contiguous)
       log.add("annotate-context-parallel", Outcome::Declined, op.getLoc(),
               llvm::formatv("{0} order without a ring: each rank sees all tokens of its heads, so "
                             "the sequence stays contiguous",
@@ -171,8 +171,8 @@ void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
                   .str());
     return;
   }
-  TokenOrder wanted = order.value_or(op.getCausal() ? TokenOrder::Zigzag : TokenOrder::Natural);
-  if (wanted == TokenOrder::Natural)
+  TokenOrder wanted = order.value_or(op.getCausal() ? TokenOrder::Zigzag : TokenOrder::Contiguous);
+  if (wanted == TokenOrder::Contiguous)
     return;
   if (!op.getCausal()) {
     log.add("annotate-context-parallel", Outcome::Declined, op.getLoc(),
@@ -528,7 +528,7 @@ private:
           return failure();
         StageFilter stages = view.getFilter();
         ContextParallelPolicy policy(func, *factors, meshOp, ringAxes, ulyssesAxes,
-                                     TokenOrder::Natural, stages, view.stage);
+                                     TokenOrder::Contiguous, stages, view.stage);
         if (failed(policy.run()))
           return failure();
       }

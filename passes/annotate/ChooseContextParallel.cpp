@@ -44,7 +44,7 @@ struct Attentions {
 struct Choice {
   /// Indices of mesh axes; -1 for none.
   int ulysses = -1, ring = -1;
-  TokenOrder order = TokenOrder::Natural;
+  TokenOrder order = TokenOrder::Contiguous;
 };
 
 /// The cost of attention to a rank, including communication.
@@ -324,11 +324,11 @@ SmallVector<Choice> ChooseContextParallelPass::list(Chooser &chooser) {
     for (int r : candidates(givenRing)) {
       if (u == r && u >= 0)
         continue;
-      SmallVector<TokenOrder> orders{TokenOrder::Natural};
+      SmallVector<TokenOrder> orders{TokenOrder::Contiguous};
       if (std::optional<TokenOrder> wanted = getTokenOrder(order); r >= 0 && wanted)
         orders = {*wanted};
       else if (r >= 0 && chooser.isCausal())
-        orders = {TokenOrder::Zigzag, TokenOrder::Natural, TokenOrder::Striped};
+        orders = {TokenOrder::Zigzag, TokenOrder::Contiguous, TokenOrder::Striped};
       int used = (u >= 0) + (r >= 0);
       if (used > most)
         choices.clear();

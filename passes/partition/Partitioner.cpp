@@ -243,12 +243,12 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
 }
 
 /// Returns true if a leaf with an order is sharded on one side only. A leaf that is not
-/// sharded has its natural order.
+/// sharded is in contiguous order.
 bool Partitioner::changesOrder(Value global, const ValueSharding &from,
                                const ValueSharding &to) const {
   for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global)))
     for (auto [i, leaf] : llvm::enumerate(leaves))
-      if (factors.getOrder(leaf).order != TokenOrder::Natural &&
+      if (factors.getOrder(leaf).order != TokenOrder::Contiguous &&
           from.dims[d][i].empty() != to.dims[d][i].empty())
         return true;
   return false;

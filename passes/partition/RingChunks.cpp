@@ -41,18 +41,18 @@ Value ChunkWriter::prepare(Value whole, int64_t dim) {
     whole =
         PadOp::create(builder, loc, type.clone(shape), whole, builder.getDenseI64ArrayAttr({dim}));
   }
-  return reorder(whole, dim, /*toNatural=*/false);
+  return reorder(whole, dim, /*toContiguous=*/false);
 }
 
-Value ChunkWriter::reorder(Value whole, int64_t dim, bool toNatural) {
-  if (keys.factor.order == TokenOrder::Natural)
+Value ChunkWriter::reorder(Value whole, int64_t dim, bool toContiguous) {
+  if (keys.factor.order == TokenOrder::Contiguous)
     return whole;
   LayoutFactor to = keys.factor;
   to.axes.clear();
   LayoutFactor from = to;
-  from.order = TokenOrder::Natural;
+  from.order = TokenOrder::Contiguous;
   from.orderRanks = 1;
-  if (toNatural)
+  if (toContiguous)
     std::swap(from, to);
   return ReorderOp::create(builder, loc, whole.getType(), whole, builder.getI64IntegerAttr(dim),
                            getFactorAttr(from, mesh), getFactorAttr(to, mesh));
@@ -93,7 +93,7 @@ Value ChunkWriter::join(ValueRange blocks, int64_t dim, ArrayRef<int64_t> shifts
       PlaceOp::create(builder, loc, type.clone(shape), chunks,
                       getAxesAttr(builder.getContext(), keys.factor.axes, mesh),
                       builder.getI64IntegerAttr(dim), builder.getDenseI64ArrayAttr(shifts));
-  whole = reorder(whole, dim, /*toNatural=*/true);
+  whole = reorder(whole, dim, /*toContiguous=*/true);
   if (keys.factor.isPadded())
     whole = nn::Writer(builder, loc).slice(whole, dim, 0, keys.factor.size);
   return reshape(whole, result);

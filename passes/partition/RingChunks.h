@@ -51,7 +51,7 @@ public:
 private:
   mlir::Value reshape(mlir::Value value, mlir::ArrayRef<int64_t> shape);
   /// Puts the true keys of a whole dimension in another order.
-  mlir::Value reorder(mlir::Value whole, int64_t dim, bool toNatural);
+  mlir::Value reorder(mlir::Value whole, int64_t dim, bool toContiguous);
 
   mlir::OpBuilder &builder;
   mlir::Location loc;

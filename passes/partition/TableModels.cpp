@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // A rank has some rows of a table. The local op has an offset, which says where they begin in the
-// whole table. It counts rows, so that each rank has rows that follow one another, in their natural
+// whole table. It counts rows, so that each rank has rows that follow one another, in contiguous
 // order.
 //
 //===----------------------------------------------------------------------===//
@@ -37,7 +37,7 @@ struct TableModel : LocalOpInterface::ExternalModel<TableModel<OpT>, OpT> {
     if (!llvm::is_contained(rows, factor))
       return true;
     return factor == rows.front() && leaf == 0 &&
-           factors.getOrder(opFactors.leaves[factor][leaf]).order == TokenOrder::Natural;
+           factors.getOrder(opFactors.leaves[factor][leaf]).order == TokenOrder::Contiguous;
   }
 
   /// Adds the offset if the rows are sharded.

@@ -61,7 +61,7 @@ bool SplitRegionFinder::getMovedAxes(CollectiveOpInterface op, unsigned number, 
     return false;
   for (const Layout *layout : {from, to})
     for (const LayoutFactor &factor : layout->dims[dim].factors)
-      if (factor.order != TokenOrder::Natural || factor.shift != 0 ||
+      if (factor.order != TokenOrder::Contiguous || factor.shift != 0 ||
           layout->dims[dim].factors.size() > 1)
         return false;
   AxisList before = from->dims[dim].getAxes(), after = to->dims[dim].getAxes();
@@ -327,10 +327,10 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
              " with padding where the ops that can run in chunks end";
     return false;
   }
-  // Only in natural order are chunks of each rank's own rows chunks of the sequence.
+  // Only in contiguous order are chunks of each rank's own rows chunks of the sequence.
   if (const LayoutFactor &factor = dim.factors.front();
-      factor.order != TokenOrder::Natural || factor.shift != 0) {
-    reason = "the rows are not in natural order where the ops that can run in chunks end";
+      factor.order != TokenOrder::Contiguous || factor.shift != 0) {
+    reason = "the rows are not in contiguous order where the ops that can run in chunks end";
     return false;
   }
   region.sharded.insert(value);

@@ -142,7 +142,7 @@ bool GpuDevice::perform(const mw_rt_axis_index &what, void *const *buffers, std:
 
 bool GpuDevice::perform(const mw_rt_reorder &what, void *const *buffers, std::string &) {
   const char *table = getTable(&what, [&] {
-    // The slot of each element in the input, by its index in the natural order.
+    // The slot of each element in the input, by its index in contiguous order.
     std::vector<int64_t> slots(what.size), from(what.padded);
     for (int64_t slot = 0; slot < what.size; ++slot)
       slots[getTokenInSlot(TokenOrder(what.from_order), what.from_ranks, what.size, what.padded,

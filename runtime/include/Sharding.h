@@ -22,7 +22,7 @@ namespace meshwright::rt {
 struct ShardedFactor {
   int64_t size, padded;
   mw_rt_axes axes;
-  TokenOrder order = TokenOrder::Natural;
+  TokenOrder order = TokenOrder::Contiguous;
   int64_t orderRanks = 1;
 };
 

@@ -141,7 +141,7 @@ def test_masks_that_are_given(plan, dtype):
 
 
 class Segments(torch.nn.Module):
-    """Causal attention, so that a ring's order is not the natural one, and one within segments, some of
+    """Causal attention, so that a ring's order is not the contiguous one, and one within segments, some of
     whose queries see nothing."""
 
     def forward(self, x, segments):

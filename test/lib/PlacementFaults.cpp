@@ -514,10 +514,10 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
 // Rings
 //===----------------------------------------------------------------------===//
 
-/// The factor with its elements in their natural order.
+/// The factor with its elements in contiguous order.
 FactorShardingAttr withoutOrder(FactorShardingAttr factor) {
   return FactorShardingAttr::get(factor.getContext(), factor.getSize(), factor.getPadded(),
-                                 TokenOrder::Natural, 1, factor.getAxes());
+                                 TokenOrder::Contiguous, 1, factor.getAxes());
 }
 
 /// Changes the destinations of a permute.
@@ -595,7 +595,7 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
       return;
     faults.push_back({"positions of another step", op.getLoc(),
                       [op]() mutable { op.setShift(op.getShift() + 1); }});
-    if (op.getFactor().getOrder() != TokenOrder::Natural)
+    if (op.getFactor().getOrder() != TokenOrder::Contiguous)
       faults.push_back({"positions without the order", op.getLoc(),
                         [op]() mutable { op.setFactorAttr(withoutOrder(op.getFactor())); }});
   });

@@ -39,17 +39,17 @@ AttentionWork getWork(const MaskShape &mask, int64_t size, int64_t ranks, TokenO
 TEST(AttentionWork, BalanceOfOrders) {
   MaskShape causal;
   causal.causal = true;
-  EXPECT_NEAR(getWork(causal, 4096, 4, TokenOrder::Natural).getLargestOverMean(), 1.75, 0.001);
+  EXPECT_NEAR(getWork(causal, 4096, 4, TokenOrder::Contiguous).getLargestOverMean(), 1.75, 0.001);
   EXPECT_LE(getWork(causal, 4096, 4, TokenOrder::Zigzag).getLargestOverMean(), 1.05);
   EXPECT_LE(getWork(causal, 4096, 4, TokenOrder::Striped).getLargestOverMean(), 1.05);
-  EXPECT_EQ(getWork({}, 4096, 4, TokenOrder::Natural).getLargestOverMean(), 1);
+  EXPECT_EQ(getWork({}, 4096, 4, TokenOrder::Contiguous).getLargestOverMean(), 1);
 }
 
 /// Every pair is counted once, in the chunks that the order says.
 TEST(AttentionWork, CountsAsTheMaskSays) {
   for (int64_t size : {1, 7, 16, 97})
     for (int64_t ranks : {1, 2, 3, 4})
-      for (TokenOrder order : {TokenOrder::Natural, TokenOrder::Zigzag, TokenOrder::Striped})
+      for (TokenOrder order : {TokenOrder::Contiguous, TokenOrder::Zigzag, TokenOrder::Striped})
         for (int variant = 0; variant < 4; ++variant) {
           MaskShape mask;
           mask.causal = variant & 1;
@@ -78,7 +78,7 @@ TEST(AttentionWork, CountsAsTheMaskSays) {
 TEST(RingSteps, AreThoseThatTheMaskNeeds) {
   for (int64_t size : {1, 7, 16, 97})
     for (int64_t ranks : {1, 2, 3, 4, 8})
-      for (TokenOrder order : {TokenOrder::Natural, TokenOrder::Zigzag, TokenOrder::Striped})
+      for (TokenOrder order : {TokenOrder::Contiguous, TokenOrder::Zigzag, TokenOrder::Striped})
         for (int variant = 0; variant < 4; ++variant) {
           MaskShape mask;
           mask.causal = variant & 1;
@@ -97,7 +97,7 @@ TEST(RingSteps, AreThoseThatTheMaskNeeds) {
             for (int64_t rank = 0; rank < ranks; ++rank) {
               bool sees = pairs[rank * ranks + (rank - step + ranks) % ranks] > 0;
               // An order that interleaves positions has more.
-              bool exact = order == TokenOrder::Natural && mask.isPositional();
+              bool exact = order == TokenOrder::Contiguous && mask.isPositional();
               EXPECT_LE(sees, needing[step].test(rank));
               if (exact)
                 EXPECT_EQ(sees, needing[step].test(rank));
@@ -118,7 +118,7 @@ TEST(RingSteps, AreThoseThatTheMaskNeeds) {
 TEST(RingSteps, OfACausalMaskInOrder) {
   MaskShape causal;
   causal.causal = true;
-  LayoutFactor sequence = makeSequence(64, 8, TokenOrder::Natural);
+  LayoutFactor sequence = makeSequence(64, 8, TokenOrder::Contiguous);
   sequence.axes.push_back({0, 1, 8});
   unsigned sent = 0;
   for (auto [step, ranks] :

@@ -332,9 +332,10 @@ TEST(Session, SavedStatesInAnOrderOfTokens) {
     EXPECT_TRUE(session && session->setParameter("start", {DType::F32, {8}, start.data()}, error));
     return session;
   };
-  for (auto [from, to] : {std::pair(meshwright::TokenOrder::Zigzag, meshwright::TokenOrder::Natural),
-                          {meshwright::TokenOrder::Natural, meshwright::TokenOrder::Striped},
-                          {meshwright::TokenOrder::Striped, meshwright::TokenOrder::Striped}}) {
+  using meshwright::TokenOrder;
+  for (auto [from, to] : {std::pair(TokenOrder::Zigzag, TokenOrder::Contiguous),
+                          {TokenOrder::Contiguous, TokenOrder::Striped},
+                          {TokenOrder::Striped, TokenOrder::Striped}}) {
     auto session = create(from), next = create(to);
     ASSERT_TRUE(session->setStates({{"calls", {DType::I64, {1}, &calls}}}, error)) << error;
     ASSERT_TRUE(session->save(folder, error)) << error;

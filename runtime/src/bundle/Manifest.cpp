@@ -58,7 +58,7 @@ static Json write(const ProgramValue &value) {
     for (const ShardedFactor &factor : dim) {
       Json &written = factors.emplace_back(
           Json{{"size", factor.size}, {"padded", factor.padded}, {"axes", write(factor.axes)}});
-      if (factor.order != TokenOrder::Natural) {
+      if (factor.order != TokenOrder::Contiguous) {
         written["order"] = factor.order == TokenOrder::Zigzag ? "zigzag" : "striped";
         written["order_ranks"] = factor.orderRanks;
       }

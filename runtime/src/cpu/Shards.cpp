@@ -134,7 +134,7 @@ bool CpuDevice::perform(const mw_rt_axis_index &what, void *const *buffers, std:
 
 bool CpuDevice::perform(const mw_rt_reorder &what, void *const *buffers, std::string &) {
   int64_t row = what.inner * sizeOf(DType(what.dtype));
-  // The slot of each element in the input, by its index in the natural order.
+  // The slot of each element in the input, by its index in contiguous order.
   std::vector<int64_t> slots(what.size);
   for (int64_t slot = 0; slot < what.size; ++slot)
     slots[getTokenInSlot(TokenOrder(what.from_order), what.from_ranks, what.size, what.padded,

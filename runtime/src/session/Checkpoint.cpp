@@ -45,7 +45,7 @@ std::optional<Box> findBox(const ProgramValue &value, int64_t rank) {
     for (size_t f = 0; f < dim.size(); ++f) {
       const ShardedFactor &factor = dim[f];
       int64_t ranks = sizeOfGroup(factor.axes);
-      if (factor.order != TokenOrder::Natural)
+      if (factor.order != TokenOrder::Contiguous)
         return std::nullopt;
       // Behind the first factor all elements must be here: those of the dimension are then
       // consecutive.

@@ -40,7 +40,7 @@ bool ShardedLayout::isReplicated() const {
   for (const auto &dim : dims)
     for (const ShardedFactor &factor : dim)
       if (factor.size != factor.padded || sizeOfGroup(factor.axes) != 1 ||
-          factor.order != TokenOrder::Natural)
+          factor.order != TokenOrder::Contiguous)
         return false;
   return true;
 }
@@ -71,7 +71,7 @@ struct Part {
 static std::vector<Run> runsOf(const ShardedFactor &factor, int64_t begin, int64_t chunk) {
   std::vector<Run> runs;
   int64_t count = std::clamp<int64_t>(factor.size - begin, 0, chunk);
-  if (factor.order == TokenOrder::Natural) {
+  if (factor.order == TokenOrder::Contiguous) {
     if (count > 0)
       runs.push_back({0, begin, 1, count});
     return runs;

@@ -161,7 +161,7 @@ func.func @others(
 // -----
 
 // Chunks of a rank's rows are no chunks of the sequence where its order is another.
-// LOG: declined: dist.all_reduce stays whole: the rows are not in natural order where the ops that can run in chunks end
+// LOG: declined: dist.all_reduce stays whole: the rows are not in contiguous order where the ops that can run in chunks end
 // CHECK-LABEL: func.func @zigzag
 // CHECK-NEXT: nn.linear
 // CHECK-NEXT: dist.all_reduce

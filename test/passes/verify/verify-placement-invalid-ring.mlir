@@ -98,7 +98,7 @@ func.func @cumulative_sum_in_zigzag(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %0 = dist.all_gather %x axes ["ring"] dims [0] : (tensor<4xf32>) -> tensor<8xf32>
-  // expected-error@below {{counts elements of a dimension of operand 0, which are not in their natural order}}
+  // expected-error@below {{counts elements of a dimension of operand 0, which are not in contiguous order}}
   %1 = nn.cumsum %0 dim 0 : tensor<8xf32>
   return %1 : tensor<8xf32>
 }
@@ -407,7 +407,7 @@ func.func @length_counts_keys_by_place(
   %places = dist.positions <8 zigzag 2> : tensor<8xi64>
   // expected-note@below {{operand 1 is from here}}
   %k = dist.all_gather %x axes ["ring"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x8x8xf32>
-  // expected-error@below {{counts elements of a dimension of operand 1, which are not in their natural order}}
+  // expected-error@below {{counts elements of a dimension of operand 1, which are not in contiguous order}}
   %r = nn.attention %x, %k, %k positions %p, %places scale 0.5 {causal, kv_length = 5 : i64} : (tensor<1x2x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<4xi64>, tensor<8xi64>) -> tensor<1x2x4x8xf32>
   return %r : tensor<1x2x4x8xf32>
 }
