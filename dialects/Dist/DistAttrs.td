@@ -43,6 +43,19 @@ def Dist_CollectiveKind : I32EnumAttr<"CollectiveKind", "kinds of collectives", 
   let genSpecializedAttr = 0;
 }
 
+/// The words of reports. Collectives of different roles have streams of their own.
+def Dist_CollectiveRole : I32EnumAttr<"CollectiveRole", "the kind of value that a collective moves", [
+    I32EnumAttrCase<"Data", 0, "data">, I32EnumAttrCase<"Weights", 1, "weights">,
+    I32EnumAttrCase<"Gradients", 2, "gradients">, I32EnumAttrCase<"Saved", 3, "saved">]> {
+  let cppNamespace = "::meshwright::dist";
+  let genSpecializedAttr = 0;
+}
+def Dist_CollectiveRoleAttr : EnumAttr<Dist_Dialect, Dist_CollectiveRole, "role"> {
+  let assemblyFormat = "$value";
+}
+def Dist_RoleAttr
+    : DefaultValuedAttr<Dist_CollectiveRoleAttr, "::meshwright::dist::CollectiveRole::Data">;
+
 def Dist_MeshAxisAttr : Dist_Attr<"MeshAxis", "axis"> {
   let summary = "a named axis of a mesh, with its link and its roles";
   let description = [{

@@ -238,6 +238,9 @@ def Dist_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
     InterfaceMethod<"How partial values combine, if they do.",
                     "std::optional<::meshwright::dist::ReductionKind>", "getReduction", (ins), "",
                     [{ return std::nullopt; }]>,
+    InterfaceMethod<"The kind of value that it moves, which with its axes decides its stream.",
+                    "::meshwright::dist::CollectiveRole", "getRole", (ins), "",
+                    [{ return ::meshwright::dist::CollectiveRole::Data; }]>,
     InterfaceMethod<[{
       The layouts of operand `i` and of result `i`, if the op states them instead of axes
       and dimensions.

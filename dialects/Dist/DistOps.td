@@ -96,8 +96,8 @@ def Dist_AllReduceOp : Dist_CollectiveOp<Dist_AllReduceKind> {
     ```
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_ReductionKindAttr:$reduction,
-                       Dist_AxesAttr:$axes);
-  let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) attr-dict `:` functional-type($inputs, $outputs)";
+                       Dist_AxesAttr:$axes, Dist_RoleAttr:$role);
+  let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
 }
 
 def Dist_ReduceScatterOp : Dist_CollectiveOp<Dist_ReduceScatterKind> {
@@ -111,8 +111,8 @@ def Dist_ReduceScatterOp : Dist_CollectiveOp<Dist_ReduceScatterKind> {
     ```
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_ReductionKindAttr:$reduction,
-                       Dist_AxesAttr:$axes, DenseI64ArrayAttr:$dims);
-  let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
+                       Dist_AxesAttr:$axes, DenseI64ArrayAttr:$dims, Dist_RoleAttr:$role);
+  let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) `dims` $dims (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
 }
 
 def Dist_AllGatherOp : Dist_CollectiveOp<Dist_AllGatherKind, [Dist_KeepsWeight]> {
@@ -127,8 +127,8 @@ def Dist_AllGatherOp : Dist_CollectiveOp<Dist_AllGatherKind, [Dist_KeepsWeight]>
     ```
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
-                       DenseI64ArrayAttr:$dims);
-  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims attr-dict `:` functional-type($inputs, $outputs)";
+                       DenseI64ArrayAttr:$dims, Dist_RoleAttr:$role);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
 }
 
 def Dist_AllToAllOp : Dist_CollectiveOp<Dist_AllToAllKind> {
@@ -146,8 +146,8 @@ def Dist_AllToAllOp : Dist_CollectiveOp<Dist_AllToAllKind> {
     ```
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
-                       DenseI64ArrayAttr:$from, DenseI64ArrayAttr:$to);
-  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `from` $from `to` $to attr-dict `:` functional-type($inputs, $outputs)";
+                       DenseI64ArrayAttr:$from, DenseI64ArrayAttr:$to, Dist_RoleAttr:$role);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `from` $from `to` $to (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
   let hasVerifier = 1;
 }
 
@@ -194,8 +194,8 @@ def Dist_PermuteOp : Dist_CollectiveOp<Dist_PermuteKind> {
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_AxesAttr:$axes,
                        OptionalAttr<I64Attr>:$shift,
-                       OptionalAttr<DenseI64ArrayAttr>:$pairs);
-  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) (`shift` $shift^)? (`pairs` custom<Pairs>($pairs)^)? attr-dict `:` functional-type($inputs, $outputs)";
+                       OptionalAttr<DenseI64ArrayAttr>:$pairs, Dist_RoleAttr:$role);
+  let assemblyFormat = "$inputs `axes` custom<Axes>($axes) (`shift` $shift^)? (`pairs` custom<Pairs>($pairs)^)? (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
   let hasVerifier = 1;
   let extraClassDeclaration = collectiveMethods # [{
     ::llvm::SmallVector<int64_t> getChunkSources(int64_t ranks);
@@ -217,8 +217,8 @@ def Dist_RedistributeOp : Dist_CollectiveOp<Dist_RedistributeKind> {
   }];
   let arguments = (ins Variadic<AnyRankedTensor>:$inputs,
                        TypedArrayAttrBase<Dist_ShardingAttr, "shardings">:$from,
-                       TypedArrayAttrBase<Dist_ShardingAttr, "shardings">:$to);
-  let assemblyFormat = "$inputs `from` $from `to` $to attr-dict `:` functional-type($inputs, $outputs)";
+                       TypedArrayAttrBase<Dist_ShardingAttr, "shardings">:$to, Dist_RoleAttr:$role);
+  let assemblyFormat = "$inputs `from` $from `to` $to (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
   let extraClassDeclaration = collectiveMethods # [{
     std::optional<std::pair<ShardingAttr, ShardingAttr>> getShardings(unsigned i) {
       return std::pair(::llvm::cast<ShardingAttr>(getFrom()[i]),

@@ -67,6 +67,7 @@ struct Launch {
   Operation *op;
   Cost cost;
   std::vector<std::string> axes;
+  CollectiveRole role;
   std::vector<int64_t> dims;
   std::string dtype;
 };
@@ -140,12 +141,12 @@ static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
   std::optional<Cost> cost = getLaunchCost(op, model);
   if (!cost)
     return std::nullopt;
-  Launch launch{op, *cost, {}, {}, getDtype(op)};
+  auto collective = cast<CollectiveOpInterface>(op);
+  Launch launch{op, *cost, {}, collective.getRole(), {}, getDtype(op)};
   auto addAxis = [&](AxisRefAttr axis) {
     if (std::string name = getName(axis); !llvm::is_contained(launch.axes, name))
       launch.axes.push_back(name);
   };
-  auto collective = cast<CollectiveOpInterface>(op);
   if (ArrayAttr axes = collective.getAxes())
     llvm::for_each(axes.getAsRange<AxisRefAttr>(), addAxis);
   std::vector<ShardingAttr> from, to;
@@ -172,7 +173,7 @@ static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
 
 namespace {
 
-/// Adds up launches of equal kind, axes, dimensions, types and source location.
+/// Adds up launches of equal kind, axes, role, dimensions, types and source location.
 class Collectives {
 public:
   explicit Collectives(MeshAttr mesh) : mesh(mesh) {}
@@ -182,14 +183,15 @@ public:
     llvm::raw_string_ostream os(key);
     StringRef kind = launch.op->getName().stripDialect();
     os << kind << '\0' << launch.dtype << '\0' << location.file << '\0' << location.line << '\0'
-       << location.name;
+       << location.name << '\0' << stringifyCollectiveRole(launch.role);
     for (const std::string &axis : launch.axes)
       os << '\0' << axis;
     for (int64_t dim : launch.dims)
       os << '\0' << dim;
     auto [entry, isNew] = index.try_emplace(key, all.size());
     if (isNew) {
-      all.push_back({kind.str(), launch.axes, launch.dims, launch.dtype, {}, location});
+      all.push_back(
+          {kind.str(), launch.axes, launch.role, launch.dims, launch.dtype, {}, location});
       sums.emplace_back();
     }
     sums[entry->second].add(launch.op, launch.cost, mesh);

@@ -73,11 +73,13 @@ struct CommunicationEstimate {
 };
 
 struct Report {
-  /// All launches of one kind, over the same axes and dimensions, from one place of the
-  /// user's source.
+  /// All launches of one kind and role, over the same axes and dimensions, from one place of
+  /// the user's source.
   struct Collective {
     std::string kind;
     std::vector<std::string> axes;
+    /// With the axes it names the stream of the launches.
+    dist::CollectiveRole role = dist::CollectiveRole::Data;
     /// The dimensions that lose the axes, then the dimensions that gain them.
     std::vector<int64_t> dims;
     std::string dtype;

@@ -197,6 +197,14 @@ private:
 // The report
 //===----------------------------------------------------------------------===//
 
+/// The axes of a collective, and its role where it does not move data: its stream.
+static std::string getStream(const Report::Collective &entry) {
+  std::string axes = llvm::join(entry.axes, ",");
+  return entry.role == dist::CollectiveRole::Data
+             ? axes
+             : axes + " " + stringifyCollectiveRole(entry.role).str();
+}
+
 static void printCollectives(const Report &report, llvm::raw_ostream &os) {
   if (report.collectives.empty()) {
     os << "collectives: none\n";
@@ -208,6 +216,7 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
                       '\0' + entry.location.file + '\0' + std::to_string(entry.location.line);
     for (const std::string &axis : entry.axes)
       key += '\0' + axis;
+    key += '\0' + stringifyCollectiveRole(entry.role).str();
     for (int64_t dim : entry.dims)
       key += '\0' + std::to_string(dim);
     // Only layers that send the same bytes are one entry.
@@ -226,7 +235,7 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
     const Report::Collective &entry = group.first;
     const char *between = entry.kind == "all_to_all" ? " to " : ",";
     table.row(
-        {entry.kind, llvm::join(entry.axes, ","),
+        {entry.kind, getStream(entry),
          llvm::join(llvm::map_range(entry.dims, [](int64_t dim) { return std::to_string(dim); }),
                     between),
          std::to_string(entry.traffic.launches),

@@ -47,7 +47,7 @@ void split(AllReduceOp op, const TokenDim &token, const TokenSharding &sharding)
   shape[token.dim] = token.getChunk();
   Type type = cast<RankedTensorType>(partial.getType()).clone(shape);
   Value shard = ReduceScatterOp::create(builder, location, TypeRange(type), partial,
-                                        op.getReductionAttr(), op.getAxesAttr(), dims)
+                                        op.getReduction(), op.getAxes(), dims)
                     .getResult(0);
   Value whole = op.getResult(0);
   whole.replaceAllUsesWith(sharding.gather(builder, whole, shard, token, /*statesShard=*/false));
@@ -130,6 +130,12 @@ void DecomposeAllReducePass::runOnOperation() {
   llvm::MapVector<Value, TokenDim> seeds;
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());
   for (auto op : func.front().getOps<AllReduceOp>()) {
+    if (op.getRole() != CollectiveRole::Data) {
+      log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+              "all-reduce stays whole: its role is " + stringifyCollectiveRole(op.getRole()).str() +
+                  ", and only data has tokens");
+      continue;
+    }
     if (op->getNumResults() != 1) {
       log.add(kPass.str(), Outcome::Declined, op.getLoc(),
               "all-reduce stays whole: it sends several values in one launch");

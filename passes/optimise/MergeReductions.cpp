@@ -44,6 +44,7 @@ static bool isSameReduction(Value a, Value b) {
   Operation *x = a.getDefiningOp(), *y = b.getDefiningOp();
   return x->getName() == y->getName() && x->getAttr("axes") == y->getAttr("axes") &&
          x->getAttr("dims") == y->getAttr("dims") &&
+         cast<CollectiveOpInterface>(x).getRole() == cast<CollectiveOpInterface>(y).getRole() &&
          x->getOperand(0).getType() == y->getOperand(0).getType();
 }
 

@@ -274,7 +274,7 @@ llvm::MapVector<Value, TokenDim> SinkAllGatherPass::collectSeeds(func::FuncOp fu
     if (op->getNumResults() != 1 || axes.empty())
       continue;
     // A weight that is gathered before its use stays sharded until then.
-    if (getWeight(op.getInputs()[0]))
+    if (op.getRole() != CollectiveRole::Data || getWeight(op.getInputs()[0]))
       continue;
     TokenDim token;
     token.dim = op.getDims()[0];

@@ -884,3 +884,13 @@ func.func @operands(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [
   %s = nn.reduce sum %x dims [0] {dist.operands = [#dist.sharding<@mesh, [{"dp", ?}, {?}]>]} : (tensor<4x8xf32>) -> tensor<8xf32>
   return
 }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2]>
+func.func @role(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{to be one of: data, weights, gradients, saved}}
+  // expected-error@below {{failed to parse Dist_CollectiveRoleAttr parameter}}
+  %0 = dist.all_gather %x axes ["dp"] dims [0] role weight : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  return
+}

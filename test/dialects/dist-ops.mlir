@@ -49,6 +49,12 @@ func.func @collectives(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh
   %1:2 = dist.all_reduce max %x, %x axes ["dp", "tp":(2)2] : (tensor<4x8xf32>, tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>)
   // CHECK: dist.reduce_scatter sum [[X]], [[X]] axes ["tp"] dims [0, 1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> (tensor<1x8xf32>, tensor<4x2xf32>)
   %2:2 = dist.reduce_scatter sum %x, %x axes ["tp"] dims [0, 1] : (tensor<4x8xf32>, tensor<4x8xf32>) -> (tensor<1x8xf32>, tensor<4x2xf32>)
+  // CHECK: dist.all_gather [[X]] axes ["tp"] dims [1] role weights : (tensor<4x8xf32>) -> tensor<4x32xf32>
+  %role0 = dist.all_gather %x axes ["tp"] dims [1] role weights : (tensor<4x8xf32>) -> tensor<4x32xf32>
+  // CHECK: dist.permute [[X]] axes ["tp"] shift 1 role saved : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %role1 = dist.permute %x axes ["tp"] shift 1 role saved : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  // CHECK: dist.permute [[X]] axes ["tp"] shift 1 : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  %role2 = dist.permute %x axes ["tp"] shift 1 role data : (tensor<4x8xf32>) -> tensor<4x8xf32>
   // CHECK: dist.all_gather [[X]] axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x32xf32>
   %3 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x32xf32>
   // CHECK: dist.all_to_all [[X]] axes ["dp", "tp"] from [0] to [1] : (tensor<4x8xf32>) -> tensor<32x1xf32>

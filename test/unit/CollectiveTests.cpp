@@ -46,6 +46,13 @@ TEST(Collectives, OnlyThoseThatCommunicateCostBytesAndSteps) {
   });
 }
 
+TEST(Collectives, ThoseThatCommunicateHaveARole) {
+  forEachCollective([](RegisteredOperationName name, const auto &collective) {
+    EXPECT_EQ(llvm::is_contained(name.getAttributeNames(), "role"), collective.communicates())
+        << name.getStringRef().str();
+  });
+}
+
 TEST(Collectives, PerOperandAttributesAreAttributesOfTheOp) {
   forEachCollective([](RegisteredOperationName name, const auto &collective) {
     for (StringRef attribute : collective.getPerOperandAttributes())

@@ -21,6 +21,9 @@ namespace meshwright::lower {
 
 std::string describeOp(Operation *op) {
   std::string text = op->getName().getStringRef().str();
+  if (auto collective = dyn_cast<dist::CollectiveOpInterface>(op);
+      collective && collective.getRole() != dist::CollectiveRole::Data)
+    text += " role " + dist::stringifyCollectiveRole(collective.getRole()).str();
   SourceLocation source = getSourceLocation(op->getLoc());
   if (!source.name.empty())
     text += " at " + source.name;

@@ -136,3 +136,24 @@ func.func @statements(
   %1 = dist.all_gather %ones axes ["tp"] dims [0] {dist.operands = [#dist.sharding<@mesh, [(8{"tp"}), {?}]>]} : (tensor<2x8xf32>) -> tensor<8x8xf32>
   return %0, %1 : tensor<8x8xf32>, tensor<8x8xf32>
 }
+
+// -----
+
+// Collectives of different roles run on different streams: each has a launch.
+// CHECK-LABEL: func.func @roles
+// CHECK: dist.all_gather %arg0 axes ["tp"] dims [0] : (tensor<4x8xf32>)
+// CHECK: dist.all_gather %{{.*}}, %{{.*}} axes ["tp"] dims [0, 0] role weights : (tensor<4x8xf32>, tensor<4x8xf32>)
+// CHECK-NOT: dist.all_gather
+dist.mesh @mesh = <["tp"=4]>
+func.func @roles(
+    %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>},
+    %w: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = dist.all_gather %x axes ["tp"] dims [0] role weights : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %2 = dist.all_gather %w axes ["tp"] dims [0] role weights : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %3 = nn.add %0, %1 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  %4 = nn.add %3, %2 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  return %4 : tensor<16x8xf32>
+}

@@ -138,3 +138,26 @@ func.func @equal_rows(
   %y = nn.relu %sum : tensor<6x8xf32>
   return %y : tensor<6x8xf32>
 }
+
+// -----
+
+// The sum of gradients is no sum of tokens, and sums of two roles are not one.
+// CHECK-LABEL: func.func @roles
+// CHECK: dist.all_reduce sum %{{.*}} axes ["tp"] role gradients
+// CHECK: dist.all_reduce sum %{{.*}} axes ["tp"] role saved
+// CHECK-NOT: dist.reduce_scatter
+// LOG: declined: all-reduce stays whole: its role is gradients, and only data has tokens
+dist.mesh @mesh = <["tp"=4]>
+func.func @roles(
+    %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x16xf32>},
+    %down: tensor<8x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x16xf32>})
+    -> (tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.linear %x, %down : (tensor<16x4xf32>, tensor<8x4xf32>) -> tensor<16x8xf32>
+  %1 = dist.all_reduce sum %0 axes ["tp"] role gradients : (tensor<16x8xf32>) -> tensor<16x8xf32>
+  %2 = nn.linear %x, %down : (tensor<16x4xf32>, tensor<8x4xf32>) -> tensor<16x8xf32>
+  %3 = dist.all_reduce sum %2 axes ["tp"] role saved : (tensor<16x8xf32>) -> tensor<16x8xf32>
+  %4 = nn.add %1, %3 : (tensor<16x8xf32>, tensor<16x8xf32>) -> tensor<16x8xf32>
+  %5 = nn.relu %4 : tensor<16x8xf32>
+  return %5 : tensor<16x8xf32>
+}

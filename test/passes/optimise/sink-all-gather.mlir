@@ -394,3 +394,23 @@ func.func @stated_operand(
   %own = dist.slice %y axes ["tp"] dims [0] : (tensor<8x8xf32>) -> tensor<2x8xf32>
   return %own : tensor<2x8xf32>
 }
+
+// -----
+
+// A gather of a saved value stays where it is, one of data moves.
+// CHECK-LABEL: func.func @roles
+// CHECK: %[[SAVED:.*]] = dist.all_gather %arg0 axes ["tp"] dims [0] role saved : (tensor<4x8xf32>) -> tensor<16x8xf32>
+// CHECK: nn.relu %[[SAVED]] : tensor<16x8xf32>
+// CHECK: %[[SHARD:.*]] = nn.relu %arg0 : tensor<4x8xf32>
+// CHECK: dist.all_gather %[[SHARD]] axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+dist.mesh @mesh = <["tp"=4]>
+func.func @roles(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<16x8xf32>})
+    -> (tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>},
+        tensor<16x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<16x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp"] dims [0] role saved : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %1 = nn.relu %0 : tensor<16x8xf32>
+  %2 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+  %3 = nn.relu %2 : tensor<16x8xf32>
+  return %1, %3 : tensor<16x8xf32>, tensor<16x8xf32>
+}
