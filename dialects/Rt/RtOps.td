@@ -152,7 +152,7 @@ def Rt_StartOp : Rt_Op<"start", [Rt_OfFunction, IsolatedFromAbove, SingleBlock]>
   let description = [{
     The region holds one collective. Between the start and its `rt.wait` no launch may
     write the operands, or read or write the results, which are at offset `at` in the
-    arena. Streams count from 1; the collectives of a stream run in order.
+    arena. Streams count from 1; the collectives of a stream run in order and have one role.
 
     ```mlir
     %f = rt.start %0 stream 1 at [128] : (tensor<4x8xf32>) -> !rt.future<tensor<4x32xf32>> {

@@ -61,6 +61,8 @@ private:
   DenseMap<Value, int64_t> lastUse;
   /// The collective that uses a buffer last.
   DenseMap<Value, rt::StartOp> users;
+  /// The first collective of each stream.
+  DenseMap<int64_t, rt::StartOp> firstOf;
   /// Collectives in flight.
   SmallVector<rt::StartOp, 4> inFlight;
   /// The graph that has begun, or null.
@@ -108,12 +110,32 @@ LogicalResult RaceAnalysis::checkWaits(rt::StartOp start) {
   return success();
 }
 
+/// Checks that collectives in flight at once cannot wait for each other across ranks. All ranks
+/// run the launches of one block, which has no branches, so they hand their collectives over in
+/// one order. A backend keeps this order in each stream, and has a communicator for each stream
+/// and group (HostCollectives, gpu::Collectives), so it lets collectives of several streams meet
+/// side by side. A stream is the collectives of one role over axes that overlap. So:
+/// - the collectives of a stream have one role;
+/// - collectives in flight on different streams have groups that share at most one rank, or
+///   different roles.
 LogicalResult RaceAnalysis::checkStreams(rt::StartOp start) {
   if (!mesh)
     return success();
-  dist::AxisList axes = start.getCollective().getGroupAxes(mesh);
+  dist::CollectiveOpInterface collective = start.getCollective();
+  dist::CollectiveRole role = collective.getRole();
+  rt::StartOp first = firstOf.try_emplace(start.getStream(), start).first->second;
+  if (first.getCollective().getRole() != role) {
+    InFlightDiagnostic diagnostic =
+        start.emitOpError() << "hands a collective of role " << stringifyCollectiveRole(role)
+                            << " to stream " << start.getStream() << ", expected role "
+                            << stringifyCollectiveRole(first.getCollective().getRole())
+                            << ", as the stream's first has";
+    diagnostic.attachNote(first.getLoc()) << "the first starts here";
+    return diagnostic;
+  }
+  dist::AxisList axes = collective.getGroupAxes(mesh);
   for (rt::StartOp other : inFlight) {
-    if (other.getStream() == start.getStream())
+    if (other.getStream() == start.getStream() || other.getCollective().getRole() != role)
       continue;
     dist::AxisList otherAxes = other.getCollective().getGroupAxes(mesh);
     if (!dist::anyOverlap(axes, otherAxes))
@@ -122,8 +144,9 @@ LogicalResult RaceAnalysis::checkStreams(rt::StartOp start) {
         start.emitOpError() << "hands a collective over " << dist::toString(axes, mesh)
                             << " to stream " << start.getStream() << " while one over "
                             << dist::toString(otherAxes, mesh) << " is in flight on stream "
-                            << other.getStream() << ": ranks that both join could meet them in "
-                            << "different orders";
+                            << other.getStream() << ", both of role "
+                            << stringifyCollectiveRole(role)
+                            << ": expected one stream, which keeps their order";
     diagnostic.attachNote(other.getLoc()) << "the other starts here";
     return diagnostic;
   }

@@ -19,8 +19,10 @@ namespace meshwright {
 
 /// Checks a function, and fails with one error. A function without launches passes.
 /// - Each `rt.start` of a collective has exactly one `rt.wait`.
-/// - The groups of collectives in flight on different streams share at most one rank.
-///   Otherwise two ranks of both groups could run them in different orders, and hang.
+/// - The collectives of a stream have one role, and those in flight on different streams have
+///   groups that share at most one rank, or different roles. So a stream is axes and a role, and
+///   ranks that join several streams cannot wait for each other in a circle
+///   (docs/rationale/streams-by-role.md).
 /// - Each `rt.graph_begin` is followed by its `rt.graph_end`, and no collective is in flight at
 ///   either.
 /// If the function has an arena (`rt.arena`), the memory of all results:

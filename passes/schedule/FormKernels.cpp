@@ -14,11 +14,13 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/schedule/Grouping.h"
+#include "meshwright/passes/schedule/Links.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/IR/IRMapping.h"
-#include "llvm/ADT/EquivalenceClasses.h"
 #include "llvm/ADT/SetVector.h"
+
+#include <map>
 
 namespace meshwright {
 #define GEN_PASS_DEF_FORMKERNELSPASS
@@ -110,34 +112,17 @@ void LaunchWriter::collectUnits() {
       makers[result] = i;
 }
 
-/// Assigns streams: collectives whose groups can share two or more ranks share a stream,
-/// so that all ranks issue them in one order.
+/// Assigns streams: collectives of one link and one role share a stream.
 void LaunchWriter::assignStreams() {
-  dist::MeshAttr mesh = dist::getSpmdMesh(func);
-  SmallVector<dist::AxisList> sets;
-  SmallVector<int64_t> setOf;
   SmallVector<dist::CollectiveOpInterface> collectives;
-  for (Unit &unit : units) {
-    if (unit.isKernel || !dist::communicates(unit.group.ops.front()))
-      continue;
-    collectives.push_back(cast<dist::CollectiveOpInterface>(unit.group.ops.front()));
-    dist::AxisList axes = collectives.back().getGroupAxes(mesh);
-    auto known = llvm::find(sets, axes);
-    setOf.push_back(known - sets.begin());
-    if (known == sets.end())
-      sets.push_back(axes);
-  }
-  llvm::EquivalenceClasses<int64_t> classes;
-  for (size_t i = 0; i < sets.size(); ++i) {
-    classes.insert(i);
-    for (size_t j = 0; j < i; ++j)
-      if (dist::anyOverlap(sets[i], sets[j]))
-        classes.unionSets(i, j);
-  }
-  DenseMap<int64_t, int64_t> numbers;
-  for (auto [op, set] : llvm::zip_equal(collectives, setOf))
-    streams[op] =
-        numbers.try_emplace(classes.getLeaderValue(set), numbers.size() + 1).first->second;
+  for (Unit &unit : units)
+    if (!unit.isKernel && dist::communicates(unit.group.ops.front()))
+      collectives.push_back(cast<dist::CollectiveOpInterface>(unit.group.ops.front()));
+  std::map<std::pair<int64_t, dist::CollectiveRole>, int64_t> numbers;
+  for (auto [collective, link] :
+       llvm::zip_equal(collectives, numberLinks(collectives, dist::getSpmdMesh(func))))
+    streams[collective] =
+        numbers.try_emplace({link, collective.getRole()}, numbers.size() + 1).first->second;
 }
 
 void LaunchWriter::emitKernel(Unit &unit) {

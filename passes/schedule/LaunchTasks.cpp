@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Reshard/TokenSharding.h"
+#include "meshwright/passes/schedule/Links.h"
 
 #include "llvm/ADT/SetVector.h"
 
@@ -68,6 +69,11 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
   for (const StateUpdate &update : findStateUpdates(func))
     if (update.old)
       overwritten[update.getKernel(0)].push_back(update.old);
+  SmallVector<CollectiveOpInterface> collectives;
+  for (auto start : func.front().getOps<rt::StartOp>())
+    collectives.push_back(start.getCollective());
+  SmallVector<int64_t> links = numberLinks(collectives, model.getMesh());
+  const int64_t *link = links.begin();
   for (Operation &op : func.front()) {
     auto kernel = dyn_cast<rt::KernelOp>(op);
     auto start = dyn_cast<rt::StartOp>(op);
@@ -88,7 +94,8 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
       if (beside == RunBeside::Always ||
           (beside == RunBeside::ByLink &&
            model.runsBeside(getCollectiveAxes(collective, model.getMesh()))))
-        task.stream = start.getStream();
+        task.link = *link;
+      ++link;
       if (std::optional<Cost> cost = model.getCost(collective))
         task.time = cost->time;
       for (Type type : start.getFuture().getType().getTypes())

@@ -42,8 +42,8 @@ public:
     return time;
   }
 
-  /// The time at which a stream has finished its tasks.
-  int64_t getFreeTime(int stream) const { return size_t(stream) < free.size() ? free[stream] : 0; }
+  /// The time at which a link has finished its tasks.
+  int64_t getFreeTime(int link) const { return size_t(link) < free.size() ? free[link] : 0; }
 
   void waitUntil(int64_t time) {
     if (time <= now)
@@ -56,17 +56,17 @@ public:
     const ScheduleTask &task = tasks[i];
     for (unsigned dependence : task.dependences)
       wait(dependence);
-    if (task.stream == 0) {
+    if (task.link == 0) {
       finish[i] = now += task.time;
     } else {
-      if (free.size() <= size_t(task.stream))
-        free.resize(task.stream + 1, 0);
-      finish[i] = free[task.stream] = std::max(now, free[task.stream]) + task.time;
+      if (free.size() <= size_t(task.link))
+        free.resize(task.link + 1, 0);
+      finish[i] = free[task.link] = std::max(now, free[task.link]) + task.time;
       result.communication += task.time;
     }
     live += task.bytes;
     result.peak = std::max(result.peak, live);
-    if (task.stream == 0)
+    if (task.link == 0)
       release(i);
     result.order.push_back(i);
   }
@@ -76,7 +76,7 @@ public:
   int64_t getFreedBefore(unsigned i) const {
     int64_t bytes = 0;
     for (unsigned dependence : tasks[i].dependences)
-      if (tasks[dependence].stream && !waited[dependence])
+      if (tasks[dependence].link && !waited[dependence])
         bytes += getLastRead(dependence);
     return bytes;
   }
@@ -97,7 +97,7 @@ public:
 private:
   /// A collective's operands stay alive until a task waits for the collective.
   void wait(unsigned i) {
-    if (tasks[i].stream == 0 || waited[i])
+    if (tasks[i].link == 0 || waited[i])
       return;
     waited[i] = true;
     release(i);
@@ -173,7 +173,7 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
   for (unsigned i = 0; i < count; ++i)
     for (unsigned dependence : tasks[i].dependences) {
       users[dependence].push_back(i);
-      stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].stream != 0));
+      stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].link != 0));
     }
   // A collective that forwards the result of another one (around a ring) waits for the
   // readers of the chunk before. Otherwise the ring would need a third buffer.
@@ -181,12 +181,12 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
   held.resize(count);
   for (unsigned i = 0; i < count; ++i) {
     llvm::SmallDenseSet<unsigned, 4> waits;
-    if (tasks[i].stream)
+    if (tasks[i].link)
       for (unsigned passed : tasks[i].dependences)
-        if (tasks[passed].stream)
+        if (tasks[passed].link)
           for (unsigned before : tasks[passed].dependences)
             for (unsigned reader : users[before])
-              if (reader < i && !tasks[reader].stream && waits.insert(reader).second)
+              if (reader < i && !tasks[reader].link && waits.insert(reader).second)
                 holds[reader].push_back(i);
     held[i] = waits.size();
   }
@@ -195,8 +195,8 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
     next[i] = count;
     for (unsigned user : users[i]) {
       after = std::max(after, remaining[user]);
-      until = std::min(until, tasks[user].stream ? 0 : distance[user]);
-      next[i] = std::min(next[i], tasks[user].stream ? user : next[user]);
+      until = std::min(until, tasks[user].link ? 0 : distance[user]);
+      next[i] = std::min(next[i], tasks[user].link ? user : next[user]);
     }
     remaining[i] = tasks[i].time + after;
     distance[i] = std::min(kNever, tasks[i].time + until);
@@ -234,10 +234,10 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
   auto isBefore = [&](unsigned a, unsigned b) {
     auto getKey = [&](unsigned i) {
       int64_t stage = graph.stage[i] / rules.ahead;
-      if (rules.finishesChains && tasks[i].stream)
+      if (rules.finishesChains && tasks[i].link)
         stage = -int64_t(graph.stage[i]);
-      unsigned turn = rules.inTurn && !tasks[i].stream ? graph.next[i] : 0;
-      return std::tuple(tasks[i].stream == 0, stage, turn, graph.distance[i], -graph.remaining[i],
+      unsigned turn = rules.inTurn && !tasks[i].link ? graph.next[i] : 0;
+      return std::tuple(tasks[i].link == 0, stage, turn, graph.distance[i], -graph.remaining[i],
                         i);
     };
     return getKey(a) < getKey(b);
@@ -262,9 +262,9 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       continue;
     }
     auto chosen = ready.begin();
-    if (rules.finishesChains && tasks[*chosen].stream) {
-      int64_t free = simulation.getFreeTime(tasks[*chosen].stream);
-      auto kernel = std::find_if(chosen, ready.end(), [&](unsigned i) { return !tasks[i].stream; });
+    if (rules.finishesChains && tasks[*chosen].link) {
+      int64_t free = simulation.getFreeTime(tasks[*chosen].link);
+      auto kernel = std::find_if(chosen, ready.end(), [&](unsigned i) { return !tasks[i].link; });
       if (free > simulation.now) {
         // The collective would only queue, so kernels that end before go first.
         if (kernel == ready.end()) {
@@ -311,7 +311,7 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
   // processor back at once. Orders are made and compared for both cases.
   std::vector<ScheduleTask> late(tasks.begin(), tasks.end());
   for (ScheduleTask &task : late)
-    if (task.stream)
+    if (task.link)
       task.time *= 2;
   Schedule best;
   std::optional<std::pair<int64_t, int64_t>> bestKey;

@@ -6,9 +6,9 @@
 //===----------------------------------------------------------------------===//
 //
 // The work of one rank as a graph of tasks with times: kernels, one after the other,
-// and collectives, in order on their streams. The scheduler simulates the rank and
-// returns an order of the tasks. It knows no IR, so a pass can compare programs before
-// it writes them.
+// and collectives, one after the other on each link. The scheduler simulates the rank
+// and returns an order of the tasks. It knows no IR, so a pass can compare programs
+// before it writes them.
 //
 //===----------------------------------------------------------------------===//
 
@@ -23,9 +23,10 @@
 
 namespace meshwright {
 
-/// A kernel (stream 0) or a collective (streams 1 and up, which run beside stream 0).
+/// A kernel (link 0: the compute stream), or a collective that runs beside it. Collectives of
+/// one link take turns, also those of different streams.
 struct ScheduleTask {
-  int stream = 0;
+  int link = 0;
   /// Picoseconds.
   int64_t time = 0;
   /// Earlier tasks whose results the task reads.
@@ -39,7 +40,7 @@ struct Schedule {
   std::vector<unsigned> order;
   /// Picoseconds to the end of the last task.
   int64_t time = 0;
-  /// Picoseconds in which stream 0 is idle: communication that is not hidden.
+  /// Picoseconds in which the compute stream is idle: communication that is not hidden.
   int64_t exposed = 0;
   /// Picoseconds of all collectives.
   int64_t communication = 0;
@@ -52,8 +53,8 @@ struct Schedule {
 /// Outline:
 ///  1. `TaskGraph` derives the data that the order depends on: users, the time to the
 ///     end of the program and to the next collective, stages, and holds.
-///  2. `scheduleGraph` is a list scheduler: it simulates the rank and begins, whenever
-///     stream 0 is free, the ready task that comes first by these rules:
+///  2. `scheduleGraph` is a list scheduler: it simulates the rank and begins, whenever the
+///     compute stream is free, the ready task that comes first by these rules:
 ///     - a collective before any kernel;
 ///     - then the kernel that is fewest stages ahead of the others (`Rules::ahead`);
 ///     - then, with `Rules::inTurn`, the kernel that leads to the earliest collective;

@@ -69,7 +69,7 @@ void Program::arrange(ArrayRef<unsigned> order, bool blocking) {
   for (unsigned i : order) {
     place(launches.launches[i]);
     rt::StartOp start = getStart(i);
-    if (start && (blocking || launches.tasks[i].stream == 0))
+    if (start && (blocking || launches.tasks[i].link == 0))
       for (Operation *wait : start.getFuture().getUsers())
         place(wait);
   }
@@ -189,7 +189,7 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
                   : mode == OnOffAuto::Off ? RunBeside::Never
                                            : RunBeside::ByLink);
   ArrayRef<ScheduleTask> tasks = program.getTasks();
-  bool anyBeside = llvm::any_of(tasks, [](const ScheduleTask &task) { return task.stream != 0; });
+  bool anyBeside = llvm::any_of(tasks, [](const ScheduleTask &task) { return task.link != 0; });
   Schedule schedule;
   if (anyBeside) {
     schedule = scheduleTasks(tasks);

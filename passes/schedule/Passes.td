@@ -286,8 +286,8 @@ def FormKernelsPass : Pass<"form-kernels", "::mlir::func::FuncOp"> {
     }
     ```
 
-    Collectives get the stream of their axes: those whose groups can share two
-    or more ranks are in one stream, in order.
+    Collectives get the stream of their axes and their role: those of one role whose
+    groups can share two or more ranks are in one stream, in order.
 
     Before:
     ```mlir
@@ -344,8 +344,9 @@ def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp">
     results. Of the kernels that could run, the one goes first from which a collective
     follows soonest. Several such orders are simulated, with collectives in time and late,
     and the one with the least time is kept. Values that move around a ring take two buffers
-    by turns. Collectives of one stream keep one order on all ranks. If links take the
-    device's own time (see `overlap` in docs/devices.md), the order stays as it is.
+    by turns. Collectives of one stream keep one order on all ranks. In the
+    simulation those over axes that overlap take turns, also those of different streams. If links
+    take the device's own time (see `overlap` in docs/devices.md), the order stays as it is.
 
     With a ceiling, the arguments (packed and unpacked) and the arena together stay within
     it: less overlaps then, down to the order with the smallest arena. If that is still too

@@ -50,7 +50,7 @@ CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {
   for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches))
     if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode());
         wait && wait.getStart() == launch) {
-      task.stream = 0;
+      task.link = 0;
       blocking += task.time;
     }
   Schedule schedule = simulateInOrder(launches.tasks);

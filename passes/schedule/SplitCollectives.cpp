@@ -52,7 +52,7 @@ public:
   Schedule simulate(ArrayRef<Operation *> stretch, const SplitRegion &region);
 
 private:
-  unsigned add(int stream, int64_t time, ArrayRef<unsigned> dependences);
+  unsigned add(int link, int64_t time, ArrayRef<unsigned> dependences);
   void require(SmallVectorImpl<unsigned> &dependences, Value value, int chunk);
   int64_t getTime(Operation *op, const ChunkOp *how, double share) const;
 
@@ -63,9 +63,9 @@ private:
   DenseMap<Value, SmallVector<unsigned, 4>> made;
 };
 
-unsigned ChunkSimulator::add(int stream, int64_t time, ArrayRef<unsigned> dependences) {
+unsigned ChunkSimulator::add(int link, int64_t time, ArrayRef<unsigned> dependences) {
   ScheduleTask task;
-  task.stream = stream;
+  task.link = link;
   task.time = time;
   task.dependences.assign(dependences.begin(), dependences.end());
   tasks.push_back(std::move(task));

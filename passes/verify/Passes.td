@@ -23,7 +23,8 @@ def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
 
     In a function of launches, the pass also proves that
     - each start has exactly one wait;
-    - collectives in flight on different streams share at most one rank;
+    - the collectives of a stream have one role, and those in flight on different streams
+      share at most one rank or have different roles;
     - once buffers are planned, no op writes to a buffer that holds a value for a later
       user, or that a collective in flight reads or writes.
 

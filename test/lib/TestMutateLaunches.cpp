@@ -137,9 +137,13 @@ private:
         flight.writes.push_back(range);
       }
       dist::MeshAttr mesh = dist::getSpmdMesh(start);
+      dist::CollectiveRole role = start.getCollective().getRole();
+      if (roles.try_emplace(start.getStream(), role).first->second != role)
+        return false;
       for (auto &[other, flown] : flying) {
         auto second = cast<rt::StartOp>(other);
         if (second.getStream() != start.getStream() &&
+            second.getCollective().getRole() == role &&
             dist::anyOverlap(start.getCollective().getGroupAxes(mesh),
                              second.getCollective().getGroupAxes(mesh)))
           return false;
@@ -187,6 +191,8 @@ private:
   DenseMap<int64_t, Value> memory;
   DenseMap<Value, Range> places;
   std::map<Operation *, Flight> flying;
+  /// Of each stream.
+  std::map<int64_t, dist::CollectiveRole> roles;
 };
 
 //===----------------------------------------------------------------------===//

@@ -38,6 +38,14 @@ TEST(ListScheduler, HidesOneChunkBehindAnother) {
   EXPECT_EQ(simulateInOrder(makeChunks()).exposed, 16);
 }
 
+TEST(ListScheduler, CollectivesOfOneLinkTakeTurns) {
+  std::vector<ScheduleTask> tasks{{1, 8, {}, 0}, {1, 8, {}, 0}, {0, 4, {}, 0}};
+  EXPECT_EQ(scheduleTasks(tasks).time, 16);
+  EXPECT_EQ(scheduleTasks(tasks).communication, 16);
+  tasks[1].link = 2;
+  EXPECT_EQ(scheduleTasks(tasks).time, 8);
+}
+
 TEST(ListScheduler, KeepsChainsSideBySide) {
   // Three chains, one a little shorter: none may be left over.
   std::vector<ScheduleTask> tasks;
@@ -137,12 +145,12 @@ TEST(ListScheduler, KeepsDependencesOfAnyGraph) {
     std::vector<ScheduleTask> tasks(random() % 60 + 1);
     int64_t work = 0;
     for (unsigned i = 0; i < tasks.size(); ++i) {
-      tasks[i].stream = random() % 3;
+      tasks[i].link = random() % 3;
       tasks[i].time = random() % 20;
       tasks[i].bytes = random() % 8;
       for (unsigned j = 0; i && j < random() % 3; ++j)
         tasks[i].dependences.push_back(random() % i);
-      if (tasks[i].stream == 0)
+      if (tasks[i].link == 0)
         work += tasks[i].time;
     }
     for (int64_t memory : {0, 10}) {

@@ -88,6 +88,30 @@ func.func @one_stream(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh,
 
 // -----
 
+// Each role has streams of its own, also over axes that overlap.
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// CHECK-LABEL: func.func @roles
+func.func @roles(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>, dist.global = tensor<8x32xf32>})
+    -> (tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x32xf32>},
+        tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x32xf32>},
+        tensor<4x32xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x32xf32>},
+        tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x32xf32>}) attributes {dist.spmd = @mesh} {
+  // CHECK: rt.start %{{.*}} stream 1
+  // CHECK-NEXT: ^bb0
+  // CHECK-NEXT: dist.all_gather %{{.*}} axes ["dp"] dims [0] role weights
+  %0 = dist.all_gather %x axes ["dp"] dims [0] role weights : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  // CHECK: rt.start %{{.*}} stream 2
+  %1 = dist.all_gather %x axes ["dp"] dims [0] : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  // CHECK: rt.start %{{.*}} stream 3
+  %2 = dist.all_gather %x axes ["tp"] dims [1] role weights : (tensor<4x8xf32>) -> tensor<4x32xf32>
+  // CHECK: rt.start %{{.*}} stream 1
+  %y = nn.neg %x : tensor<4x8xf32>
+  %3 = dist.all_gather %y axes ["dp"] dims [0] role weights : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  return %0, %1, %2, %3 : tensor<8x8xf32>, tensor<8x8xf32>, tensor<4x32xf32>, tensor<8x8xf32>
+}
+
+// -----
+
 // A function that has launches stays as it is.
 // CHECK-LABEL: func.func @formed
 // CHECK-COUNT-1: rt.kernel

@@ -40,7 +40,7 @@ func.func @streams(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{
     %0 = dist.all_reduce sum %a axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
     rt.yield %0 : tensor<4x8xf32>
   }
-  // expected-error@+1 {{hands a collective over {"dp", "tp"} to stream 2 while one over {"tp"} is in flight on stream 1: ranks that both join could meet them in different orders}}
+  // expected-error@+1 {{hands a collective over {"dp", "tp"} to stream 2 while one over {"tp"} is in flight on stream 1, both of role data: expected one stream, which keeps their order}}
   %g = rt.start %y stream 2 : (tensor<4xf32>) -> !rt.future<tensor<4xf32>> {
   ^bb0(%a: tensor<4xf32>):
     %0 = dist.all_reduce sum %a axes ["dp", "tp"] : (tensor<4xf32>) -> tensor<4xf32>
@@ -48,6 +48,58 @@ func.func @streams(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{
   }
   %0 = rt.wait %f : !rt.future<tensor<4x8xf32>>
   %1 = rt.wait %g : !rt.future<tensor<4xf32>>
+  return
+}
+
+// -----
+
+// Gradients over "dp" may be in flight beside weights over it, but not beside gradients over all
+// axes on another stream.
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @roles(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x8xf32>},
+                 %y: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"dp", "tp"}>, dist.global = tensor<4xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-note@+1 {{the other starts here}}
+  %f = rt.start %x stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<8x8xf32>> {
+  ^bb0(%a: tensor<4x8xf32>):
+    %0 = dist.all_gather %a axes ["dp"] dims [0] role gradients : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    rt.yield %0 : tensor<8x8xf32>
+  }
+  %g = rt.start %x stream 2 : (tensor<4x8xf32>) -> !rt.future<tensor<8x8xf32>> {
+  ^bb0(%a: tensor<4x8xf32>):
+    %0 = dist.all_gather %a axes ["dp"] dims [0] role weights : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    rt.yield %0 : tensor<8x8xf32>
+  }
+  // expected-error@+1 {{hands a collective over {"dp", "tp"} to stream 3 while one over {"dp"} is in flight on stream 1, both of role gradients: expected one stream, which keeps their order}}
+  %h = rt.start %y stream 3 : (tensor<4xf32>) -> !rt.future<tensor<4xf32>> {
+  ^bb0(%a: tensor<4xf32>):
+    %0 = dist.all_reduce sum %a axes ["dp", "tp"] role gradients : (tensor<4xf32>) -> tensor<4xf32>
+    rt.yield %0 : tensor<4xf32>
+  }
+  %0 = rt.wait %f : !rt.future<tensor<8x8xf32>>
+  %1 = rt.wait %g : !rt.future<tensor<8x8xf32>>
+  %2 = rt.wait %h : !rt.future<tensor<4xf32>>
+  return
+}
+
+// -----
+
+// A stream has one role, in the whole function.
+dist.mesh @mesh = <["dp"=2]>
+func.func @mixed(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<8x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-note@+1 {{the first starts here}}
+  %f = rt.start %x stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<8x8xf32>> {
+  ^bb0(%a: tensor<4x8xf32>):
+    %0 = dist.all_gather %a axes ["dp"] dims [0] : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    rt.yield %0 : tensor<8x8xf32>
+  }
+  %0 = rt.wait %f : !rt.future<tensor<8x8xf32>>
+  // expected-error@+1 {{hands a collective of role weights to stream 1, expected role data, as the stream's first has}}
+  %g = rt.start %x stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<8x8xf32>> {
+  ^bb0(%a: tensor<4x8xf32>):
+    %1 = dist.all_gather %a axes ["dp"] dims [0] role weights : (tensor<4x8xf32>) -> tensor<8x8xf32>
+    rt.yield %1 : tensor<8x8xf32>
+  }
+  %1 = rt.wait %g : !rt.future<tensor<8x8xf32>>
   return
 }
 
