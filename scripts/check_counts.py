@@ -58,6 +58,8 @@ COUNTS = [
           r"\bdescriptor(\.append\(| = |\()\{", ("lib", "passes"), "lines", 0),
     Count("lines that compare the number of a kind of collectives, where others ask kindOf or exchangeOf",
           r"\bwhat\.kind [!=]=", ("runtime",), "lines", 0),
+    Count("files that name the attribute of calls, where others ask for their steps (dialects/Nn/Call.h)",
+          r"CallAttr\b", ("dialects", "lib", "passes"), "files", 4),
     Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 

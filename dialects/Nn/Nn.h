@@ -57,24 +57,6 @@ dist::FactorRule getReshapeFactorRule(llvm::ArrayRef<int64_t> from, llvm::ArrayR
 /// the default; without it the first in the module is.
 llvm::SmallVector<mlir::FunctionOpInterface> getEntries(mlir::ModuleOp module);
 
-/// How an entry repeats another function. A call first runs the function `times` times. Each run
-/// reads a contiguous chunk of dimension 0 of the inputs and gives the same chunk of the outputs.
-/// Then the call runs the entry on the last chunk. The function may write transient states alone.
-/// Arguments and results without dimensions are the same in each run.
-struct Repeat {
-  llvm::StringRef function;
-  int64_t times = 0;
-  /// All outputs of a call, in order: those of both functions.
-  llvm::SmallVector<llvm::StringRef> outputs;
-};
-/// Returns what the attribute `nn.repeat` states, or nothing if the function has none or another
-/// attribute of that name.
-std::optional<Repeat> getRepeat(mlir::FunctionOpInterface function);
-/// The function that an entry repeats, or null.
-mlir::FunctionOpInterface getRepeated(mlir::FunctionOpInterface entry);
-/// The entries of a module, then the functions that entries repeat.
-llvm::SmallVector<mlir::FunctionOpInterface> getRunFunctions(mlir::ModuleOp module);
-
 /// The bound on the elements of a parameter with these attributes. Infinity if there is none.
 double getParameterMagnitude(mlir::DictionaryAttr attributes);
 

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Batch.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/dialects/Nn/NnRandom.h"
 
@@ -82,7 +83,7 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const l
 ///  - nn.table_rows is an i64 integer from 1 on, on an op that takes an offset;
 ///  - nn.whole_keys is a unit attribute on an nn.attention or nn.attention_grad;
 ///  - nn.backward is a unit attribute on an operation inside a function;
-///  - nn.repeat is on a function, with the name of another one, a number of times and names of outputs;
+///  - nn.call is on a function, and its last step is that function (`verifyCallAttr`);
 ///  - attributes of arguments and results stand on none;
 ///  - no other name begins with "nn.".
 LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
@@ -101,16 +102,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                                << " to be a unit attribute, got " << attribute.getValue();
     return success();
   }
-  if (attribute.getName() == kRepeatAttr) {
-    auto function = dyn_cast<FunctionOpInterface>(op);
-    if (!function)
-      return op->emitOpError("expected nn.repeat on a function");
-    if (!getRepeat(function))
-      return op->emitOpError() << "expected nn.repeat to be {function = \"name\", times = n : i64, "
-                                  "outputs = [\"name\", ...]} with n from 1 on, got "
-                               << attribute.getValue();
-    return success();
-  }
+  if (attribute.getName() == kCallAttr)
+    return verifyCallAttr(op, attribute.getValue());
   if (attribute.getName() == kIdAttr) {
     auto id = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!id || !id.getType().isInteger(64))
@@ -133,7 +126,7 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return op->emitOpError() << "expected " << name
                              << " on an argument or a result of a function, got it on an operation";
   return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
-                           << "': expected nn.backward, nn.id, nn.repeat, nn.stage, nn.table_rows or "
+                           << "': expected nn.backward, nn.call, nn.id, nn.stage, nn.table_rows or "
                               "nn.whole_keys";
 }
 

@@ -45,8 +45,6 @@ def Nn_Dialect : Dialect {
     /// On an argument or a result of the entry: the state whose value before the call
     /// it is, or after it.
     static constexpr llvm::StringLiteral kStateAttr = "nn.state";
-    /// On an entry: another function that a call of it runs first, several times (see `Repeat`).
-    static constexpr llvm::StringLiteral kRepeatAttr = "nn.repeat";
     /// On an op: the identity of its value, kept from import to the last pass
     /// (i64).
     static constexpr llvm::StringLiteral kIdAttr = "nn.id";

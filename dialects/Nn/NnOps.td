@@ -9,6 +9,7 @@
 #define MESHWRIGHT_DIALECTS_NN_NNOPS_TD
 
 include "meshwright/dialects/Nn/NnBase.td"
+include "meshwright/dialects/Nn/NnCall.td"
 include "meshwright/dialects/Nn/NnAttentionOps.td"
 include "meshwright/dialects/Nn/NnGradientOps.td"
 

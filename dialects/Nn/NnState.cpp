@@ -39,42 +39,6 @@ std::string nn::getElementBytes(TypedAttr number) {
   return bytes;
 }
 
-std::optional<Repeat> nn::getRepeat(FunctionOpInterface function) {
-  auto stated = function->getAttrOfType<DictionaryAttr>(NnDialect::kRepeatAttr);
-  if (!stated)
-    return std::nullopt;
-  auto name = stated.getAs<StringAttr>("function");
-  auto times = stated.getAs<IntegerAttr>("times");
-  auto outputs = stated.getAs<ArrayAttr>("outputs");
-  if (!name || !times || !times.getType().isInteger(64) || times.getInt() < 1 || !outputs ||
-      !llvm::all_of(outputs, llvm::IsaPred<StringAttr>))
-    return std::nullopt;
-  Repeat repeat{name.getValue(), times.getInt(), {}};
-  for (auto output : outputs.getAsRange<StringAttr>())
-    repeat.outputs.push_back(output.getValue());
-  return repeat;
-}
-
-FunctionOpInterface nn::getRepeated(FunctionOpInterface entry) {
-  std::optional<Repeat> repeat = getRepeat(entry);
-  auto module = entry->getParentOfType<ModuleOp>();
-  if (!repeat || !module)
-    return {};
-  for (auto function : module.getOps<FunctionOpInterface>())
-    if (function.getName() == repeat->function && !function.isExternal())
-      return function;
-  return {};
-}
-
-SmallVector<FunctionOpInterface> nn::getRunFunctions(ModuleOp module) {
-  SmallVector<FunctionOpInterface> functions = getEntries(module);
-  for (FunctionOpInterface entry : getEntries(module))
-    if (FunctionOpInterface repeated = getRepeated(entry);
-        repeated && !llvm::is_contained(functions, repeated))
-      functions.push_back(repeated);
-  return functions;
-}
-
 StateOp nn::lookupState(Operation *from, StringRef name) {
   auto module = from->getParentOfType<ModuleOp>();
   if (!module)

@@ -7,9 +7,9 @@
 
 #include "meshwright/lib/Report/Report.h"
 
-#include "Repeated.h"
+#include "Steps.h"
 #include "meshwright/dialects/Dist/Layout.h"
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/AttentionWork.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
@@ -534,6 +534,33 @@ static void addAttention(FunctionOpInterface function, const PlacementAnalysis &
   report.attentionBalance = AttentionWork{total}.getLargestOverMean();
 }
 
+/// Reports one run of a function, apart from the names of what it runs on and from decisions.
+static FailureOr<Report> reportRun(FunctionOpInterface function, MeshAttr mesh) {
+  Report report;
+  report.ranks = mesh.getNumRanks();
+  Collectives collectives(mesh);
+  TrafficSum total;
+  CostModel model(mesh);
+  function->walk([&](Operation *op) {
+    std::optional<Launch> launch = getLaunch(op, model);
+    if (!launch)
+      return;
+    collectives.add(*launch);
+    total.add(op, launch->cost, mesh);
+  });
+  report.total = total.get();
+  report.collectives = collectives.take();
+  if (auto func = dyn_cast<func::FuncOp>(*function)) {
+    FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
+    if (failed(placement))
+      return failure();
+    report.warnings = getWarnings(function, *placement, model);
+    addAttention(function, *placement, report);
+  }
+  report.memory = countMemory(function);
+  return report;
+}
+
 FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   FailureOr<MeshAttr> mesh = getMesh(function);
   if (failed(mesh))
@@ -545,34 +572,16 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   report.device = mesh->getDevice().str();
   if (auto target = function->getAttrOfType<StringAttr>(rt::RtDialect::kTargetAttr))
     report.target = target.str();
-
-  Collectives collectives(*mesh);
-  TrafficSum total;
-  CostModel model(*mesh);
-  function->walk([&](Operation *op) {
-    std::optional<Launch> launch = getLaunch(op, model);
-    if (!launch)
-      return;
-    collectives.add(*launch);
-    total.add(op, launch->cost, *mesh);
-  });
-  report.total = total.get();
-  report.collectives = collectives.take();
-  if (auto func = dyn_cast<func::FuncOp>(*function)) {
-    FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
-    if (failed(placement))
+  for (const nn::CallStep &step : nn::getSteps(function)) {
+    FailureOr<Report> run = reportRun(step.function, *mesh);
+    if (failed(run))
       return failure();
-    report.warnings = getWarnings(function, *placement, model);
-    addAttention(function, *placement, report);
+    addStep(std::move(*run), step.getRuns(), report);
   }
-
-  report.memory = countMemory(function);
   if (auto module = function->getParentOfType<ModuleOp>())
     report.isTrained = llvm::any_of(module.getOps<nn::StateOp>(), [](nn::StateOp state) {
       return !state.getRole().value_or("").empty();
     });
-  if (failed(addRepeated(function, report)))
-    return failure();
 
   Operation *meshOp =
       SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));

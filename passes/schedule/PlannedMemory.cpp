@@ -7,7 +7,7 @@
 
 #include "meshwright/passes/schedule/PlannedMemory.h"
 
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
@@ -85,7 +85,7 @@ static bool writesState(FunctionOpInterface function) {
 static SmallVector<FunctionOpInterface> getOtherWriters(FunctionOpInterface function) {
   SmallVector<FunctionOpInterface> others;
   if (auto module = function->getParentOfType<ModuleOp>())
-    for (FunctionOpInterface entry : nn::getRunFunctions(module))
+    for (FunctionOpInterface entry : nn::getRunFunctions(nn::getEntries(module)))
       if (entry != function && writesState(entry))
         others.push_back(entry);
   return others;
@@ -181,8 +181,9 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
 Memory meshwright::planSessionMemory(FunctionOpInterface function) {
   PlannedMemory planned = planMemory(function);
   planned.memory.state += countRecovery(getOtherWriters(function), planned.recovery);
-  if (FunctionOpInterface repeated = nn::getRepeated(function))
-    planned.memory.activationsPeak = std::max(planned.memory.activationsPeak,
-                                              planMemory(repeated).memory.activationsPeak);
+  for (const nn::CallStep &step : nn::getSteps(function))
+    if (step.function != function)
+      planned.memory.activationsPeak = std::max(planned.memory.activationsPeak,
+                                                planMemory(step.function).memory.activationsPeak);
   return planned.memory;
 }

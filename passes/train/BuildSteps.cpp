@@ -159,8 +159,8 @@ LogicalResult StepBuilder::run() {
   addStates();
   if (options.microbatches > 1) {
     Microbatches microbatches(options.microbatches, states);
-    if (failed(microbatches.repeatEvaluation(evaluate)) ||
-        failed(microbatches.repeatStep(func, trained)))
+    if (failed(microbatches.splitEvaluation(evaluate)) ||
+        failed(microbatches.splitStep(func, trained)))
       return failure();
   }
   if (failed(addRate()))

@@ -8,6 +8,7 @@
 #include "meshwright/passes/train/Microbatches.h"
 
 #include "meshwright/dialects/Nn/Batch.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/train/RandomSteps.h"
 
@@ -93,21 +94,21 @@ static void stateWholeInputs(func::FuncOp entry) {
       entry.setArgAttr(i, nn::kBatchAttr, builder.getBoolAttr(false));
 }
 
-/// Makes a private copy of an entry, which the entry repeats for all microbatches but the last.
+/// Makes a private copy of an entry. A call runs it on all microbatches but the last, and then the
+/// entry.
 func::FuncOp Microbatches::splitOff(func::FuncOp entry, IRMapping &map) {
   OpBuilder builder(entry.getContext());
   builder.setInsertionPointAfter(entry);
   auto part = cast<func::FuncOp>(builder.clone(*entry, map));
   part.setPrivate();
   part.setName(("repeated_" + entry.getName()).str());
-  SmallVector<Attribute> outputs;
-  for (unsigned i = 0; i < entry.getNumResults(); ++i)
-    outputs.push_back(entry.getResultAttr(i, NnDialect::kOutputAttr));
-  NamedAttrList repeat;
-  repeat.set("function", builder.getStringAttr(part.getName()));
-  repeat.set("times", builder.getI64IntegerAttr(count - 1));
-  repeat.set("outputs", builder.getArrayAttr(outputs));
-  entry->setAttr(NnDialect::kRepeatAttr, repeat.getDictionary(builder.getContext()));
+  MLIRContext *context = builder.getContext();
+  auto getStep = [&](func::FuncOp function, int64_t chunks) {
+    return nn::CallStepAttr::get(context, FlatSymbolRefAttr::get(function), chunks, /*times=*/1,
+                                 /*until=*/{});
+  };
+  entry->setAttr(nn::kCallAttr,
+                 nn::CallAttr::get(context, {getStep(part, count - 1), getStep(entry, 1)}));
   return part;
 }
 
@@ -147,13 +148,13 @@ void Microbatches::drawPerMicrobatch(func::FuncOp step, func::FuncOp part) {
   });
 }
 
-LogicalResult Microbatches::repeatEvaluation(func::FuncOp evaluate) {
+LogicalResult Microbatches::splitEvaluation(func::FuncOp evaluate) {
   stateWholeInputs(evaluate);
   IRMapping map;
   return sumOutputs(splitOff(evaluate, map), evaluate);
 }
 
-LogicalResult Microbatches::repeatStep(func::FuncOp step, MutableArrayRef<Trained> trained) {
+LogicalResult Microbatches::splitStep(func::FuncOp step, MutableArrayRef<Trained> trained) {
   stateWholeInputs(step);
   IRMapping map;
   func::FuncOp part = splitOff(step, map);

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// An entry repeats a private copy of itself for all microbatches but the last, and adds up what the
-// copy leaves.
+// A call of an entry has two steps: a private copy of the entry runs on all microbatches but the last,
+// and the entry on the last one. It adds up the sums that the copy leaves.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,11 +28,11 @@ public:
   Microbatches(int64_t count, States &states) : count(count), states(states) {}
 
   /// Makes outputs without dimensions means over microbatches. The others are those of all rows.
-  mlir::LogicalResult repeatEvaluation(mlir::func::FuncOp evaluate);
+  mlir::LogicalResult splitEvaluation(mlir::func::FuncOp evaluate);
   /// Makes the gradients of a step means over microbatches, too. The function is for one of them,
   /// the last. The step runs the others before, so that sums over ranks overlap with its backward
   /// pass.
-  mlir::LogicalResult repeatStep(mlir::func::FuncOp step, llvm::MutableArrayRef<Trained> trained);
+  mlir::LogicalResult splitStep(mlir::func::FuncOp step, llvm::MutableArrayRef<Trained> trained);
 
 private:
   mlir::func::FuncOp splitOff(mlir::func::FuncOp entry, mlir::IRMapping &map);

@@ -25,8 +25,8 @@ def BuildStepsPass : Pass<"build-steps", "::mlir::ModuleOp"> {
     of parameters of a narrower type (`master.NAME`). A parameter that the loss does not depend
     on stays as it is.
 
-    With `microbatches` the program is for one microbatch. The entries repeat a private copy of it
-    (`nn.repeat`) for all microbatches but the last, which they run themselves. They take means of the
+    With `microbatches` the program is for one microbatch. A call of an entry runs a private copy of it
+    on all microbatches but the last, and then the entry on the last one (`nn.call`). They take means of the
     gradients and of the outputs without dimensions, whose sums are transient states (`grad.NAME`,
     `sum.NAME`). Other outputs have the rows of all microbatches. Each microbatch
     has all of an input whose dimension 0 is not the batch (see `annotate-data-parallel`), which

@@ -14,6 +14,7 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 
 #include "meshwright/Training.h"
+#include "meshwright/runtime/include/Call.h"
 #include "meshwright/runtime/include/Sharding.h"
 #include "meshwright/runtime/include/Types.h"
 
@@ -75,7 +76,7 @@ struct ProgramValue {
   mw_rt_axes unreduced = {};
   /// MW_RT_SUM or MW_RT_MAX.
   int64_t reduction = MW_RT_SUM;
-  /// Inputs only: each run of a repeated entry is given all of it, in place of a chunk of its rows.
+  /// Inputs only: each run of a step is given all of it, in place of a chunk.
   bool isWhole = false;
 
   /// Returns true for the name and the aliases.
@@ -153,23 +154,11 @@ struct ProgramConstant {
   mw_rt_axes axes = {};
 };
 
-/// An entry that another one runs first, several times, on parts of the inputs: run i gets the i-th
-/// of `times` chunks of dimension 0 of each of its inputs, and gives such a chunk of its outputs. If
-/// the other entry has an input or output of that name, it has one more chunk, the last.
-struct RepeatedEntry {
-  /// The index of the entry, or -1.
-  int64_t entry = -1;
-  int64_t times = 0;
-  /// The names of all outputs of a call, in order: of both entries.
-  std::vector<std::string> outputs;
-};
-
-/// An entry of a program: a function that callers may run, or one that such an entry runs first.
+/// An entry of a program: a function that callers may run, or one that steps of their calls run.
 struct EntryDescription {
   std::string name = "main";
-  RepeatedEntry repeated;
-  /// Only another entry runs it.
-  bool isPart = false;
+  /// The steps of a call. The last one runs this entry, once. Empty if it is the only one.
+  std::vector<CallStep> steps;
   /// The bytes of a rank's arena, which holds the entry's temporaries.
   int64_t arenaBytes = 0;
   std::vector<ProgramValue> inputs, outputs;
@@ -188,13 +177,10 @@ struct EntryDescription {
   std::map<int64_t, std::string> fused;
 };
 
-/// An input or an output of a call.
-struct CallPort {
-  /// Its name, type and global shape.
-  ProgramValue value;
-  /// Its index in the list of the entry, and of the one that the entry repeats. -1 if it is of the
-  /// other one alone.
-  int64_t own = -1, repeated = -1;
+/// A call of an entry: its steps, at least one, and its inputs and outputs with their global shapes.
+struct Call {
+  std::vector<CallStep> steps;
+  CallPorts<ProgramValue> inputs, outputs;
 };
 
 /// A kernel of a program for a device that has code of its own (`mw_rt_device_kernel`).
@@ -224,7 +210,7 @@ struct ProgramDescription {
   std::vector<ProgramValue> parameters;
   std::vector<ProgramState> states;
   std::vector<PreparedWeight> prepared;
-  /// The first is the default. Entries that only others run come last.
+  /// The first is the default. Functions that callers may not run come last.
   std::vector<EntryDescription> entries;
   /// The processor that the code was compiled for, and the extensions that it uses, as LLVM
   /// spells them.
@@ -253,9 +239,16 @@ struct ProgramDescription {
   }
   /// The target as `--target` spells it: `cpu` or `gpu:sm_90a`.
   std::string getTarget() const { return targetChip.empty() ? "cpu" : "gpu:" + targetChip; }
-  /// The inputs and outputs of calls of an entry: its own, and those of the entry that it repeats.
-  std::vector<CallPort> getInputs(int64_t entry) const;
-  std::vector<CallPort> getOutputs(int64_t entry) const;
+  Call getCall(int64_t entry) const;
+  /// Returns true for a function that only steps of other entries run.
+  bool isPart(int64_t entry) const;
+  /// Returns an empty string if the steps of all entries are valid, else an error:
+  ///  - inputs of an entry have different names, and so have outputs;
+  ///  - the last step runs the entry itself, once; the others run entries without steps;
+  ///  - chunks and times are positive, and `until` is an output of type i1 without dimensions;
+  ///  - the steps before the last one write transient states alone;
+  ///  - inputs of one name have one type and one shape, and all or none are whole; so have outputs.
+  std::string checkSteps() const;
   /// Returns the index of an entry, or that of the first entry for an empty name. Returns -1,
   /// with an error that lists the entries, if there is none of that name.
   int64_t findEntry(const std::string &name, std::string &error) const;

@@ -81,11 +81,11 @@ public:
   // Runs
   //===--------------------------------------------------------------------===//
 
-  /// Runs an entry once on all ranks and fills `outputs`, arrays of the sizes that the
-  /// description states. `inputs` are in the order of `ProgramDescription::getInputs`; one without
-  /// data gets its default value. An entry that repeats another one runs that one first. Commits the
-  /// states that the entry writes. After a failure the state is as before, and `outputs` may have
-  /// changed.
+  /// Calls an entry once on all ranks and fills `outputs`, arrays of the sizes that the
+  /// description states. `inputs` are in the order of `ProgramDescription::getCall`; one without
+  /// data gets its default value. Runs the steps of the call, and commits the states that they
+  /// write with the last one. After a failure in any step the state is as before, and `outputs` may
+  /// have changed.
   /// If MESHWRIGHT_RUNS asks for more than one run, all start from the same state and must give
   /// the same bits. If the world is stuck after a failure, a rank may still read inputs and
   /// parameters: they must stay as long as the process.
@@ -131,23 +131,25 @@ private:
   Session() = default;
 
   bool checkDescription(std::string &error) const;
-  bool checkRun(int64_t entry, const std::vector<HostTensor> &inputs,
+  bool checkRun(const Call &call, const std::vector<HostTensor> &inputs,
                 const std::vector<void *> &outputs, std::string &error) const;
-  bool runParts(int64_t entry, const std::vector<HostTensor> &inputs,
+  bool runSteps(const Call &call, const std::vector<HostTensor> &inputs,
                 const std::vector<void *> &outputs, const RunOptions &options, std::string &error);
   bool clearTransient(std::string &error);
-  bool runAll(int64_t entry, const std::vector<HostTensor> &inputs,
-              const std::vector<void *> &outputs, const RunOptions &options, CallRecord &record,
-              std::string &error);
+  bool runStep(const CallStep &step, const std::vector<HostTensor> &inputs,
+               const std::vector<void *> &outputs, const RunOptions &options, CallRecord &record,
+               std::string &error);
   bool restore(std::string &error);
-  bool addDefaults(int64_t entry, std::vector<HostTensor> &inputs, std::string &error);
+  bool addDefaults(int64_t entry, const Call &call, std::vector<HostTensor> &inputs,
+                   std::string &error);
   bool runOnce(int64_t entry, const std::vector<HostTensor> &inputs,
                const std::vector<void *> &outputs, RunOptions &options,
                std::vector<RankBuffers> &buffers, std::string &error);
   bool repeat(int64_t entry, const std::vector<HostTensor> &inputs,
               const std::vector<void *> &outputs, RunOptions &options,
               std::vector<RankBuffers> &buffers, std::string &error);
-  bool finishRun(int64_t entry, const RunOptions &options, CallRecord &record, std::string &error);
+  bool recordRun(int64_t entry, const RunOptions &options, CallRecord &record, std::string &error);
+  bool finishRecord(const RunOptions &options, CallRecord &record, std::string &error);
   bool gatherTrace(Trace &trace, std::string &error);
   bool findSeen(const EntryDescription &entry, CallRecord &record, std::string &error);
   bool isSplit() const { return int64_t(ranks.size()) < description.numRanks; }

@@ -1208,7 +1208,7 @@ func.func @misplaced_magnitude(%x: tensor<2xf32>) {
 // -----
 
 func.func @unknown(%x: tensor<2xf32>) {
-  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.id, nn.repeat, nn.stage, nn.table_rows or nn.whole_keys}}
+  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.call, nn.id, nn.stage, nn.table_rows or nn.whole_keys}}
   %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
   return
 }
@@ -1274,16 +1274,55 @@ func.func @default_tensor(%x: tensor<2xf32> {nn.input = "x", nn.default = dense<
 
 // -----
 
-func.func @repeat(%x: tensor<2xf32>) {
-  // expected-error@+1 {{expected nn.repeat on a function}}
-  %0 = nn.neg %x {nn.repeat = {function = "f", times = 2 : i64, outputs = []}} : tensor<2xf32>
+func.func @call_of_an_op(%x: tensor<2xf32>) {
+  // expected-error@+1 {{expected nn.call on a function}}
+  %0 = nn.neg %x {nn.call = #nn.call<[<@f>]>} : tensor<2xf32>
   return
 }
 
 // -----
 
-// expected-error@+1 {{expected nn.repeat to be {function = "name", times = n : i64, outputs = ["name", ...]} with n from 1 on, got}}
-func.func @repeat_never() attributes {nn.repeat = {function = "f", times = 0 : i64, outputs = []}} { return }
+// expected-error@+1 {{expected nn.call to be #nn.call<[<@function>, ...]>, got "f"}}
+func.func @call_of_text() attributes {nn.call = "f"} { return }
+
+// -----
+
+// expected-error@+2 {{step of 'f' has 0 chunks and runs 1 times: expected positive numbers, and a product below 2^63}}
+// expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
+func.func @call_never() attributes {nn.call = #nn.call<[<@f chunks 0>, <@call_never>]>} { return }
+
+// -----
+
+// expected-error@+2 {{step of 'f' has 4294967296 chunks and runs 4294967296 times: expected positive numbers, and a product below 2^63}}
+// expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
+func.func @call_forever() attributes {nn.call = #nn.call<[<@f chunks 4294967296 times 4294967296>, <@call_forever>]>} { return }
+
+// -----
+
+// expected-error@+2 {{step of 'f' runs 1 times until "done": expected the name of an output, and several times}}
+// expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
+func.func @call_until() attributes {nn.call = #nn.call<[<@f until "done">, <@call_until>]>} { return }
+
+// -----
+
+// expected-error@+2 {{step of 'f' runs 3 times until "": expected the name of an output, and several times}}
+// expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
+func.func @call_until_nothing() attributes {nn.call = #nn.call<[<@f times 3 until "">, <@call_until_nothing>]>} { return }
+
+// -----
+
+// expected-error@+1 {{has the last step #nn.step<@f>: expected <@call_of_another>, the function itself, once}}
+func.func @call_of_another() attributes {nn.call = #nn.call<[<@f>]>} { return }
+
+// -----
+
+// expected-error@+1 {{has the last step #nn.step<@call_twice chunks 2>: expected <@call_twice>, the function itself, once}}
+func.func @call_twice() attributes {nn.call = #nn.call<[<@call_twice chunks 2>]>} { return }
+
+// -----
+
+// expected-error@+1 {{runs itself in a step before the last one: expected another function}}
+func.func @call_of_itself() attributes {nn.call = #nn.call<[<@call_of_itself>, <@call_of_itself>]>} { return }
 
 // -----
 

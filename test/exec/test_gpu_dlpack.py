@@ -3,6 +3,7 @@
 """Inputs and outputs in the memory of GPUs, by DLPack, on the stand-ins (test/fakegpu)."""
 import json
 import math
+import pathlib
 import subprocess
 import sys
 
@@ -262,3 +263,22 @@ with plan.start(backend='nccl', timeout=5) as session:
     except mw.Error as error: print(error)
 """)
     assert "rank 1: " in said[0] and "died" in said[0], said
+
+
+@pytest.mark.parametrize("options", ["", ", graphs='off'"])
+def test_loops(tmp_path, options):
+    """The host reads the output that ends a loop, also where the outputs are in the memory of a GPU."""
+    check(OTHER + f"""
+import pathlib
+sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
+from test_calls import LOOP, SQUARES, newton
+file = pathlib.Path({str(tmp_path)!r}) / "m.mlir"
+file.write_text(LOOP)
+most = np.array([1e-2], np.float32)
+with mw.load(file).parallelize(mesh={{'dp': 2}}).start(backend='nccl'{options}) as session:
+    for n, (roots, runs, converged) in zip(range(4), newton(SQUARES, 1e-2)):
+        got = session.run(x=Other(SQUARES), most=Other(most)) if n % 2 else session.run(x=SQUARES, most=most)
+        got, counted, _, root, end = [read(a) if n % 2 else torch.as_tensor(a) for a in got]
+        assert got == runs and counted == 3 and end == converged, n
+        assert np.allclose(root, roots, rtol=1e-5), n
+""")

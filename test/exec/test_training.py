@@ -154,8 +154,8 @@ def test_chunks_of_other_shapes_are_refused(tmp_path):
   return %x : tensor<{}x2xf32>
 }}
 """
-    repeat = 'attributes {nn.repeat = {function = "part", times = 2 : i64, outputs = ["y"]}}'
-    text = function.format("", "main", 3, 3, repeat, 3) + function.format("private", "part", 4, 4, "", 4)
+    call = "attributes {nn.call = #nn.call<[<@part chunks 2>, <@main>]>}"
+    text = function.format("", "main", 3, 3, call, 3) + function.format("private", "part", 4, 4, "", 4)
     (tmp_path / "m.mlir").write_text(text)
     with pytest.raises(mw.Error, match=r"'x' of 'main' is .*3.*, and .*4.* of 'part': expected one type"):
         mw.load(tmp_path / "m.mlir")

@@ -19,11 +19,9 @@ class Bundle : public Model {
 public:
   Bundle(std::string path, std::unique_ptr<rt::Session> session, int64_t entry)
       : path(std::move(path)), session(std::move(session)), entry(entry) {
-    const rt::ProgramDescription &description = this->session->getDescription();
-    for (rt::CallPort &port : description.getInputs(entry))
-      inputs.push_back(std::move(port.value));
-    for (rt::CallPort &port : description.getOutputs(entry))
-      outputs.push_back(std::move(port.value));
+    rt::Call call = this->session->getDescription().getCall(entry);
+    inputs = std::move(call.inputs.values);
+    outputs = std::move(call.outputs.values);
   }
 
   Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,

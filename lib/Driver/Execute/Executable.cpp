@@ -10,7 +10,7 @@
 #include "Jit.h"
 #include "Signature.h"
 
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/lib/Driver/Program/Lower.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/runtime/include/Cpu.h"
@@ -82,15 +82,13 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
     if (failed(prepareAsIs(module)))
       return failure();
   }
+  SmallVector<FunctionOpInterface> wanted = nn::getEntries(module);
+  llvm::erase_if(wanted, [&](FunctionOpInterface entry) {
+    return !options.entry.empty() && entry.getName() != options.entry;
+  });
   SmallVector<func::FuncOp> entries;
-  auto isWanted = [&](func::FuncOp function) {
-    if (options.entry.empty() || function.getName() == options.entry)
-      return true;
-    auto wanted = module.lookupSymbol<func::FuncOp>(options.entry);
-    return wanted && nn::getRepeated(wanted) == function;
-  };
-  for (FunctionOpInterface function : nn::getRunFunctions(module))
-    if (auto entry = dyn_cast<func::FuncOp>(*function); entry && isWanted(entry))
+  for (FunctionOpInterface function : nn::getRunFunctions(wanted))
+    if (auto entry = dyn_cast<func::FuncOp>(*function))
       entries.push_back(entry);
   if (entries.empty())
     return emitError(module.getLoc(), "the module has no entry")

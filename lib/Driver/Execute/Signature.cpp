@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Batch.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/lib/Driver/Program/Lower.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
@@ -324,35 +325,30 @@ LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
   return success();
 }
 
-/// Connects entries with those that they repeat.
-LogicalResult Signatures::readRepeats() {
-  for (rt::EntryDescription &entry : program.entries) {
-    auto function = module.lookupSymbol<func::FuncOp>(entry.name);
-    std::optional<nn::Repeat> repeat = nn::getRepeat(function);
-    if (!repeat)
-      continue;
-    auto found = llvm::find_if(program.entries, [&](const rt::EntryDescription &other) {
-      return other.name == repeat->function;
-    });
-    if (found == program.entries.end() || &*found == &entry)
-      return function.emitOpError() << "repeats '" << repeat->function
-                                    << "': expected another function with a body";
-    for (int64_t state : found->stateResults)
-      if (!program.states[state].isTransient)
-        return function.emitOpError()
-               << "repeats '" << repeat->function << "', which writes the state '"
-               << program.states[state].value.name << "': expected writes of transient states alone";
-    found->isPart = true;
-    entry.repeated = {found - program.entries.begin(), repeat->times, {}};
-    for (StringRef output : repeat->outputs)
-      entry.repeated.outputs.push_back(output.str());
+/// Reads the steps of an entry, whose functions have been added. A single step is the entry itself.
+LogicalResult Signatures::readSteps(rt::EntryDescription &entry) {
+  auto function = module.lookupSymbol<func::FuncOp>(entry.name);
+  if (failed(nn::verifyCall(function)))
+    return failure();
+  SmallVector<nn::CallStep> steps = nn::getSteps(function);
+  if (steps.size() == 1)
+    return success();
+  auto getPlace = [](const auto &list, StringRef name) {
+    auto isNamed = [&](const auto &known) { return known.name == name; };
+    return llvm::find_if(list, isNamed) - list.begin();
+  };
+  for (nn::CallStep step : steps) {
+    int64_t place = getPlace(program.entries, step.function.getName());
+    int64_t until = step.until.empty() ? -1 : getPlace(program.entries[place].outputs, step.until);
+    entry.steps.push_back({place, step.chunks, step.times, until});
   }
   return success();
 }
 
 LogicalResult Signatures::finish() {
-  if (failed(readRepeats()))
-    return failure();
+  for (rt::EntryDescription &entry : program.entries)
+    if (failed(readSteps(entry)))
+      return failure();
   size_t next = 0;
   for (auto op : module.getOps<nn::StateOp>()) {
     if (!isPlaced[next] && failed(readUnused(op, program.states[next].value)))

@@ -30,7 +30,7 @@ public:
   mlir::LogicalResult finish();
 
 private:
-  mlir::LogicalResult readRepeats();
+  mlir::LogicalResult readSteps(rt::EntryDescription &entry);
   mlir::LogicalResult readUnused(nn::StateOp op, rt::ProgramValue &value);
 
   mlir::ModuleOp module;

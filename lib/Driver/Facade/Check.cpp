@@ -70,8 +70,7 @@ mlir::LogicalResult Run::run(const Plan::State &state, PlanPhase phase,
   if (!session)
     return mlir::failure();
   const rt::ProgramDescription &description = executable->getDescription();
-  for (rt::CallPort &output : description.getOutputs(0))
-    values.push_back(std::move(output.value));
+  values = description.getCall(0).outputs.values;
   size_t numOutputs = values.size();
   for (const rt::ProgramState &kept : description.states)
     if (!kept.isTransient)

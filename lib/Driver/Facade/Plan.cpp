@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Execute/CompileBundle.h"
@@ -212,17 +213,18 @@ static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report 
   auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled, entry));
   if (!func)
     return;
-  CommunicationTime time = estimateCommunication(func);
-  report.communication = {time.exposed, time.hidden, time.total};
+  report.communication = CommunicationEstimate();
   report.memory = withPlan(std::move(report.memory), func);
-  if (auto first = llvm::dyn_cast_or_null<mlir::func::FuncOp>(nn::getRepeated(func))) {
-    double times = nn::getRepeat(func)->times;
-    time = estimateCommunication(first);
-    report.communication->exposed += times * time.exposed;
-    report.communication->hidden += times * time.hidden;
-    report.communication->run += times * time.total;
-    report.memory.activationsPeak = std::max(report.memory.activationsPeak,
-                                             withPlan(report.memory, first).activationsPeak);
+  for (nn::CallStep step : nn::getSteps(func)) {
+    auto function = llvm::cast<mlir::func::FuncOp>(*step.function);
+    CommunicationTime time = estimateCommunication(function);
+    double runs = step.getRuns();
+    report.communication->exposed += runs * time.exposed;
+    report.communication->hidden += runs * time.hidden;
+    report.communication->run += runs * time.total;
+    if (function != func)
+      report.memory.activationsPeak = std::max(report.memory.activationsPeak,
+                                               withPlan(report.memory, function).activationsPeak);
   }
   addDecisions(report, state.context.get(),
                [](const Decision &decision) { return decision.subject == Subject::Program; });
@@ -445,15 +447,16 @@ LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<Host
   int64_t index = session.getDescription().findEntry(std::string(name), error);
   if (index < 0)
     return fail(error);
-  std::vector<rt::CallPort> expected = session.getDescription().getInputs(index);
-  size_t numOutputs = session.getDescription().getOutputs(index).size();
+  const rt::Call call = session.getDescription().getCall(index);
+  const std::vector<rt::ProgramValue> &expected = call.inputs.values;
+  size_t numOutputs = call.outputs.values.size();
   if (inputs.size() != expected.size() || outputs.size() != numOutputs)
     return fail(std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs.size()) +
                 " outputs: expected " + std::to_string(expected.size()) + " and " +
                 std::to_string(numOutputs));
   std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const rt::ProgramValue &input = expected[i].value;
+    const rt::ProgramValue &input = expected[i];
     if (!inputs[i].data && !input.defaultElement.empty()) {
       tensors.push_back({input.type, input.shape, nullptr});
       continue;

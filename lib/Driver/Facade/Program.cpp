@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Batch.h"
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/lib/Driver/Facade/PlanState.h"
 #include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Support/ElementTypes.h"
@@ -14,6 +14,7 @@
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/compose/Compose.h"
 #include "meshwright/passes/compose/Join.h"
+#include "meshwright/runtime/include/Call.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
@@ -270,61 +271,30 @@ mlir::LogicalResult PortReader::readFunction(mlir::FunctionOpInterface function,
   return mlir::success();
 }
 
-/// The names of the inputs that each run of a repeated function is given whole.
-static llvm::StringSet<> findWhole(mlir::FunctionOpInterface function) {
-  llvm::StringSet<> names;
-  for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (auto name = function.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr);
-        name && nn::getStatedBatch(function, i) == false)
-      names.insert(name.getValue());
-  return names;
-}
-
-/// Joins the ports of an entry and of the function that it repeats. Those of the function have
-/// `times` chunks of rows, and one more if the entry has a port of that name. Whole ones have all rows.
-static mlir::LogicalResult joinPorts(mlir::FunctionOpInterface function, const nn::Repeat &repeat,
-                                     std::vector<Port> &ports, std::vector<Port> repeated,
-                                     const llvm::StringSet<> &whole = {}) {
-  std::vector<int64_t> chunks(repeated.size(), repeat.times);
-  size_t first = repeated.size();
-  for (Port &own : ports) {
-    auto known = llvm::find_if(repeated, [&](const Port &port) { return port.name == own.name; });
-    if (known == repeated.end()) {
-      repeated.push_back(std::move(own));
-      continue;
-    }
-    if (known->type != own.type || known->shape != own.shape)
-      return function.emitError() << "'" << own.name << "' of '" << function.getName() << "' is "
-                                  << describe(own) << ", and " << describe(*known) << " of '"
-                                  << repeat.function << "': expected one type";
-    ++chunks[known - repeated.begin()];
-  }
-  for (size_t i = 0; i < first; ++i)
-    if (std::vector<int64_t> &shape = repeated[i].shape;
-        !shape.empty() && !whole.contains(repeated[i].name))
-      shape[0] *= chunks[i];
-  ports = std::move(repeated);
-  return mlir::success();
-}
-
-/// Reads an entry, with the function that it repeats.
+/// Reads an entry. Its ports are those of all steps of a call.
 mlir::LogicalResult PortReader::readEntry(mlir::FunctionOpInterface function, Entry &entry) {
-  std::optional<nn::Repeat> repeat = nn::getRepeat(function);
-  if (!repeat)
-    return readFunction(function, entry);
-  mlir::FunctionOpInterface repeated = nn::getRepeated(function);
-  if (!repeated || repeated.isPublic())
-    return function.emitError() << "'" << function.getName() << "' repeats '" << repeat->function
-                                << "': expected a private function with a body";
-  Entry first;
-  if (failed(readFunction(repeated, first)) || failed(readFunction(function, entry)) ||
-      failed(joinPorts(function, *repeat, entry.inputs, std::move(first.inputs),
-                       findWhole(repeated))) ||
-      failed(joinPorts(function, *repeat, entry.outputs, std::move(first.outputs))))
-    return mlir::failure();
-  auto getPlace = [&](const Port &port) { return llvm::find(repeat->outputs, port.name); };
-  std::stable_sort(entry.outputs.begin(), entry.outputs.end(),
-                   [&](const Port &a, const Port &b) { return getPlace(a) < getPlace(b); });
+  if (failed(nn::verifyCall(function)))
+    return failure();
+  std::vector<std::vector<Port>> inputs, outputs;
+  std::vector<int64_t> chunks;
+  llvm::StringSet<> whole;
+  for (nn::CallStep step : nn::getSteps(function)) {
+    Entry part;
+    if (failed(readFunction(step.function, part)))
+      return failure();
+    inputs.push_back(std::move(part.inputs));
+    outputs.push_back(std::move(part.outputs));
+    chunks.push_back(step.chunks);
+    for (unsigned i = 0; i < step.function.getNumArguments(); ++i)
+      if (nn::getStatedBatch(step.function, i) == false)
+        whole.insert(
+            step.function.getArgAttrOfType<mlir::StringAttr>(i, NnDialect::kInputAttr).getValue());
+  }
+  auto isCut = [](const Port &port) { return !port.shape.empty(); };
+  entry.inputs = rt::joinPorts(inputs, chunks, [&](const Port &port) {
+                   return isCut(port) && !whole.contains(port.name);
+                 }).values;
+  entry.outputs = rt::joinPorts(outputs, chunks, isCut).values;
   return mlir::success();
 }
 

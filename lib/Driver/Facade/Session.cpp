@@ -23,19 +23,22 @@ static Port toPort(const rt::ProgramValue &value) {
   return port;
 }
 
-static std::vector<Port> toPorts(const std::vector<rt::CallPort> &values) {
+static std::vector<Port> toPorts(const std::vector<rt::ProgramValue> &values) {
   std::vector<Port> ports;
-  for (const rt::CallPort &value : values)
-    ports.push_back(toPort(value.value));
+  for (const rt::ProgramValue &value : values)
+    ports.push_back(toPort(value));
   return ports;
 }
 
 static std::vector<Entry> getEntriesOf(const rt::ProgramDescription &description) {
   std::vector<Entry> entries;
-  for (size_t i = 0; i < description.entries.size(); ++i)
-    if (const rt::EntryDescription &entry = description.entries[i]; !entry.isPart)
-      entries.push_back(
-          {entry.name, toPorts(description.getInputs(i)), toPorts(description.getOutputs(i))});
+  for (size_t i = 0; i < description.entries.size(); ++i) {
+    if (description.isPart(i))
+      continue;
+    const rt::Call call = description.getCall(i);
+    entries.push_back({description.entries[i].name, toPorts(call.inputs.values),
+                       toPorts(call.outputs.values)});
+  }
   return entries;
 }
 

@@ -105,15 +105,20 @@ static Json write(const ProgramArgument &argument) {
   return json;
 }
 
+static Json write(const CallStep &step) {
+  Json json = {{"entry", step.entry}, {"chunks", step.chunks}, {"times", step.times}};
+  if (step.until >= 0)
+    json["until"] = step.until;
+  return json;
+}
+
 static Json write(const EntryDescription &entry, const std::vector<Stored> &constants) {
   Json json = {{"name", entry.name},
                {"arena_bytes", entry.arenaBytes},
                {"inputs", write(entry.inputs)},
                {"outputs", write(entry.outputs)}};
-  if (entry.repeated.entry >= 0)
-    json["repeats"] = {{"entry", entry.repeated.entry},
-                       {"times", entry.repeated.times},
-                       {"outputs", entry.repeated.outputs}};
+  for (const CallStep &step : entry.steps)
+    json["steps"].push_back(write(step));
   Json &arguments = json["arguments"] = Json::array();
   for (const ProgramArgument &argument : entry.arguments)
     arguments.push_back(write(argument));

@@ -216,9 +216,10 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
   require(entry.updates.size() == entry.stateResults.size(),
           "state_updates has " + std::to_string(entry.updates.size()) + " entries, expected " +
               std::to_string(entry.stateResults.size()));
-  if (auto repeats = json.find("repeats"); repeats != json.end())
-    entry.repeated = {readCount(*repeats, "entry"), readCount(*repeats, "times"),
-                      repeats->at("outputs").get<std::vector<std::string>>()};
+  for (const Json &step : json.value("steps", Json::array()))
+    entry.steps.push_back({readCount(step, "entry"), readCount(step, "chunks"),
+                           readCount(step, "times"),
+                           step.contains("until") ? readCount(step, "until") : -1});
   entry.ops = json.at("ops").get<std::vector<std::string>>();
   const Json fused = json.value("fused", Json::object());
   for (size_t op = 0; op < entry.ops.size(); ++op)
@@ -426,14 +427,9 @@ static void read(const Json &json, Manifest &manifest) {
               "a constant has parts of different sizes");
     }
   }
-  for (EntryDescription &entry : description.entries)
-    if (int64_t part = entry.repeated.entry; part >= 0) {
-      require(part > 0 && part < int64_t(description.entries.size()) &&
-                  description.entries[part].repeated.entry < 0 && entry.repeated.times > 0,
-              "'" + entry.name + "' repeats no other entry");
-      description.entries[part].isPart = true;
-    }
-  require(!description.entries.empty(), "no entries");
+  require(!description.entries.empty() && !description.isPart(0), "no entries");
+  std::string error = description.checkSteps();
+  require(error.empty(), error);
   if (json.contains("state_dict"))
     readStateDict(json["state_dict"], manifest);
   std::vector<bool> isRead = description.findReadParameters();

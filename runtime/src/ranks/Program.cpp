@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <set>
 
 namespace meshwright::rt {
 
@@ -20,7 +21,7 @@ int64_t ProgramDescription::findEntry(const std::string &name, std::string &erro
   std::string known;
   size_t count = 0;
   for (size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i].isPart)
+    if (isPart(i))
       continue;
     if (name.empty() || entries[i].name == name)
       return i;
@@ -31,53 +32,115 @@ int64_t ProgramDescription::findEntry(const std::string &name, std::string &erro
   return -1;
 }
 
-/// The ports of an entry and of one that it repeats `times` times, which have a chunk of rows for
-/// each run. Whole inputs have all rows in each.
-static std::vector<CallPort> joinPorts(const std::vector<ProgramValue> &own,
-                                       const std::vector<ProgramValue> &repeated, int64_t times) {
-  std::vector<CallPort> ports;
-  for (size_t i = 0; i < repeated.size(); ++i) {
-    ports.push_back({repeated[i], -1, int64_t(i)});
-    ProgramValue &value = ports.back().value;
-    if (!value.shape.empty() && !value.isWhole)
-      value.shape[0] *= times;
+static bool isCut(const ProgramValue &value) { return !value.shape.empty() && !value.isWhole; }
+
+Call ProgramDescription::getCall(int64_t entry) const {
+  Call call;
+  call.steps = entries[entry].steps;
+  if (call.steps.empty())
+    call.steps.push_back({entry});
+  std::vector<std::vector<ProgramValue>> inputs, outputs;
+  std::vector<int64_t> chunks;
+  for (const CallStep &step : call.steps) {
+    inputs.push_back(entries[step.entry].inputs);
+    outputs.push_back(entries[step.entry].outputs);
+    chunks.push_back(step.chunks);
   }
-  for (size_t i = 0; i < own.size(); ++i) {
-    auto known = std::find_if(repeated.begin(), repeated.end(), [&](const ProgramValue &other) {
-      return other.name == own[i].name && other.type == own[i].type && other.shape == own[i].shape;
-    });
-    if (known == repeated.end()) {
-      ports.push_back({own[i], int64_t(i)});
-      continue;
+  call.inputs = joinPorts(inputs, chunks, isCut);
+  call.outputs = joinPorts(outputs, chunks, isCut);
+  return call;
+}
+
+bool ProgramDescription::isPart(int64_t entry) const {
+  for (size_t i = 0; i < entries.size(); ++i)
+    for (const CallStep &step : entries[i].steps)
+      if (step.entry == entry && int64_t(i) != entry)
+        return true;
+  return false;
+}
+
+/// Returns an error if a value differs from one of the same name that other steps of the call have,
+/// or if all of its chunks are too large.
+static std::string checkPort(const ProgramValue &value, const ProgramValue &known,
+                             int64_t chunks) {
+  if (value.type != known.type || value.shape != known.shape || value.isWhole != known.isWhole)
+    return "'" + value.name + "' is " + describe(value.type, value.shape) +
+           (value.isWhole ? ", whole" : "") + " in one step and " +
+           describe(known.type, known.shape) + (known.isWhole ? ", whole" : "") +
+           " in another, expected one type";
+  int64_t bytes;
+  if (isCut(value) && __builtin_mul_overflow(countOf(value.shape) * 8, chunks, &bytes))
+    return "'" + value.name + "' has " + std::to_string(chunks) + " chunks, which are too large";
+  return "";
+}
+
+/// Checks a step that is not the last one.
+static std::string checkStep(const ProgramDescription &program, const CallStep &step) {
+  const EntryDescription &entry = program.entries[step.entry];
+  if (!entry.steps.empty())
+    return "'" + entry.name + "' has steps of its own";
+  for (int64_t state : entry.stateResults)
+    if (!program.states[state].isTransient)
+      return "'" + entry.name + "' writes the state '" + program.states[state].value.name +
+             "', expected writes of transient states alone";
+  if (step.until < 0)
+    return "";
+  const ProgramValue &output = entry.outputs[step.until];
+  if (output.type == DType::I1 && output.shape.empty())
+    return "";
+  return "output '" + output.name + "' is " + describe(output.type, output.shape) +
+         ", expected i1[] to end a step";
+}
+
+/// Returns an error if two of the inputs, or of the outputs, of an entry have one name.
+static std::string checkNames(const EntryDescription &entry) {
+  for (const std::vector<ProgramValue> *values : {&entry.inputs, &entry.outputs}) {
+    std::set<std::string> names;
+    for (const ProgramValue &value : *values)
+      if (!names.insert(value.name).second)
+        return "entry '" + entry.name + "' has two values named '" + value.name +
+               "', expected names that differ";
+  }
+  return "";
+}
+
+std::string ProgramDescription::checkSteps() const {
+  for (const EntryDescription &entry : entries)
+    if (std::string error = checkNames(entry); !error.empty())
+      return error;
+  for (size_t e = 0; e < entries.size(); ++e) {
+    const std::vector<CallStep> &steps = entries[e].steps;
+    auto refuse = [&](const std::string &why) {
+      return "a step of entry '" + entries[e].name + "': " + why;
+    };
+    int64_t chunks = 0;
+    for (const CallStep &step : steps) {
+      bool isLast = &step == &steps.back();
+      if (step.entry < 0 || step.entry >= int64_t(entries.size()) ||
+          (step.entry == int64_t(e)) != isLast)
+        return refuse("it runs entry " + std::to_string(step.entry) +
+                      ", expected the entry itself, last, and others before");
+      if (step.chunks < 1 || step.times < 1 || step.until < -1 ||
+          step.until >= int64_t(entries[step.entry].outputs.size()) ||
+          (isLast && (step.chunks > 1 || step.times > 1 || step.until >= 0)) ||
+          __builtin_add_overflow(chunks, step.chunks, &chunks))
+        return refuse(std::to_string(step.chunks) + " chunks, " + std::to_string(step.times) +
+                      " times, until output " + std::to_string(step.until) +
+                      ", expected positive numbers, and once for the last step");
+      if (std::string error = isLast ? "" : checkStep(*this, step); !error.empty())
+        return refuse(error);
     }
-    CallPort &port = ports[known - repeated.begin()];
-    port.own = i;
-    if (!own[i].shape.empty() && !own[i].isWhole)
-      port.value.shape[0] += own[i].shape[0];
+    std::map<std::string, const ProgramValue *> inputs, outputs;
+    for (const CallStep &step : steps)
+      for (auto [values, known] : {std::pair(&entries[step.entry].inputs, &inputs),
+                                   {&entries[step.entry].outputs, &outputs}})
+        for (const ProgramValue &value : *values) {
+          const ProgramValue &first = *known->try_emplace(value.name, &value).first->second;
+          if (std::string error = checkPort(value, first, chunks); !error.empty())
+            return refuse(error);
+        }
   }
-  return ports;
-}
-
-std::vector<CallPort> ProgramDescription::getInputs(int64_t entry) const {
-  const RepeatedEntry &repeated = entries[entry].repeated;
-  if (repeated.entry < 0)
-    return joinPorts(entries[entry].inputs, {}, 0);
-  return joinPorts(entries[entry].inputs, entries[repeated.entry].inputs, repeated.times);
-}
-
-std::vector<CallPort> ProgramDescription::getOutputs(int64_t entry) const {
-  const RepeatedEntry &repeated = entries[entry].repeated;
-  if (repeated.entry < 0)
-    return joinPorts(entries[entry].outputs, {}, 0);
-  std::vector<CallPort> ports =
-      joinPorts(entries[entry].outputs, entries[repeated.entry].outputs, repeated.times);
-  auto place = [&](const CallPort &port) {
-    return std::find(repeated.outputs.begin(), repeated.outputs.end(), port.value.name);
-  };
-  std::stable_sort(ports.begin(), ports.end(), [&](const CallPort &a, const CallPort &b) {
-    return place(a) < place(b);
-  });
-  return ports;
+  return "";
 }
 
 int64_t ProgramDescription::findParameter(const std::string &name) const {

@@ -50,6 +50,8 @@ bool Session::checkDescription(std::string &error) const {
         error = "entry '" + entry.name + "' writes state '" +
                 description.states[entry.stateResults[i]].value.name +
                 "' twice, expected at most once";
+  if (error.empty())
+    error = description.checkSteps();
   return error.empty();
 }
 

@@ -5,10 +5,12 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Outline of `run`: `runOnce` fills arguments and state buffers, runs the entry on all ranks and
-// assembles the outputs. `repeat` does so again for MESHWRIGHT_RUNS. `finishRun` adds the events to
-// those of the call's other parts, and makes reports behind the last part. Then `commit` makes the
-// results of the last run the new state. Everything that may fail comes before the commit.
+// Outline of `run`: `runSteps` runs the steps of the call, each on its chunks and as often as it
+// says. In a run, `runOnce` fills arguments and state buffers, runs the function on all ranks and
+// assembles the outputs. `repeat` does so again for MESHWRIGHT_RUNS. `recordRun` adds the events to
+// those of the call's other runs. Then `commit` makes the results of the run the new state: behind
+// the last run all of it, behind others transient states alone. Everything that may fail comes before
+// the last commit.
 //
 //===----------------------------------------------------------------------===//
 
@@ -24,25 +26,27 @@
 
 namespace meshwright::rt {
 
-/// The measurements of a call: the events of all of its parts, and the largest arena among them.
+/// The measurements of a call: the events of all of its runs, and the largest arena among them.
 struct CallRecord {
   Trace trace;
-  /// The names of the ops of the parts, and where those of an entry begin.
+  /// The names of the ops of the functions that ran, and where those of each begin.
   std::vector<std::string> ops;
   std::map<int64_t, int64_t> firstOp;
   int64_t planned = 0, seen = -1;
+  /// Whether the call is at its last run, and whether the last run ended its loop.
+  bool isLast = false, isDone = false;
 };
 
-bool Session::checkRun(int64_t entry, const std::vector<HostTensor> &inputs,
+bool Session::checkRun(const Call &call, const std::vector<HostTensor> &inputs,
                        const std::vector<void *> &outputs, std::string &error) const {
-  std::vector<CallPort> expected = description.getInputs(entry);
+  const std::vector<ProgramValue> &expected = call.inputs.values;
   if (inputs.size() != expected.size()) {
     error = std::to_string(inputs.size()) + " inputs given, expected " +
             std::to_string(expected.size());
     return false;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
-    const ProgramValue &input = expected[i].value;
+    const ProgramValue &input = expected[i];
     if (!inputs[i].data && countOf(input.shape) > 0) {
       error = "input '" + input.name + "' is missing";
       return false;
@@ -65,7 +69,7 @@ bool Session::checkRun(int64_t entry, const std::vector<HostTensor> &inputs,
     error = "parameter '" + missing.front() + "' has no value";
     return false;
   }
-  if (size_t count = description.getOutputs(entry).size(); outputs.size() != count) {
+  if (size_t count = call.outputs.values.size(); outputs.size() != count) {
     error = std::to_string(outputs.size()) + " outputs given, expected " + std::to_string(count);
     return false;
   }
@@ -222,9 +226,8 @@ bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
   return true;
 }
 
-/// Records a part of a call. Behind the last one, makes the report and the file of the trace. A
-/// failure concerns this process alone.
-bool Session::finishRun(int64_t index, const RunOptions &options, CallRecord &record,
+/// Records a run of a call. A failure concerns this process alone, here and below.
+bool Session::recordRun(int64_t index, const RunOptions &options, CallRecord &record,
                         std::string &error) {
   const EntryDescription &entry = description.entries[index];
   if (options.measure && !findSeen(entry, record, error))
@@ -235,8 +238,11 @@ bool Session::finishRun(int64_t index, const RunOptions &options, CallRecord &re
   if (isNew)
     record.ops.insert(record.ops.end(), entry.ops.begin(), entry.ops.end());
   record.trace.append(*options.trace, first->second);
-  if (entry.isPart)
-    return true;
+  return !record.isLast || finishRecord(options, record, error);
+}
+
+/// Makes the report on a call and the file of its trace.
+bool Session::finishRecord(const RunOptions &options, CallRecord &record, std::string &error) {
   if (options.measure) {
     Ceilings peaks;
     bool hasPeaks = world->getDevice(ranks.front()).getPeaks(peaks);
@@ -266,10 +272,10 @@ bool Session::restore(std::string &error) {
 
 /// Gives the inputs that a call leaves out their default values. Returns false if there is no
 /// memory.
-bool Session::addDefaults(int64_t index, std::vector<HostTensor> &inputs, std::string &error) {
-  std::vector<CallPort> ports = description.getInputs(index);
-  for (size_t i = 0; i < std::min(inputs.size(), ports.size()); ++i) {
-    const ProgramValue &input = ports[i].value;
+bool Session::addDefaults(int64_t index, const Call &call, std::vector<HostTensor> &inputs,
+                          std::string &error) {
+  for (size_t i = 0; i < std::min(inputs.size(), call.inputs.values.size()); ++i) {
+    const ProgramValue &input = call.inputs.values[i];
     if (inputs[i].data || input.defaultElement.empty())
       continue;
     Memory &value = (*defaults)[{index, i}];
@@ -295,11 +301,12 @@ bool Session::run(int64_t index, const std::vector<HostTensor> &given,
   while (!lock.try_lock_for(std::chrono::milliseconds(100)))
     if (isInterrupted())
       return refuse(error, kInterrupted);
+  const Call call = description.getCall(index);
   std::vector<HostTensor> inputs = given;
-  if (!addDefaults(index, inputs, error) || !checkEnd(error) || !restore(error) ||
-      !clearTransient(error) || !checkRun(index, inputs, outputs, error))
+  if (!addDefaults(index, call, inputs, error) || !checkEnd(error) || !restore(error) ||
+      !clearTransient(error) || !checkRun(call, inputs, outputs, error))
     return false;
-  if (runParts(index, inputs, outputs, options, error))
+  if (runSteps(call, inputs, outputs, options, error))
     return true;
   isCleared = std::none_of(description.states.begin(), description.states.end(),
                            [](const ProgramState &state) { return state.isTransient; });
@@ -333,58 +340,69 @@ bool Session::clearTransient(std::string &error) {
   return true;
 }
 
-/// Runs the parts of a call: the entry that is repeated, on a chunk of the inputs each time, then the
-/// entry itself.
-bool Session::runParts(int64_t index, const std::vector<HostTensor> &inputs,
+/// The bytes in front of the chunk of a value that a run reads or gives, in the value of the call.
+static int64_t getOffset(const ProgramValue &value, int64_t firstChunk, int64_t chunk) {
+  return firstChunk < 0 ? 0 : (firstChunk + chunk) * countOf(value.shape) * sizeOf(value.type);
+}
+
+/// Runs the steps of a call, each on its chunks in turn, and on a chunk until it is done.
+bool Session::runSteps(const Call &call, const std::vector<HostTensor> &inputs,
                        const std::vector<void *> &outputs, const RunOptions &options,
                        std::string &error) {
   CallRecord record;
-  const RepeatedEntry &repeated = description.entries[index].repeated;
-  if (repeated.entry < 0)
-    return runAll(index, inputs, outputs, options, record, error);
-  std::vector<CallPort> from = description.getInputs(index), to = description.getOutputs(index);
-  for (int64_t run = 0; run <= repeated.times; ++run) {
-    bool isRepeated = run < repeated.times;
-    int64_t entry = isRepeated ? repeated.entry : index;
-    const EntryDescription &part = description.entries[entry];
-    auto getIndex = [&](const CallPort &port) { return isRepeated ? port.repeated : port.own; };
-    // The entry itself gets the chunk behind those of the entry that it repeats.
-    auto getOffset = [&](const CallPort &port, const ProgramValue &value) {
-      bool isChunk = port.repeated >= 0 && !value.shape.empty() && !value.isWhole;
-      return isChunk ? run * countOf(value.shape) * sizeOf(value.type) : 0;
-    };
-    std::vector<HostTensor> given(part.inputs.size());
-    std::vector<void *> filled(part.outputs.size());
-    for (size_t i = 0; i < from.size(); ++i)
-      if (int64_t at = getIndex(from[i]); at >= 0) {
-        const ProgramValue &value = part.inputs[at];
-        given[at] = {value.type, value.shape,
-                     static_cast<const char *>(inputs[i].data) + getOffset(from[i], value),
-                     inputs[i].gpu};
+  for (size_t s = 0; s < call.steps.size(); ++s) {
+    const CallStep &step = call.steps[s];
+    const EntryDescription &entry = description.entries[step.entry];
+    record.isLast = s + 1 == call.steps.size();
+    for (int64_t chunk = 0; chunk < step.chunks; ++chunk) {
+      std::vector<HostTensor> given;
+      std::vector<void *> filled;
+      for (size_t i = 0; i < entry.inputs.size(); ++i) {
+        const ProgramValue &value = entry.inputs[i];
+        auto [place, first] = call.inputs.uses[s][i];
+        given.push_back({value.type, value.shape,
+                         static_cast<const char *>(inputs[place].data) +
+                             getOffset(value, first, chunk),
+                         inputs[place].gpu});
       }
-    for (size_t i = 0; i < to.size(); ++i)
-      if (int64_t at = getIndex(to[i]); at >= 0)
-        filled[at] = static_cast<char *>(outputs[i]) + getOffset(to[i], part.outputs[at]);
-    if (!runAll(entry, given, filled, options, record, error))
-      return false;
+      for (size_t i = 0; i < entry.outputs.size(); ++i) {
+        auto [place, first] = call.outputs.uses[s][i];
+        filled.push_back(static_cast<char *>(outputs[place]) +
+                         getOffset(entry.outputs[i], first, chunk));
+      }
+      record.isDone = false;
+      for (int64_t time = 0; time < step.times && !record.isDone; ++time)
+        if (!runStep(step, given, filled, options, record, error))
+          return false;
+    }
   }
   return true;
 }
 
-/// Runs an entry as often as it is asked for, and commits.
-bool Session::runAll(int64_t index, const std::vector<HostTensor> &inputs,
-                     const std::vector<void *> &outputs, const RunOptions &options,
-                     CallRecord &record, std::string &error) {
-  const EntryDescription &entry = description.entries[index];
-  world->setOps((*ops)[index]);
+/// Runs the function of a step on a chunk, as often as MESHWRIGHT_RUNS asks for, and commits. The
+/// record learns whether the output `until` is true.
+bool Session::runStep(const CallStep &step, const std::vector<HostTensor> &inputs,
+                      const std::vector<void *> &outputs, const RunOptions &options,
+                      CallRecord &record, std::string &error) {
+  const EntryDescription &entry = description.entries[step.entry];
+  world->setOps((*ops)[step.entry]);
   world->setPurpose("entry '" + entry.name + "'" +
                     (options.outputGpu >= 0 ? " with outputs on a GPU" : ""));
   RunOptions settings = options;
   std::vector<RankBuffers> buffers;
-  bool isFine = runOnce(index, inputs, outputs, settings, buffers, error) &&
-                repeat(index, inputs, outputs, settings, buffers, error);
+  bool isFine = runOnce(step.entry, inputs, outputs, settings, buffers, error) &&
+                repeat(step.entry, inputs, outputs, settings, buffers, error);
+  // The output that the caller is given may be in the memory of a GPU.
+  if (isFine && step.until >= 0) {
+    std::vector<const void *> parts;
+    for (const RankBuffers &mine : buffers)
+      parts.push_back(mine.results[step.until]);
+    char isDone = 0;
+    isFine = assemble(entry.outputs[step.until], "output", parts, &isDone, error);
+    record.isDone = isDone != 0;
+  }
   if (isFine) {
-    isFine = finishRun(index, settings, record, error);
+    isFine = recordRun(step.entry, settings, record, error);
     if (!entry.stateResults.empty())
       isFine = commit(entry, buffers, isFine, error);
   }

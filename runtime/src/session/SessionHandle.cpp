@@ -83,10 +83,10 @@ static void setViews(std::vector<OwnedPort> &ports) {
   }
 }
 
-static std::vector<OwnedPort> ownPorts(std::vector<CallPort> ports) {
+static std::vector<OwnedPort> ownPorts(std::vector<ProgramValue> values) {
   std::vector<OwnedPort> owned;
-  for (CallPort &port : ports)
-    owned.push_back({std::move(port.value), {}});
+  for (ProgramValue &value : values)
+    owned.push_back({std::move(value), {}});
   return owned;
 }
 
@@ -135,10 +135,14 @@ mw_session *openHandle(std::shared_ptr<Session> session, const RunOptions &optio
                        void *user) {
   auto handle = std::make_unique<mw_session>();
   const ProgramDescription &program = session->getDescription();
-  for (size_t i = 0; i < program.entries.size(); ++i)
-    if (!program.entries[i].isPart)
-      handle->entries.push_back({int64_t(i), program.entries[i].name,
-                                 ownPorts(program.getInputs(i)), ownPorts(program.getOutputs(i))});
+  for (size_t i = 0; i < program.entries.size(); ++i) {
+    if (program.isPart(i))
+      continue;
+    Call call = program.getCall(i);
+    handle->entries.push_back({int64_t(i), program.entries[i].name,
+                               ownPorts(std::move(call.inputs.values)),
+                               ownPorts(std::move(call.outputs.values))});
+  }
   for (const ProgramState &state : program.states)
     if (!state.isTransient)
       handle->states.push_back({state.value, {}});

@@ -1,7 +1,7 @@
 // RUN: sharding-opt %s --build-steps="optimizer=sgd microbatches=4" --verify-roundtrip | FileCheck %s
 // RUN: sharding-opt %s --build-steps="optimizer=sgd microbatches=4" --parallelize="mesh=dp=2" | FileCheck %s --check-prefix=SPMD
 
-// A step repeats the program on chunks of rows, and runs the last chunk itself. It sums gradients and scalar outputs in
+// A call of a step runs the program on chunks of rows, and the step on the last chunk. It sums gradients and scalar outputs in
 // transient states, and takes means.
 
 // CHECK: nn.state @w {role = "parameter"} : tensor<4xf32>
@@ -11,7 +11,7 @@
 // CHECK-SAME: {nn.parameter = "w"}
 // CHECK-SAME: nn.input = "lr"
 // CHECK-SAME: -> (tensor<f32> {nn.output = "loss"}, tensor<6x4xf32> {nn.output = "rows"})
-// CHECK-SAME: nn.repeat = {function = "repeated_step", outputs = ["loss", "rows"], times = 3 : i64}
+// CHECK-SAME: nn.call = #nn.call<[<@repeated_step chunks 3>, <@step>]>
 // CHECK: %[[G:.*]] = nn.gradient
 // CHECK: %[[SUM:.*]] = nn.read @grad.w
 // CHECK: %[[ALL:.*]] = nn.add %[[SUM]], %[[G]]
@@ -29,7 +29,7 @@
 // CHECK: nn.write @grad.w, %[[NEXT]]
 // CHECK: nn.write @sum.loss
 // CHECK-LABEL: func.func @evaluate
-// CHECK-SAME: nn.repeat = {function = "repeated_evaluate", outputs = ["loss", "rows"], times = 3 : i64}
+// CHECK-SAME: nn.call = #nn.call<[<@repeated_evaluate chunks 3>, <@evaluate>]>
 // CHECK-NOT: nn.gradient
 // CHECK-LABEL: func.func private @repeated_evaluate
 // CHECK-NOT: nn.gradient
