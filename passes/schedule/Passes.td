@@ -344,9 +344,9 @@ def OverlapCollectivesPass : Pass<"overlap-collectives", "::mlir::func::FuncOp">
     results. Of the kernels that could run, the one goes first from which a collective
     follows soonest. Several such orders are simulated, with collectives in time and late,
     and the one with the least time is kept. Values that move around a ring take two buffers
-    by turns. Collectives of one stream keep one order on all ranks. In the
-    simulation those over axes that overlap take turns, also those of different streams. If links
-    take the device's own time (see `overlap` in docs/devices.md), the order stays as it is.
+    by turns. Collectives of one stream keep one order on all ranks. Those over axes that overlap
+    take turns in the simulation, also those of different streams. If links take the device's own
+    time (see `overlap` in docs/devices.md), the order stays as it is.
 
     With a ceiling, the arguments (packed and unpacked) and the arena together stay within
     it: less overlaps then, down to the order with the smallest arena. If that is still too
@@ -420,9 +420,8 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
     A parameter, or a view of one, is packed at load, a trained state whenever it has another value.
     Casts between f32, bf16 and f16 are done at the same time, also for other readers. A weight that
     the function makes otherwise, for example gathers, is packed at use, by a launch of its own.
-    To pack a weight once costs as much as a library needs besides a product to pack it. If that is
-    once in each call, because the function gives the state another value or makes the weight, the
-    pass does it only if several products read that form, or one whose kernel takes in other ops.
+    If that is once in each call, because the function changes the state or makes the weight, the pass
+    does it only if several products read that form, or one whose kernel takes in other ops.
 
     Before:
     ```mlir
