@@ -19,6 +19,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 class Count:
     what: str
     pattern: str
+    #: Or files.
     folders: tuple
     #: What is counted: "files" and "lines" that match, or "texts": different matches.
     of: str
@@ -29,7 +30,7 @@ class Count:
     def find(self):
         files, lines, texts = [], [], set()
         for folder in self.folders:
-            for path in sorted((ROOT / folder).rglob("*")):
+            for path in [ROOT / folder] if (ROOT / folder).is_file() else sorted((ROOT / folder).rglob("*")):
                 if path.suffix not in (".cpp", ".h") or path.name.endswith(self.without):
                     continue
                 name, text = str(path.relative_to(ROOT)), path.read_text()
@@ -60,6 +61,8 @@ COUNTS = [
           r"\bwhat\.kind [!=]=", ("runtime",), "lines", 0),
     Count("files that name the attribute of calls, where others ask for their steps (dialects/Nn/Call.h)",
           r"CallAttr\b", ("dialects", "lib", "passes"), "files", 4),
+    Count("lines of the layout algebra that name attention or rings", r"(?i)\battention|\brings?\b",
+          tuple(f"dialects/Dist/{name}" for name in ("Layout.h", "Layout.cpp", "Parts.h", "Parts.cpp")), "lines", 0),
     Count("lines of passes that name a mesh axis", r'"(dp|tp|ring|ulysses|ep|gtp)"', ("passes",), "lines", 0),
 ]  # fmt: skip
 

@@ -10,6 +10,7 @@
 
 #include "meshwright/TokenOrder.h"
 #include "meshwright/dialects/Dist/Axes.h"
+#include "meshwright/dialects/Dist/Enums.h"
 #include "meshwright/dialects/Dist/FactorRule.h"
 #include "meshwright/dialects/Dist/OpTraits.h"
 #include "meshwright/dialects/Dist/Padding.h"
@@ -33,7 +34,6 @@
 #include <memory>
 
 #include "meshwright/dialects/Dist/DistDialect.h.inc"
-#include "meshwright/dialects/Dist/DistEnums.h.inc"
 
 #define GET_ATTRDEF_CLASSES
 #include "meshwright/dialects/Dist/DistAttrs.h.inc"

@@ -17,14 +17,23 @@ class Dist_Attr<string name, string attrMnemonic, list<Trait> traits = []>
   let mnemonic = attrMnemonic;
 }
 
+/// How partial values combine: by a sum, by a maximum, as pairs of a value and a log-sum-exp, or
+/// each at a place of its own.
 def Dist_ReductionKind : I32EnumAttr<"ReductionKind", "how partial values combine", [
-    I32EnumAttrCase<"Sum", 0, "sum">, I32EnumAttrCase<"Max", 1, "max">]> {
+    I32EnumAttrCase<"Sum", 0, "sum">, I32EnumAttrCase<"Max", 1, "max">,
+    I32EnumAttrCase<"Merge", 2, "merge">, I32EnumAttrCase<"Place", 3, "place">]> {
   let cppNamespace = "::meshwright::dist";
   let genSpecializedAttr = 0;
 }
 def Dist_ReductionKindAttr : EnumAttr<Dist_Dialect, Dist_ReductionKind, "reduction"> {
   let assemblyFormat = "$value";
 }
+/// The kinds that a collective computes.
+def Dist_CollectiveReductionAttr : ConfinedAttr<Dist_ReductionKindAttr, [AttrConstraint<
+    CPred<"::llvm::is_contained({::meshwright::dist::ReductionKind::Sum, "
+          "::meshwright::dist::ReductionKind::Max}, "
+          "::llvm::cast<::meshwright::dist::ReductionKindAttr>($_self).getValue())">,
+    "in a collective: sum or max">]>;
 
 /// The one list of collectives. Switches over it have no default case, so that the
 /// compiler names each place that a new kind has to fill.

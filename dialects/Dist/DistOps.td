@@ -95,7 +95,7 @@ def Dist_AllReduceOp : Dist_CollectiveOp<Dist_AllReduceKind> {
     %2:2 = dist.all_reduce max %0, %a axes ["dp", "tp"] : (tensor<4x8xf32>, tensor<4xf32>) -> (tensor<4x8xf32>, tensor<4xf32>)
     ```
   }];
-  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_ReductionKindAttr:$reduction,
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_CollectiveReductionAttr:$reduction,
                        Dist_AxesAttr:$axes, Dist_RoleAttr:$role);
   let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
 }
@@ -110,7 +110,7 @@ def Dist_ReduceScatterOp : Dist_CollectiveOp<Dist_ReduceScatterKind> {
     %1 = dist.reduce_scatter sum %0 axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<1x8xf32>
     ```
   }];
-  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_ReductionKindAttr:$reduction,
+  let arguments = (ins Variadic<AnyRankedTensor>:$inputs, Dist_CollectiveReductionAttr:$reduction,
                        Dist_AxesAttr:$axes, DenseI64ArrayAttr:$dims, Dist_RoleAttr:$role);
   let assemblyFormat = "$reduction $inputs `axes` custom<Axes>($axes) `dims` $dims (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
 }

@@ -8,8 +8,11 @@
 #ifndef MESHWRIGHT_DIALECTS_DIST_FACTORRULE_H
 #define MESHWRIGHT_DIALECTS_DIST_FACTORRULE_H
 
-#include "mlir/Support/LLVM.h"
+#include "meshwright/dialects/Dist/Enums.h"
+
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/Support/ErrorHandling.h"
 
 namespace mlir {
 class Operation;
@@ -30,28 +33,20 @@ enum class FactorKind {
   Expandable,
 };
 
-/// How the results of the parts of a factor combine.
-enum class FactorReduction {
-  Sum,
-  Max,
-  /// Pairs of a value and a log-sum-exp merge.
-  Merge,
-};
-
 /// A factor of a rule: its size, and how the op uses it.
 struct RuleFactor {
   FactorKind kind;
   int64_t size;
   /// How each result combines if the factor is sharded. One entry holds for all results; no
   /// entry is a sum. A special factor that merges may be sharded, if all parts are merged.
-  mlir::SmallVector<FactorReduction, 1> reductions;
+  mlir::SmallVector<ReductionKind, 1> reductions;
 
-  FactorReduction getReduction(unsigned result) const {
+  ReductionKind getReduction(unsigned result) const {
     if (reductions.empty())
-      return FactorReduction::Sum;
+      return ReductionKind::Sum;
     return reductions.size() == 1 ? reductions.front() : reductions[result];
   }
-  bool isReducedBy(FactorReduction kind) const {
+  bool isReducedBy(ReductionKind kind) const {
     return llvm::is_contained(reductions, kind);
   }
 };
@@ -83,6 +78,19 @@ struct FactorRule {
   };
   mlir::SmallVector<BroadcastResult, 1> broadcastResults;
 
+  /// Returns true if the op takes parts of an operand that combine by `kind`, as the lists say.
+  bool takesParts(int operand, ReductionKind kind) const {
+    switch (kind) {
+    case ReductionKind::Sum:
+      return llvm::is_contained(linearOperands, operand);
+    case ReductionKind::Max:
+      return llvm::is_contained(maximumOperands, operand);
+    case ReductionKind::Merge:
+    case ReductionKind::Place:
+      return false;
+    }
+    llvm_unreachable("unknown reduction");
+  }
   /// Returns true if a dimension of a value has the factor.
   static bool hasFactor(const ValueFactors &dims, int factor) {
     return llvm::any_of(dims, [&](const DimFactors &dim) { return llvm::is_contained(dim, factor); });

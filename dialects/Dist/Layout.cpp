@@ -79,19 +79,26 @@ AxisList Layout::getShardedAxes() const {
   return axes;
 }
 
-bool Layout::isBlockwise() const {
-  AxisList seen;
-  for (const DimLayout &dim : dims)
-    for (const LayoutFactor &factor : dim.factors) {
-      if (anyOverlap(seen, factor.axes))
-        return true;
-      seen.append(factor.axes.begin(), factor.axes.end());
-    }
-  return false;
+const AxisList &Layout::getUnreduced() const {
+  static const AxisList none;
+  return isUnreduced() ? parts.front().axes : none;
+}
+
+void Layout::setUnreduced(AxisList axes, ReductionKind reduction) {
+  if (isUnreduced())
+    parts.erase(parts.begin());
+  if (!axes.empty())
+    parts.insert(parts.begin(), Part{std::move(axes), reduction});
+}
+
+void Layout::addUnreduced(ArrayRef<Axis> axes, ReductionKind reduction) {
+  AxisList all = getUnreduced();
+  all.append(axes.begin(), axes.end());
+  setUnreduced(std::move(all), reduction);
 }
 
 bool Layout::uses(ArrayRef<Axis> axes) const {
-  if (anyOverlap(unreduced, axes))
+  if (anyOverlap(getUnreduced(), axes))
     return true;
   for (const DimLayout &dim : dims)
     for (const LayoutFactor &factor : dim.factors)
@@ -101,11 +108,10 @@ bool Layout::uses(ArrayRef<Axis> axes) const {
 }
 
 bool Layout::sameShardingAs(const Layout &other) const {
-  if (unreduced != other.unreduced || (isUnreduced() && reduction != other.reduction) ||
-      !(keys == other.keys) || !(missing == other.missing))
-    return false;
-  return llvm::equal(dims, other.dims,
-                     [](const DimLayout &a, const DimLayout &b) { return a.sameShardingAs(b); });
+  return parts == other.parts &&
+         llvm::equal(dims, other.dims, [](const DimLayout &a, const DimLayout &b) {
+           return a.sameShardingAs(b);
+         });
 }
 
 Layout Layout::getReplicated(ArrayRef<int64_t> shape) {
@@ -116,6 +122,36 @@ Layout Layout::getReplicated(ArrayRef<int64_t> shape) {
     layout.dims.emplace_back(std::move(factor));
   }
   return layout;
+}
+
+/// The axes that shard two dimensions.
+static AxisList getBlockAxes(const Layout &layout) {
+  AxisList seen, block;
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors)
+      for (const Axis &axis : factor.axes)
+        (anyOverlap(seen, axis) ? block : seen).push_back(axis);
+  return block;
+}
+
+static void canonicalizeParts(Layout &layout, MeshAttr mesh) {
+  // The dimensions decide whether the value is a block. An op decides which one of a source.
+  llvm::erase_if(layout.parts,
+                 [](const Part &part) { return part.isBlock() && !part.hasSource(); });
+  if (AxisList block = getBlockAxes(layout); !block.empty() && !layout.isBlock())
+    layout.parts.push_back({std::move(block), ReductionKind::Place, Part::Spread::Steps});
+  for (Part &part : layout.parts) {
+    canonicalizeAxes(part.axes, mesh);
+    if (!part.isUnreduced())
+      continue;
+    llvm::sort(part.axes);
+    canonicalizeAxes(part.axes, mesh);
+  }
+  llvm::erase_if(layout.parts, [](const Part &part) { return part.empty(); });
+  if (layout.parts.size() > 1)
+    llvm::sort(layout.parts, [](const Part &a, const Part &b) {
+      return std::tie(a.spread, a.reduction) < std::tie(b.spread, b.reduction);
+    });
 }
 
 void dist::canonicalize(Layout &layout, MeshAttr mesh) {
@@ -167,9 +203,7 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
     }
     dim.factors = std::move(factors);
   }
-  canonicalizeAxes(layout.unreduced, mesh);
-  llvm::sort(layout.unreduced);
-  canonicalizeAxes(layout.unreduced, mesh);
+  canonicalizeParts(layout, mesh);
 }
 
 bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor &upper,
@@ -306,9 +340,10 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
     }
     layout.dims.push_back(std::move(dim));
   }
+  AxisList unreduced;
   for (AxisRefAttr axis : sharding.getUnreduced())
-    layout.unreduced.push_back(getAxis(axis, mesh));
-  layout.reduction = sharding.getReduction();
+    unreduced.push_back(getAxis(axis, mesh));
+  layout.setUnreduced(std::move(unreduced), sharding.getReduction());
   canonicalize(layout, mesh);
   return layout;
 }
@@ -376,8 +411,8 @@ static ShardingAttr spellSharding(const Layout &layout, FlatSymbolRefAttr symbol
                                                           getAxisRefs(factor.axes, mesh)));
     dims.push_back(DimShardingAttr::get(context, factors, /*isOpen=*/false));
   }
-  return ShardingAttr::get(context, symbol, dims, getAxisRefs(layout.unreduced, mesh),
-                           layout.reduction);
+  return ShardingAttr::get(context, symbol, dims, getAxisRefs(layout.getUnreduced(), mesh),
+                           layout.getReduction());
 }
 
 ShardingAttr dist::getSharding(const Layout &layout, FlatSymbolRefAttr symbol, MeshAttr mesh) {
@@ -408,14 +443,8 @@ llvm::hash_code dist::hash_value(const Layout &layout) {
     }
     hash = llvm::hash_combine(hash, dim.factors.size());
   }
-  add(layout.unreduced);
-  add(layout.keys.axes);
-  hash = llvm::hash_combine(hash, layout.keys.source, layout.keys.adds);
-  for (unsigned chunk : layout.keys.merged.set_bits())
-    hash = llvm::hash_combine(hash, chunk);
-  add(layout.missing.axes);
-  for (unsigned rank : layout.missing.ranks.set_bits())
-    hash = llvm::hash_combine(hash, rank);
+  for (const Part &part : layout.parts)
+    hash = llvm::hash_combine(hash, hash_value(part));
   return hash;
 }
 
@@ -429,15 +458,6 @@ StringRef dist::stringify(TokenOrder order) {
     return "striped";
   }
   llvm_unreachable("unknown order");
-}
-
-std::string dist::toString(const llvm::SmallBitVector &set) {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  os << '{';
-  llvm::interleaveComma(set.set_bits(), os);
-  os << '}';
-  return text;
 }
 
 std::string dist::toString(const Layout &layout, MeshAttr mesh) {
@@ -464,17 +484,7 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
     os << ')';
   });
   os << ']';
-  if (layout.isUnreduced())
-    os << (layout.reduction == ReductionKind::Max ? " unreduced max " : " unreduced ")
-       << toString(layout.unreduced, mesh);
-  if (layout.keys.isPart()) {
-    os << (layout.keys.adds ? " in steps " : " over key chunks ") << toString(layout.keys.merged)
-       << " of "
-       << toString(layout.keys.axes, mesh);
-  }
-  if (layout.missing.isAny()) {
-    os << " missing on ranks " << toString(layout.missing.ranks) << " of "
-       << toString(layout.missing.axes, mesh);
-  }
+  for (const Part &part : layout.parts)
+    os << toString(part, mesh);
   return text;
 }

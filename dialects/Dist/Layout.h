@@ -15,9 +15,7 @@
 #define MESHWRIGHT_DIALECTS_DIST_LAYOUT_H
 
 #include "meshwright/dialects/Dist/Dist.h"
-
-#include "llvm/ADT/Hashing.h"
-#include "llvm/ADT/SmallBitVector.h"
+#include "meshwright/dialects/Dist/Parts.h"
 
 namespace meshwright::dist {
 
@@ -37,7 +35,7 @@ struct LayoutFactor {
   TokenOrder order = TokenOrder::Contiguous;
   int64_t orderRanks = 1;
   /// The rank with coordinate i over `axes` holds chunk (i - shift) modulo the number of
-  /// chunks, as the keys in a step of a ring.
+  /// chunks, as in step `shift` of a source (see Part).
   int64_t shift = 0;
 
   bool isPadded() const { return size != padded; }
@@ -70,68 +68,56 @@ struct DimLayout {
   bool sameShardingAs(const DimLayout &other) const;
 };
 
-/// The chunks of the keys that a partial result of attention covers. Two such results,
-/// with their log-sum-exps, merge to attention over the chunks of both.
-///
-/// In the steps of a ring, a gradient of attention is such a part, too. Parts add up, or each takes
-/// its place. A part of a query's or a bias' gradient covers chunks of the keys. A part of a key's
-/// or a value's gradient covers the steps in which the chunk met queries.
-struct KeyCover {
-  /// The axes over which the keys are sharded; none if the value is not a part.
-  AxisList axes;
-  /// Parts add up: they are gradients.
-  bool adds = false;
-  /// Sets of chunks, by the distance that each was shifted along `axes`: on the rank with
-  /// coordinate i bit t is chunk (i - t).
-  llvm::SmallBitVector merged, needed;
-  /// The attention that it is a part of. Parts of different attention do not merge.
-  size_t source = 0;
-
-  bool isPart() const { return !axes.empty(); }
-  bool operator==(const KeyCover &other) const {
-    return axes == other.axes && adds == other.adds && merged == other.merged &&
-           needed == other.needed && source == other.source;
-  }
-};
-
-/// Ranks that a permute left out. They hold zeros instead of their chunk; no op may read
-/// them as the chunk.
-struct MissingChunks {
-  /// The axes along which these ranks differ from others; none if no rank is left out.
-  AxisList axes;
-  /// By linear coordinate over `axes`.
-  llvm::SmallBitVector ranks;
-
-  bool isAny() const { return !axes.empty(); }
-  bool operator==(const MissingChunks &other) const {
-    return axes == other.axes && ranks == other.ranks;
-  }
-};
-
 /// The layout of a value on a mesh.
 struct Layout {
   mlir::SmallVector<DimLayout, 4> dims;
-  AxisList unreduced; // sorted
-  ReductionKind reduction = ReductionKind::Sum;
+  /// The wholes of which the value is a part, in the order that `canonicalize` gives them. No entry
+  /// for a value that is whole on the ranks that `dims` say.
+  mlir::SmallVector<Part, 1> parts;
   /// The content where the paddings of two factors meet.
   Padding corner = Padding::Zero;
   /// The content of the true elements.
   Padding data = Padding::Arbitrary;
-  /// For results of attention over a part of the keys, and their log-sum-exps.
-  KeyCover keys;
-  /// For keys and values between the steps of a ring.
-  MissingChunks missing;
 
   int64_t getRank() const { return dims.size(); }
   mlir::SmallVector<int64_t> getLocalShape() const;
   mlir::SmallVector<int64_t> getGlobalShape() const;
   /// Axes that shard a dimension.
   AxisList getShardedAxes() const;
-  bool isUnreduced() const { return !unreduced.empty(); }
+  /// The first part for which `matches` is true; null if there is none.
+  template <typename PredicateT> const Part *findPart(PredicateT matches) const {
+    auto it = llvm::find_if(parts, matches);
+    return it == parts.end() ? nullptr : it;
+  }
+  /// The part of a source that the value is; null for other values.
+  const Part *getPartOfSource() const {
+    return findPart([](const Part &part) { return part.hasSource(); });
+  }
+  /// The part that says which ranks have their chunk, if some lack it; else null.
+  const Part *getIncompletePart() const {
+    return findPart([](const Part &part) { return part.isIncomplete(); });
+  }
   /// Returns true if an axis shards two dimensions: the rank holds one block of rows and
-  /// columns, and no collective restores the whole value. Only the bias of attention in the steps
-  /// of a ring has such a layout, the values that it is computed from, and its gradient.
-  bool isBlockwise() const;
+  /// columns, and no collective restores the whole value.
+  bool isBlock() const {
+    return findPart([](const Part &part) { return part.isBlock(); });
+  }
+  /// The parts across ranks that make up a sum or a maximum; null for a reduced value. Parts of one
+  /// value have one kind.
+  const Part *getUnreducedPart() const {
+    return !parts.empty() && parts.front().isUnreduced() ? &parts.front() : nullptr;
+  }
+  bool isUnreduced() const { return getUnreducedPart(); }
+  /// The axes over which the value is unreduced, sorted.
+  const AxisList &getUnreduced() const;
+  /// How the parts over these axes combine. A sum if there are none.
+  ReductionKind getReduction() const {
+    return isUnreduced() ? parts.front().reduction : ReductionKind::Sum;
+  }
+  /// Makes the value unreduced over `axes` and no others.
+  void setUnreduced(AxisList axes, ReductionKind reduction = ReductionKind::Sum);
+  /// Makes the value unreduced over `axes`, too. The parts over other axes combine by `reduction`.
+  void addUnreduced(mlir::ArrayRef<Axis> axes, ReductionKind reduction = ReductionKind::Sum);
   /// Returns true if a factor is sharded or the value is unreduced over one of `axes`.
   bool uses(mlir::ArrayRef<Axis> axes) const;
   bool sameShardingAs(const Layout &other) const;
@@ -143,7 +129,9 @@ struct Layout {
 /// Brings a layout to its canonical form:
 /// - no axis of size 1, no factor of size 1;
 /// - adjacent parts of an axis are one part;
-/// - an unsharded factor is part of the factor above it, if that is unpadded.
+/// - an unsharded factor is part of the factor above it, if that is unpadded;
+/// - a value is a block if and only if an axis shards two dimensions;
+/// - parts across ranks come first, and those of a sum or a maximum before others.
 void canonicalize(Layout &layout, MeshAttr mesh);
 
 /// Splits a factor into an upper one and a lower one of size `minor`. Returns false if the
@@ -184,8 +172,6 @@ llvm::StringRef stringify(TokenOrder order);
 
 /// Prints a layout for messages: `[{"dp"}, {"tp"}, {}] unreduced {"cp"}`.
 std::string toString(const Layout &layout, MeshAttr mesh);
-/// A set of numbers: `{0, 2}`.
-std::string toString(const llvm::SmallBitVector &set);
 
 } // namespace meshwright::dist
 

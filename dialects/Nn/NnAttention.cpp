@@ -304,7 +304,7 @@ ScoreRule::ScoreRule(ScoresOpInterface op) {
 
 FactorRule AttentionOp::getFactorRule() {
   ScoreRule own(*this);
-  own.rule.factors[own.keys].reductions = {dist::FactorReduction::Merge};
+  own.rule.factors[own.keys].reductions = {dist::ReductionKind::Merge};
   own.rule.results.push_back(own.getOutput());
   if (getLse())
     own.rule.results.push_back(own.getRows());

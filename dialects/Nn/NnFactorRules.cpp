@@ -312,7 +312,7 @@ FactorRule ReduceOp::getFactorRule() {
                    : expands(*this)                      ? FactorKind::Expandable
                                                          : FactorKind::Special;
     if (isMax)
-      reduced.reductions = {dist::FactorReduction::Max};
+      reduced.reductions = {dist::ReductionKind::Max};
     if (getKeepDims())
       target.emplace_back();
   }

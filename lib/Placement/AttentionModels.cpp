@@ -47,8 +47,8 @@ private:
   /// The factor of the keys that is sharded around a ring; null if none is. Fails if the op reads
   /// its keys in a way that such keys do not allow.
   FailureOr<const LayoutFactor *> getShardedKeys();
-  /// Names the attention of which `cover` is a part.
-  void nameSource(KeyCover &cover, const MaskShape &mask);
+  /// The number of the attention of which the op computes a part.
+  size_t nameSource(const MaskShape &mask);
   /// Checks that the mask hides the keys and values that a permute left out. `sharded` is
   /// null if the keys are whole.
   LogicalResult checkMissing(const LayoutFactor *sharded, ArrayRef<llvm::SmallBitVector> needing);
@@ -111,20 +111,21 @@ static Value getRingSource(Value value) {
 LogicalResult ScoresTransfer::checkMissing(const LayoutFactor *sharded,
                                            ArrayRef<llvm::SmallBitVector> needing) {
   for (unsigned i : {1u, 2u}) {
-    const MissingChunks &missing = operands[i]->missing;
-    if (!missing.isAny())
+    const Part *part = operands[i]->getIncompletePart();
+    if (!part)
       continue;
+    llvm::SmallBitVector missing = part->getMissing();
     auto fails = [&](const llvm::SmallBitVector &ranks, const Twine &why) {
       return report(context,
                     "reads operand " + Twine(i) + " on ranks " + toString(ranks) + " of " +
-                        toString(missing.axes, mesh) + ", which a permute left out: " + why,
+                        toString(part->axes, mesh) + ", which a permute left out: " + why,
                     i);
     };
-    if (!sharded || sharded->axes != missing.axes)
-      return fails(missing.ranks, "the keys are not sharded over these axes");
+    if (!sharded || sharded->axes != part->axes)
+      return fails(missing, "the keys are not sharded over these axes");
     if (!attention.getKvPositions() || !isPositions(attention.getKvPositions()))
-      return fails(missing.ranks, "expected the keys' positions as an operand, to hide them");
-    llvm::SmallBitVector read = missing.ranks;
+      return fails(missing, "expected the keys' positions as an operand, to hide them");
+    llvm::SmallBitVector read = missing;
     read &= needing[sharded->shift];
     if (read.any())
       return fails(read, "the mask needs them there");
@@ -197,7 +198,7 @@ static int64_t toWord(const std::optional<APFloat> &number) {
   return number ? toWord(*number) : -1;
 }
 
-void ScoresTransfer::nameSource(KeyCover &cover, const MaskShape &mask) {
+size_t ScoresTransfer::nameSource(const MaskShape &mask) {
   // The layouts of a mask, a bias and positions say which chunk of the keys they belong to.
   // Positions of queries, and lengths, are the same in all steps.
   auto getPlaces = [](Value positions) {
@@ -221,7 +222,7 @@ void ScoresTransfer::nameSource(KeyCover &cover, const MaskShape &mask) {
   if (auto gradient = dyn_cast<nn::AttentionGradOp>(op))
     words.insert(words.end(), {getOperand(gradient.getLse()), getOperand(gradient.getDelta()),
                                getOperand(gradient.getCotangent())});
-  cover.source = context.numbers->intern(words);
+  return context.numbers->intern(words);
 }
 
 LogicalResult ScoresTransfer::joinParts() {
@@ -241,35 +242,37 @@ LogicalResult ScoresTransfer::joinParts() {
   if (known && mask.isPositional() && isPositions(attention.getQPositions()) &&
       isPositions(attention.getKvPositions()))
     queries = &pieces[queryFactor].front();
-  KeyCover cover;
-  cover.axes = sharded->axes;
-  cover.adds = isa<nn::AttentionGradOp>(op);
+  bool isGradient = isa<nn::AttentionGradOp>(op);
+  Part part{sharded->axes, isGradient ? ReductionKind::Sum : ReductionKind::Merge,
+            Part::Spread::Steps};
   RanksOfSteps needing = getNeedingRanks(mask, queries, *sharded);
   if (failed(checkMissing(sharded, needing)))
     return failure();
-  cover.needed = getNeededSteps(needing);
-  cover.merged.resize(cover.needed.size());
-  cover.merged.set(sharded->shift);
-  bool isPart = cover.needed.test(cover.merged), anyBlocks = false;
-  for (unsigned i = 0; i < keys.size(); ++i)
+  part.needed = getNeededSteps(needing);
+  part.covered.resize(part.needed.size());
+  part.covered.set(sharded->shift);
+  bool isWhole = part.isWhole(), anyBlocks = false;
+  for (unsigned i = 0; i < stepParts.size(); ++i)
     anyBlocks |= hasBlocks(i);
-  if (!isPart && !anyBlocks)
+  if (isWhole && !anyBlocks)
     return success();
-  nameSource(cover, mask);
-  if (!cover.adds && op->getNumResults() == 1)
+  part.source = nameSource(mask);
+  if (!isGradient && op->getNumResults() == 1)
     return report(context,
                   "sees a chunk of the keys, which are sharded over " +
                       toString(sharded->axes, mesh) +
                       ", and has no log-sum-exp by which to merge the others",
                   1);
-  for (auto [i, own] : llvm::enumerate(keys)) {
+  for (auto [i, own] : llvm::enumerate(stepParts)) {
     // A block is whole only at its place, even if no other is needed.
-    if (!isPart && !hasBlocks(i))
+    if (isWhole && !hasBlocks(i))
       continue;
-    own = cover;
+    own = part;
+    if (hasBlocks(i))
+      own->reduction = ReductionKind::Place;
     // Gradients of several operands do not add up.
-    if (cover.adds)
-      own.source = context.numbers->intern({int64_t(cover.source), int64_t(i)});
+    if (isGradient)
+      own->source = context.numbers->intern({int64_t(part.source), int64_t(i)});
   }
   return success();
 }
@@ -284,16 +287,17 @@ LogicalResult JoinTransfer::joinParts() {
   unsigned firstPart = 0, secondPart = merges ? 2 : 1;
   if (merges)
     for (unsigned part : {firstPart, secondPart})
-      if (!(operands[part]->keys == operands[part + 1]->keys))
+      if (operands[part]->parts != operands[part + 1]->parts)
         return report(context,
                       "operand " + Twine(part + 1) + " is not the log-sum-exp of operand " +
                           Twine(part) + ": they are over other chunks of the keys",
                       part + 1);
-  const KeyCover &first = operands[firstPart]->keys, &second = operands[secondPart]->keys;
-  if (!first.isPart() && !second.isPart())
+  const Part *first = operands[firstPart]->getPartOfSource();
+  const Part *second = operands[secondPart]->getPartOfSource();
+  if (!first && !second)
     return success();
-  if (first.isPart() != second.isPart()) {
-    unsigned whole = first.isPart() ? secondPart : firstPart;
+  if (!first || !second) {
+    unsigned whole = first ? secondPart : firstPart;
     return report(context,
                   merges ? "merges a part into operand " + Twine(whole) +
                                ", which is attention over all keys already"
@@ -302,21 +306,18 @@ LogicalResult JoinTransfer::joinParts() {
                   whole);
   }
   const char *verb = merges ? "merges " : "adds ";
-  if (first.axes != second.axes || first.needed != second.needed || first.source != second.source)
+  if (!first->isOfSameWhole(*second))
     return report(context, Twine(verb) + "parts of different attentions", secondPart);
-  if (first.merged.anyCommon(second.merged)) {
-    llvm::SmallBitVector twice = first.merged;
-    twice &= second.merged;
+  if (std::optional<unsigned> twice = first->findCommonStep(*second))
     return report(context,
-                  Twine(verb) + (merges ? "chunk " : "step ") + Twine(twice.find_first()) +
+                  Twine(verb) + (merges ? "chunk " : "step ") + Twine(*twice) +
                       (merges ? " of the keys along " : " of the ring along ") +
-                      toString(first.axes, mesh) + " twice",
+                      toString(first->axes, mesh) + " twice",
                   secondPart);
-  }
-  KeyCover joint = first;
-  joint.merged |= second.merged;
-  if (joint.needed.test(joint.merged))
-    keys.assign(keys.size(), joint);
+  Part joint = *first;
+  joint.unite(*second);
+  if (!joint.isWhole())
+    stepParts.assign(stepParts.size(), joint);
   return success();
 }
 
@@ -392,21 +393,29 @@ struct ScoresModel : LayoutOpInterface::ExternalModel<ScoresModel<OpT>, OpT> {
                         SmallVectorImpl<Layout> *) const {
     return ScoresTransfer(context).run();
   }
-  /// A bias has a block of rows and columns in each step of a ring.
-  bool takesBlocks(Operation *op, unsigned operand) const {
-    return cast<OpT>(op).getBias() == op->getOperand(operand);
+  /// A bias has a block of rows and columns in each step of a ring. The mask hides keys and values
+  /// that a permute left out.
+  bool takesPart(Operation *op, const TransferContext &context, unsigned operand,
+                 const Part &part) const {
+    if (part.isIncomplete())
+      return operand == 1 || operand == 2;
+    if (part.isBlock() && !part.hasSource())
+      return cast<OpT>(op).getBias() == op->getOperand(operand);
+    return takesPartByRule(context, operand, part);
   }
-  /// Keys and values that the mask hides.
-  bool mayMiss(Operation *, unsigned operand) const { return operand == 1 || operand == 2; }
 };
 
-template <typename OpT, bool adds>
-struct JoinModel : LayoutOpInterface::ExternalModel<JoinModel<OpT, adds>, OpT> {
+template <typename OpT, bool merges>
+struct JoinModel : LayoutOpInterface::ExternalModel<JoinModel<OpT, merges>, OpT> {
   MaybeLayouts transfer(Operation *, const TransferContext &context,
                         SmallVectorImpl<Layout> *) const {
     return JoinTransfer(context).run();
   }
-  bool joinsParts(Operation *, const KeyCover &cover) const { return cover.adds == adds; }
+  bool takesPart(Operation *, const TransferContext &context, unsigned operand,
+                 const Part &part) const {
+    return part.hasSource() ? (part.reduction == ReductionKind::Merge) == merges
+                            : takesPartByRule(context, operand, part);
+  }
 };
 
 } // namespace
@@ -414,6 +423,6 @@ struct JoinModel : LayoutOpInterface::ExternalModel<JoinModel<OpT, adds>, OpT> {
 void layout_transfer::attachAttentionModels(MLIRContext *context) {
   nn::AttentionOp::attachInterface<ScoresModel<nn::AttentionOp>>(*context);
   nn::AttentionGradOp::attachInterface<ScoresModel<nn::AttentionGradOp>>(*context);
-  nn::MergeAttentionOp::attachInterface<JoinModel<nn::MergeAttentionOp, false>>(*context);
-  nn::AddOp::attachInterface<JoinModel<nn::AddOp, true>>(*context);
+  nn::MergeAttentionOp::attachInterface<JoinModel<nn::MergeAttentionOp, true>>(*context);
+  nn::AddOp::attachInterface<JoinModel<nn::AddOp, false>>(*context);
 }

@@ -141,9 +141,7 @@ bool meshwright::isSameCandidate(const Layout &a, const Layout &b) {
 }
 
 bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr mesh) {
-  if (layout.dims.size() != expected.dims.size() || layout.unreduced != expected.unreduced ||
-      !(layout.keys == expected.keys) || !(layout.missing == expected.missing) ||
-      (layout.isUnreduced() && layout.reduction != expected.reduction))
+  if (layout.dims.size() != expected.dims.size() || layout.parts != expected.parts)
     return false;
   for (auto [have, want] : llvm::zip_equal(layout.dims, expected.dims)) {
     if (have.sameShardingAs(want))
@@ -231,23 +229,13 @@ LogicalResult meshwright::checkStatedParts(const TransferContext &context, unsig
     return success();
   return report(context,
                 "multiplies operand " + Twine(operand) + ", stated as unreduced over " +
-                    toString(context.operands[operand]->unreduced, context.mesh) +
+                    toString(context.operands[operand]->getUnreduced(), context.mesh) +
                     ", by a factor with which its parts may overflow where their sum does not: "
                     "expected the sum",
                 operand);
 }
 
 /// Arithmetic on scalars, and the element of a scalar tensor.
-static MaybeLayouts transferScalar(const TransferContext &context) {
-  for (auto [i, operand] : llvm::enumerate(context.operands))
-    if (operand->isUnreduced())
-      return LogicalResult(report(context,
-                                  "reads operand " + Twine(i) + ", which is unreduced over " +
-                                      toString(operand->unreduced, context.mesh),
-                                  i));
-  return ResultLayouts(context.op->getNumResults());
-}
-
 static bool isScalar(Value value) {
   auto tensor = dyn_cast<ShapedType>(value.getType());
   return !tensor || (tensor.hasRank() && tensor.getRank() == 0);
@@ -259,17 +247,83 @@ static bool isEmpty(Value value) {
 }
 
 //===----------------------------------------------------------------------===//
+// Parts
+//===----------------------------------------------------------------------===//
+
+bool layout_transfer::takesPart(const TransferContext &context, unsigned operand,
+                                const Part &part) {
+  auto model = dyn_cast<LayoutOpInterface>(context.op);
+  return model ? model.takesPart(context, operand, part)
+               : takesPartByRule(context, operand, part);
+}
+
+bool layout_transfer::takesPartByRule(const TransferContext &context, unsigned operand,
+                                      const Part &part) {
+  Operation *op = context.op;
+  if (part.isIncomplete() || part.hasSource())
+    return false;
+  if (part.isBlock())
+    return keepsBlocks(op) && !context.operands[operand]->isUnreduced();
+  auto ruled = dyn_cast<ShardingRuleOpInterface>(op);
+  if (!ruled)
+    return isa<DistDialect>(op->getDialect());
+  std::optional<FactorRule> own;
+  const FactorRule &rule = context.rule ? *context.rule : own.emplace(ruled.getFactorRule());
+  // An element that moves is the maximum of its parts where it was before.
+  return rule.takesParts(operand, part.reduction) ||
+         (op->hasTrait<MovesOnly>() && rule.takesParts(operand, ReductionKind::Sum));
+}
+
+/// The reason why an op does not read an operand, a part that it does not take.
+static std::string refusePart(const TransferContext &context, unsigned operand, const Part &part) {
+  const Layout &layout = *context.operands[operand];
+  std::string axes = toString(part.axes, context.mesh);
+  std::string reads = "reads operand " + std::to_string(operand) + ", ";
+  if (part.isIncomplete())
+    return reads + "which a permute left out on ranks " + toString(part.getMissing()) + " of " +
+           axes + ": only keys and values of attention may be";
+  if (part.isBlock() && !(part.hasSource() && keepsBlocks(context.op)))
+    return reads + "which has blockwise layout " + toString(layout, context.mesh) +
+           ": only the bias of attention and dist.place may";
+  if (part.hasSource()) {
+    bool merges = part.reduction == ReductionKind::Merge;
+    return reads + (merges ? "attention over key chunks " : "gradients of attention in steps ") +
+           toString(part.covered) + " of the needed " + toString(part.needed) + " of " + axes +
+           ": the others have not been " +
+           (merges           ? "merged"
+            : part.isBlock() ? "placed"
+                             : "added");
+  }
+  if (hasBias(context.op))
+    return "adds its bias to a product that is unreduced over " + axes + ", on every rank";
+  Part sum = part;
+  sum.reduction = ReductionKind::Sum;
+  if (part.reduction == ReductionKind::Max && takesPart(context, operand, sum))
+    return reads + "a maximum over " + axes + " that is not yet taken";
+  if (!isa<ShardingRuleOpInterface>(context.op))
+    return reads + "which is unreduced over " + axes;
+  return "is not linear in operand " + std::to_string(operand) + ", which is unreduced over " +
+         axes;
+}
+
+static LogicalResult checkParts(const TransferContext &context) {
+  for (auto [i, operand] : llvm::enumerate(context.operands)) {
+    if (!context.reads(i))
+      continue;
+    for (const Part &part : operand->parts)
+      if (!takesPart(context, i, part))
+        return report(context, refusePart(context, i, part), i);
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
 // Dispatch
 //===----------------------------------------------------------------------===//
 
 bool meshwright::mayHaveCandidates(Operation *op) {
   auto model = dyn_cast<LayoutOpInterface>(op);
   return model && model.hasCandidates();
-}
-
-bool layout_transfer::takesBlocks(Operation *op, unsigned operand) {
-  auto model = dyn_cast<LayoutOpInterface>(op);
-  return model && model.takesBlocks(operand);
 }
 
 static MaybeLayouts dispatch(const TransferContext &context,
@@ -280,45 +334,9 @@ static MaybeLayouts dispatch(const TransferContext &context,
       return LogicalResult(report(context, "expected static tensors with at least one element"));
   if (isa<AfterOp>(op))
     return ResultLayouts{*context.operands[0]};
-  for (auto [i, operand] : llvm::enumerate(context.operands)) {
-    if (!context.reads(i) || !operand->isBlockwise())
-      continue;
-    bool isOpen = operand->isUnreduced() && !operand->keys.isPart();
-    if (!takesBlocks(op, i) && (!keepsBlocks(op) || isOpen))
-      return LogicalResult(report(context,
-                                  "reads operand " + Twine(i) + ", which has blockwise layout " +
-                                      toString(*operand, context.mesh) +
-                                      ": only the bias of attention and dist.place may",
-                                  i));
-  }
-  // The models check the parts that merge, add up or take their places.
-  auto model = dyn_cast<LayoutOpInterface>(op);
-  auto joinsParts = [&](const KeyCover &keys) {
-    return (model && model.joinsParts(keys)) || (keys.adds && op->hasTrait<View>());
-  };
-  for (auto [i, operand] : llvm::enumerate(context.operands)) {
-    const KeyCover &keys = operand->keys;
-    if (!context.reads(i) || !keys.isPart() || joinsParts(keys))
-      continue;
-    StringRef how = operand->isBlockwise() ? "placed" : "added";
-    return LogicalResult(report(
-        context,
-        "reads operand " + Twine(i) + ", " +
-            (keys.adds ? "gradients of attention in steps " : "attention over key chunks ") +
-            toString(keys.merged) + " of the needed " + toString(keys.needed) + " of " +
-            toString(keys.axes, context.mesh) + ": the others have not been " +
-            (keys.adds ? how : "merged"),
-        i));
-  }
-  for (auto [i, operand] : llvm::enumerate(context.operands))
-    if (context.reads(i) && operand->missing.isAny() && !(model && model.mayMiss(i)))
-      return LogicalResult(report(context,
-                                  "reads operand " + Twine(i) + ", which a permute left out on " +
-                                      "ranks " + toString(operand->missing.ranks) + " of " +
-                                      toString(operand->missing.axes, context.mesh) +
-                                      ": only keys and values of attention may be",
-                                  i));
-  if (model)
+  if (failed(checkParts(context)))
+    return failure();
+  if (auto model = dyn_cast<LayoutOpInterface>(op))
     return model.transfer(context, alternatives);
   if (isa<ShardingRuleOpInterface>(op))
     return transferByRule(context);
@@ -326,7 +344,7 @@ static MaybeLayouts dispatch(const TransferContext &context,
     return transferCollective(context);
   if (op->getNumRegions() == 0 && isMemoryEffectFree(op) &&
       llvm::all_of(op->getOperands(), isScalar) && llvm::all_of(op->getResults(), isScalar))
-    return transferScalar(context);
+    return ResultLayouts(op->getNumResults());
   return LogicalResult(
       report(context, "has no factor rule: the layouts of its results cannot be derived"));
 }

@@ -59,12 +59,12 @@ std::string CollectiveTransfer::describe(const Layout &layout, const Axis &axis)
   for (auto [d, dim] : llvm::enumerate(layout.dims))
     if (anyOverlap(dim.getAxes(), axis))
       return "shards dimension " + std::to_string(d) + " of";
-  return anyOverlap(layout.unreduced, axis) ? "leaves unreduced" : "replicates";
+  return anyOverlap(layout.getUnreduced(), axis) ? "leaves unreduced" : "replicates";
 }
 
 LogicalResult CollectiveTransfer::reduce(Layout &layout, unsigned i, ReductionKind kind) {
   for (const Axis &axis : axes) {
-    AxisList left = layout.unreduced;
+    AxisList left = layout.getUnreduced();
     if (removeAxes(left, axis))
       continue;
     std::string how = describe(layout, axis);
@@ -76,15 +76,17 @@ LogicalResult CollectiveTransfer::reduce(Layout &layout, unsigned i, ReductionKi
                     i);
     return report(context,
                   "reduces operand " + Twine(i) + " over " + text(axis) + ", the wrong axis: it " +
-                      how + " it, which is unreduced over " + text(layout.unreduced),
+                      how + " it, which is unreduced over " + text(layout.getUnreduced()),
                   i);
   }
-  if (layout.isUnreduced() && !axes.empty() && layout.reduction != kind)
+  if (layout.isUnreduced() && !axes.empty() && layout.getReduction() != kind)
     return report(context,
                   "takes a " + Twine(stringifyReductionKind(kind)) + " of operand " + Twine(i) +
-                      ", whose parts make up a " + stringifyReductionKind(layout.reduction),
+                      ", whose parts make up a " + stringifyReductionKind(layout.getReduction()),
                   i);
-  removeAxes(layout.unreduced, axes);
+  AxisList open = layout.getUnreduced();
+  removeAxes(open, axes);
+  layout.setUnreduced(std::move(open), layout.getReduction());
   return success();
 }
 
@@ -137,7 +139,7 @@ LogicalResult CollectiveTransfer::expectReplicated(const Layout &layout, unsigne
                                                    StringRef what) {
   for (const Axis &axis : axes)
     if (layout.uses(axis)) {
-      bool unreduced = anyOverlap(layout.unreduced, axis);
+      bool unreduced = anyOverlap(layout.getUnreduced(), axis);
       return report(context,
                     what + " operand " + Twine(i) + " over " + text(axis) + ", over which it is " +
                         (unreduced ? "unreduced" : "sharded") + ": expected a replicated value",
@@ -260,7 +262,7 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
     return report(context,
                   "writes padding other than zero into every part of operand 0, which is "
                   "unreduced over " +
-                      text(layout.unreduced),
+                      text(layout.getUnreduced()),
                   0);
   int others = countPadded(layout);
   for (const LayoutFactor &factor : dim.factors)
@@ -327,12 +329,11 @@ LogicalResult CollectiveTransfer::makePartial(Layout &layout, unsigned i, bool i
   if (failed(expectReplicated(layout, i,
                               isMaximum ? "makes a partial maximum of" : "makes a partial sum of")))
     return failure();
-  if (layout.isUnreduced() && layout.reduction != kind)
+  if (layout.isUnreduced() && layout.getReduction() != kind)
     return report(context,
                   "makes a partial " + Twine(isMaximum ? "maximum of a sum" : "sum of a maximum"),
                   i);
-  layout.reduction = kind;
-  layout.unreduced.append(axes.begin(), axes.end());
+  layout.addUnreduced(axes, kind);
   return success();
 }
 

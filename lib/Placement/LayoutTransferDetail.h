@@ -62,12 +62,19 @@ void mapEvents(dist::Layout &layout, mlir::function_ref<uint32_t(uint32_t)> map)
 /// The bound on the elements that an op without operands makes.
 padding::Padding describeGenerated(mlir::Operation *op);
 
-/// Returns true if blocks of the operands (see Layout::isBlockwise) give a block of the
+/// Returns true if blocks of the operands (see Layout::isBlock) give a block of the
 /// result. A slice does not: it may take parts of several blocks.
 bool keepsBlocks(mlir::Operation *op);
-/// Returns true if an operand may be blockwise although the op keeps no blocks: the bias of
-/// attention, for example, and chunks that are put at their places.
-bool takesBlocks(mlir::Operation *op, unsigned operand);
+/// Returns true if the op adds a bias to the rows of a product.
+bool hasBias(mlir::Operation *op);
+/// Returns true if the op may read an operand that is this part of a whole (see
+/// `LayoutOpInterface::takesPart`).
+bool takesPart(const TransferContext &context, unsigned operand, const dist::Part &part);
+/// As above for an op whose factor rule and traits say it:
+/// - Sums pass through linear ops, and maxima through ops that keep order. Collectives read both.
+/// - Blocks without a source pass through ops that keep blocks.
+/// - No other part passes.
+bool takesPartByRule(const TransferContext &context, unsigned operand, const dist::Part &part);
 
 /// Returns false if the nn dialect was loaded without the models of its ops (see
 /// registerPlacementModels). Rules alone would prove wrong programs.

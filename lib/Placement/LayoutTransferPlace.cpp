@@ -27,8 +27,8 @@ namespace {
 /// One transfer through dist.place. `run` checks that
 ///  - each operand is the chunk of the dimension that its shift says;
 ///  - the operands agree in their other dimensions and in the axes over which they are unreduced;
-///  - several operands, and blocks, are parts of one gradient in different steps, and together all
-///    that the mask needs.
+///  - several operands, and blocks, are parts of one source in different steps, and together the
+///    whole.
 class PlaceTransfer {
 public:
   explicit PlaceTransfer(const TransferContext &context)
@@ -81,7 +81,7 @@ LogicalResult PlaceTransfer::checkChunk(unsigned i, LayoutFactor &chunk) {
 
 LogicalResult PlaceTransfer::checkOthers(unsigned i) {
   const Layout &first = *context.operands[0], &own = *context.operands[i];
-  bool isSame = first.unreduced == own.unreduced && first.reduction == own.reduction;
+  bool isSame = first.getUnreduced() == own.getUnreduced();
   for (auto [d, a, b] : llvm::enumerate(first.dims, own.dims)) {
     DimLayout x = a, y = b;
     collapse(x);
@@ -100,34 +100,36 @@ LogicalResult PlaceTransfer::checkOthers(unsigned i) {
 
 LogicalResult PlaceTransfer::checkParts() {
   bool hasBlocks = anyOverlap(getOtherAxes(), axes);
-  const KeyCover &first = context.operands[0]->keys;
-  if (context.operands.size() == 1 && !first.isPart() && !hasBlocks)
+  const Part *first = context.operands[0]->getPartOfSource();
+  if (context.operands.size() == 1 && !first && !hasBlocks)
     return success();
-  llvm::SmallBitVector placed(first.needed.size());
+  std::optional<Part> placed;
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
-    const KeyCover &own = operand->keys;
-    if (!own.isPart() || !own.adds || own.axes != axes)
+    const Part *own = operand->getPartOfSource();
+    if (!own || own->axes != axes)
       return report(context,
                     "places operand " + Twine(i) +
                         ", which is no part of a gradient in the steps of a ring along " +
                         toString(axes, mesh),
                     i);
-    if (own.needed != first.needed || own.source != first.source)
-      return report(context, "places parts of different gradients", i);
-    if (placed.anyCommon(own.merged)) {
-      placed &= own.merged;
-      return report(context,
-                    "places step " + Twine(placed.find_first()) + " of the ring along " +
-                        toString(axes, mesh) + " twice",
-                    i);
+    if (!placed) {
+      placed = *own;
+      continue;
     }
-    placed |= own.merged;
+    if (!placed->isOfSameWhole(*own))
+      return report(context, "places parts of different gradients", i);
+    if (std::optional<unsigned> twice = placed->findCommonStep(*own))
+      return report(context,
+                    "places step " + Twine(*twice) + " of the ring along " + toString(axes, mesh) +
+                        " twice",
+                    i);
+    placed->unite(*own);
   }
-  if (!first.needed.test(placed))
+  if (placed->isWhole())
     return success();
-  return report(context, "places steps " + toString(placed) + " of the needed " +
-                             toString(first.needed) + " of the ring along " + toString(axes, mesh) +
-                             ": the others would be zeros");
+  return report(context, "places steps " + toString(placed->covered) + " of the needed " +
+                             toString(placed->needed) + " of the ring along " +
+                             toString(axes, mesh) + ": the others would be zeros");
 }
 
 void PlaceTransfer::describeElements(LayoutFactor &factor, Layout &layout) const {
@@ -169,11 +171,9 @@ MaybeLayouts PlaceTransfer::run() {
   Layout layout = *context.operands[0];
   for (DimLayout &own : layout.dims)
     collapse(own);
-  layout.keys = {};
-  if (!anyOverlap(getOtherAxes(), axes)) {
-    layout.unreduced.append(axes);
-    layout.unreduced = makeSet(layout.unreduced, mesh);
-  }
+  llvm::erase_if(layout.parts, [](const Part &part) { return !part.isUnreduced(); });
+  if (!anyOverlap(getOtherAxes(), axes))
+    layout.addUnreduced(axes);
   factor.axes.clear();
   factor.shift = 0;
   describeElements(factor, layout);

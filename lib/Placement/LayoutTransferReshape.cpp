@@ -336,11 +336,9 @@ Layout Reshape::build() const {
   for (auto [dim, uniform] : llvm::zip_equal(layout.dims, alike))
     if (dim.factors.empty())
       dim.factors.push_back(makeFactor(1, uniform));
-  layout.unreduced = input.unreduced;
-  layout.reduction = input.reduction;
+  layout.parts = input.parts;
   layout.corner = input.corner;
   layout.data = input.data;
-  layout.keys = input.keys;
   canonicalize(layout, mesh);
   return layout;
 }
@@ -447,8 +445,7 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
     for (int64_t size : shape)
       layout.dims.emplace_back(makeFactor(size, /*uniform=*/true));
     layout.data = input.data;
-    layout.unreduced = input.unreduced;
-    layout.reduction = input.reduction;
+    layout.parts = input.parts;
   } else if (reshape.cut(/*join=*/false) || reshape.cut(/*join=*/true))
     reshape.enumerate(candidates);
   if (candidates.empty())

@@ -34,7 +34,7 @@ RuleTransfer::RuleTransfer(const TransferContext &context)
   owners.assign(rule.factors.size(), -1);
   reductions.assign(rule.results.size(), ReductionKind::Sum);
   summed.resize(rule.results.size());
-  keys.resize(rule.results.size());
+  stepParts.resize(rule.results.size());
 }
 
 LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, unsigned operand,
@@ -198,18 +198,11 @@ AxisList RuleTransfer::getAxes(int factor) const {
   return axes;
 }
 
-/// How the parts of a result combine that contracting the factor leaves.
-static ReductionKind getReductionKind(const RuleFactor &factor, unsigned result) {
-  return factor.getReduction(result) == FactorReduction::Max ? ReductionKind::Max
-                                                             : ReductionKind::Sum;
-}
-
 bool layout_transfer::isWhole(const RuleFactor &factor) {
   return factor.kind == FactorKind::Special || factor.kind == FactorKind::Expandable;
 }
 
-/// Returns true if the op adds a bias to the rows of a product.
-static bool hasBias(Operation *op) {
+bool layout_transfer::hasBias(Operation *op) {
   auto matrix = dyn_cast<MatrixOpInterface>(op);
   return matrix && matrix.getBiasOperand();
 }
@@ -224,7 +217,7 @@ LogicalResult RuleTransfer::checkAxes() {
         piece.uniform = false;
     AxisList axes = getAxes(f);
     // Sharded keys may share axes with the queries (see joinParts).
-    if (axes.empty() || factor.isReducedBy(FactorReduction::Merge) ||
+    if (axes.empty() || factor.isReducedBy(ReductionKind::Merge) ||
         (ring && ring->second == int(f)))
       continue;
     if (anyOverlap(all, axes) && !keepsBlocks(op))
@@ -250,9 +243,9 @@ LogicalResult RuleTransfer::checkAxes() {
     for (unsigned result = 0; result < reductions.size(); ++result) {
       if (!rule.isReducedIn(f, result))
         continue;
-      if (!summed[result].empty() && reductions[result] != getReductionKind(factor, result))
+      if (!summed[result].empty() && reductions[result] != factor.getReduction(result))
         return report(context, "combines the parts of two sharded dimensions in different ways");
-      reductions[result] = getReductionKind(factor, result);
+      reductions[result] = factor.getReduction(result);
       summed[result].append(axes.begin(), axes.end());
     }
     contracted.append(axes.begin(), axes.end());
@@ -298,7 +291,7 @@ LogicalResult RuleTransfer::checkTable() {
 /// The rule does not say how parts merge.
 LogicalResult RuleTransfer::joinParts() {
   for (auto [f, factor] : llvm::enumerate(rule.factors))
-    if (factor.isReducedBy(FactorReduction::Merge) && !getAxes(f).empty())
+    if (factor.isReducedBy(ReductionKind::Merge) && !getAxes(f).empty())
       return report(context, "has results that merge over " + toString(getAxes(f), mesh) +
                                  ", and has no model of its layouts");
   return success();
@@ -312,45 +305,27 @@ bool RuleTransfer::hasFactorInResult(unsigned result, int factor) const {
 }
 
 LogicalResult RuleTransfer::checkUnreduced() {
-  int source = -1;
-  for (auto [i, layout] : llvm::enumerate(operands))
-    if (layout->isUnreduced()) {
-      source = i;
-      break;
-    }
-  if (source < 0)
+  auto *found = llvm::find_if(operands, [](const Layout *own) { return own->isUnreduced(); });
+  if (found == operands.end())
     return success();
-  unreduced = operands[source]->unreduced;
+  int source = found - operands.begin();
+  unreduced = (*found)->getUnreduced();
   std::string axes = toString(unreduced, mesh);
   if (llvm::is_contained(reductions, ReductionKind::Max))
     return report(context,
                   "takes a maximum of parts of operand " + Twine(source) +
                       ", which is unreduced over " + axes,
                   source);
-  ReductionKind reduction = operands[source]->reduction;
+  ReductionKind reduction = (*found)->getReduction();
   reductions.assign(reductions.size(), reduction);
-  if (reduction == ReductionKind::Max && llvm::is_contained(rule.maximumOperands, source))
+  if (reduction == ReductionKind::Max && rule.takesParts(source, ReductionKind::Max))
     return checkMaximum(source);
-  if (!llvm::is_contained(rule.linearOperands, source)) {
-    if (hasBias(op))
-      return report(context,
-                    "adds its bias to a product that is unreduced over " + axes + ", on every rank",
-                    source);
-    return report(context,
-                  "is not linear in operand " + Twine(source) + ", which is unreduced over " + axes,
-                  source);
-  }
-  if (reduction != ReductionKind::Sum && !op->hasTrait<MovesOnly>())
-    return report(context,
-                  "reads operand " + Twine(source) + ", a maximum over " + axes +
-                      " that is not yet taken",
-                  source);
   for (auto [i, layout] : llvm::enumerate(operands)) {
     if (static_cast<int>(i) == source)
       continue;
-    bool joint = rule.jointlyLinear && llvm::is_contained(rule.linearOperands, i);
+    bool joint = rule.jointlyLinear && rule.takesParts(i, ReductionKind::Sum);
     if (joint) {
-      if (layout->unreduced == unreduced && layout->reduction == reduction)
+      if (layout->getUnreduced() == unreduced && layout->getReduction() == reduction)
         continue;
       if (padding::getSplat(op->getOperand(i)) == 0.0)
         continue;
@@ -362,13 +337,13 @@ LogicalResult RuleTransfer::checkUnreduced() {
       return report(context,
                     "adds values unreduced over different axes: operand " + Twine(source) +
                         " over " + axes + ", operand " + Twine(i) + " over " +
-                        toString(layout->unreduced, mesh),
+                        toString(layout->getUnreduced(), mesh),
                     i);
     }
     if (layout->isUnreduced())
       return report(context,
                     "multiplies two unreduced values: operand " + Twine(source) + " over " + axes +
-                        ", operand " + Twine(i) + " over " + toString(layout->unreduced, mesh),
+                        ", operand " + Twine(i) + " over " + toString(layout->getUnreduced(), mesh),
                     i);
     if (layout->uses(unreduced))
       return report(context,
@@ -383,8 +358,8 @@ LogicalResult RuleTransfer::checkUnreduced() {
 /// same axes, or equal on the ranks of these axes.
 LogicalResult RuleTransfer::checkMaximum(int source) {
   for (auto [i, layout] : llvm::enumerate(operands)) {
-    if (layout->unreduced == unreduced && layout->reduction == ReductionKind::Max &&
-        llvm::is_contained(rule.maximumOperands, i))
+    if (layout->getUnreduced() == unreduced && layout->getReduction() == ReductionKind::Max &&
+        rule.takesParts(i, ReductionKind::Max))
       continue;
     if (layout->isUnreduced() || layout->uses(unreduced))
       return report(context,
@@ -418,24 +393,24 @@ AxisList RuleTransfer::getBroadcastAxes(unsigned result, unsigned dim) const {
 
 Layout RuleTransfer::makeResult(unsigned result) const {
   Layout layout;
-  layout.unreduced = unreduced;
+  AxisList open = unreduced;
   std::optional<std::pair<int, int>> ring = getRingFactors();
   for (auto [d, factors] : llvm::enumerate(rule.results[result])) {
     DimLayout &dim = layout.dims.emplace_back();
     AxisList broadcast = getBroadcastAxes(result, d);
     // The steps of a ring sum over its axes (see checkAxes).
     if (!ring || !anyOverlap(broadcast, getAxes(ring->first)))
-      layout.unreduced.append(broadcast);
+      open.append(broadcast);
     if (broadcast.empty())
       for (int factor : factors)
         dim.factors.append(pieces[factor].begin(), pieces[factor].end());
     if (dim.factors.empty())
       dim.factors.push_back(makeFactor(1));
   }
-  layout.unreduced.append(summed[result]);
-  layout.unreduced = makeSet(layout.unreduced, mesh);
-  layout.reduction = reductions[result];
-  layout.keys = keys[result];
+  open.append(summed[result]);
+  layout.setUnreduced(std::move(open), reductions[result]);
+  if (stepParts[result])
+    layout.parts.push_back(*stepParts[result]);
   describeElements(result, layout);
   canonicalize(layout, mesh);
   return layout;

@@ -20,24 +20,28 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// Chunks at their places: blocks, and parts of gradients, become whole.
+/// Chunks at their places: blocks, and terms of a sum in several steps, become whole. Other ranks
+/// add zeros, so a maximum would not stay one.
 struct PlaceModel : LayoutOpInterface::ExternalModel<PlaceModel, PlaceOp> {
   MaybeLayouts transfer(Operation *, const TransferContext &context,
                         SmallVectorImpl<Layout> *) const {
     return transferPlace(context);
   }
-  bool takesBlocks(Operation *, unsigned) const { return true; }
-  bool joinsParts(Operation *, const KeyCover &cover) const { return cover.adds; }
+  bool takesPart(Operation *, const TransferContext &, unsigned, const Part &part) const {
+    return part.spread == Part::Spread::Steps ? part.reduction != ReductionKind::Merge
+                                              : part.reduction == ReductionKind::Sum;
+  }
 };
 
-/// A permute moves parts of gradients around a ring, and chunks that some ranks lack.
+/// A permute moves terms of a sum, and chunks that some ranks lack. A block would lose its place.
 struct PermuteModel : LayoutOpInterface::ExternalModel<PermuteModel, PermuteOp> {
   MaybeLayouts transfer(Operation *, const TransferContext &context,
                         SmallVectorImpl<Layout> *) const {
     return transferCollective(context);
   }
-  bool joinsParts(Operation *, const KeyCover &cover) const { return cover.adds; }
-  bool mayMiss(Operation *, unsigned) const { return true; }
+  bool takesPart(Operation *, const TransferContext &, unsigned, const Part &part) const {
+    return part.spread == Part::Spread::Ranks || part.reduction == ReductionKind::Sum;
+  }
 };
 
 } // namespace

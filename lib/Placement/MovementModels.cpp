@@ -176,14 +176,15 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
     if (operand->isUnreduced() && source < 0)
       source = i;
   if (source >= 0) {
-    layout.unreduced = context.operands[source]->unreduced;
-    layout.reduction = context.operands[source]->reduction;
+    const AxisList &axes = context.operands[source]->getUnreduced();
+    ReductionKind reduction = context.operands[source]->getReduction();
+    layout.setUnreduced(axes, reduction);
     for (auto [i, operand] : llvm::enumerate(context.operands))
-      if ((operand->unreduced != layout.unreduced || operand->reduction != layout.reduction) &&
+      if ((operand->getUnreduced() != axes || operand->getReduction() != reduction) &&
           padding::getSplat(op->getOperand(i)) != 0.0)
         return LogicalResult(report(context,
                                     "joins operand " + Twine(source) + ", unreduced over " +
-                                        toString(layout.unreduced, context.mesh) +
+                                        toString(axes, context.mesh) +
                                         ", with operand " + Twine(i) + ", which is not",
                                     source));
   }
@@ -242,9 +243,9 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
   layout.dims[dim] = DimLayout(joined);
   canonicalize(layout, context.mesh);
   AxisList axes = layout.getShardedAxes();
-  if (anyOverlap(axes, layout.unreduced))
+  if (anyOverlap(axes, layout.getUnreduced()))
     return LogicalResult(report(context, "joins values unreduced over, and sharded over, " +
-                                             toString(layout.unreduced, context.mesh)));
+                                             toString(layout.getUnreduced(), context.mesh)));
   return ResultLayouts{std::move(layout)};
 }
 
@@ -268,6 +269,12 @@ struct ReshapeModel : LayoutOpInterface::ExternalModel<ReshapeModel, nn::Reshape
     return transferReshape(context, alternatives);
   }
   bool hasCandidates(Operation *) const { return true; }
+  /// The elements of a part that adds up, or takes its place, are the same in another shape.
+  bool takesPart(Operation *, const TransferContext &context, unsigned operand,
+                 const Part &part) const {
+    return part.hasSource() ? part.reduction != ReductionKind::Merge
+                            : takesPartByRule(context, operand, part);
+  }
 };
 
 /// One element stretches to a chunk of one element.

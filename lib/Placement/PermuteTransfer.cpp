@@ -64,17 +64,21 @@ static LogicalResult shiftChunks(ArrayRef<Axis> axes, int64_t distance,
         return failure();
       moved = &factor;
     }
-  if (!moved || anyOverlap(layout.unreduced, axes))
+  if (!moved || anyOverlap(layout.getUnreduced(), axes))
     return failure();
   int64_t size = leftOut.size();
   llvm::SmallBitVector missing = leftOut;
-  if (layout.missing.isAny())
-    for (unsigned rank : layout.missing.ranks.set_bits())
+  if (const Part *part = layout.getIncompletePart())
+    for (unsigned rank : part->getMissing().set_bits())
       missing.set((rank + distance) % size);
   moved->shift = (moved->shift + distance) % size;
-  layout.missing = {};
-  if (missing.any())
-    layout.missing = {AxisList(axes.begin(), axes.end()), std::move(missing)};
+  llvm::erase_if(layout.parts, [](const Part &part) { return part.isIncomplete(); });
+  if (missing.none())
+    return success();
+  Part part{AxisList(axes.begin(), axes.end()), ReductionKind::Place};
+  part.needed.resize(size, /*t=*/true);
+  part.covered = missing.flip();
+  layout.parts.push_back(std::move(part));
   return success();
 }
 
@@ -189,13 +193,15 @@ LogicalResult PairTransfer::run(Layout &layout) const {
     for (LayoutFactor &factor : dim.factors)
       if (!rename(factor.axes))
         return failure();
-  if (!rename(result.unreduced)) {
-    if (!keepsSums(layout.unreduced))
+  AxisList open = layout.getUnreduced();
+  if (!rename(open)) {
+    if (!keepsSums(layout.getUnreduced()))
       return failure();
-    result.unreduced = layout.unreduced;
-    if (anyOverlap(result.getShardedAxes(), result.unreduced))
+    open = layout.getUnreduced();
+    if (anyOverlap(result.getShardedAxes(), open))
       return failure();
   }
+  result.setUnreduced(std::move(open), layout.getReduction());
   canonicalize(result, mesh);
   layout = std::move(result);
   return success();
@@ -205,10 +211,11 @@ LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes
                                                Layout &layout) {
   int64_t size = getNumShards(axes);
   llvm::SmallBitVector leftOut = getLeftOut(op, size);
-  if (leftOut.any() || layout.missing.isAny()) {
+  const Part *incomplete = layout.getIncompletePart();
+  if (leftOut.any() || incomplete) {
     // A layout describes missing chunks along one list of axes only.
     std::optional<int64_t> distance = getDistance(op, size);
-    if (!distance || (layout.missing.isAny() && layout.missing.axes != axes))
+    if (!distance || (incomplete && incomplete->axes != axes))
       return failure();
     return shiftChunks(axes, *distance, leftOut, layout);
   }
@@ -219,7 +226,7 @@ LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes
     if (distance == 0)
       return success();
     // A shift moves the parts of a sum between the ranks that add them.
-    AxisList left = layout.unreduced;
+    AxisList left = layout.getUnreduced();
     if (removeAxes(left, axes))
       return success();
     return shiftChunks(axes, distance, leftOut, layout);

@@ -38,14 +38,14 @@ void PlacementDerivation::explain(InFlightDiagnostic &diagnostic, Operation *op,
   while (Operation *from = rt::getSource(value).getDefiningOp()) {
     Value next;
     for (Value candidate : from->getOperands())
-      if (LayoutRef own = get(candidate); own && own->unreduced == layout->unreduced)
+      if (LayoutRef own = get(candidate); own && own->getUnreduced() == layout->getUnreduced())
         next = candidate;
     if (!next)
       break;
     value = next;
   }
   diagnostic.attachNote(rt::getSource(value).getLoc())
-      << "operand " << operand << " is unreduced over " << toString(layout->unreduced, mesh)
+      << "operand " << operand << " is unreduced over " << toString(layout->getUnreduced(), mesh)
       << " from here on";
 }
 

@@ -102,7 +102,7 @@ LogicalResult PlacementDerivation::addArguments() {
                 !isState && getWeight(argument));
     auto note = [&] {
       LayoutRef layout = this->get(argument);
-      if (layout->isUnreduced() && layout->reduction == ReductionKind::Sum)
+      if (layout->isUnreduced() && layout->getReduction() == ReductionKind::Sum)
         statedParts.insert(argument);
     };
     if (auto it = known.find(facts); it != known.end() && !isState) {
@@ -162,11 +162,11 @@ LogicalResult PlacementDerivation::refuseResult(func::ReturnOp op, unsigned i, S
 static bool keepsPromise(const Layout &layout, const Layout &promised, MeshAttr mesh) {
   if (isLayout(layout, promised, mesh))
     return true;
-  if (layout.isUnreduced() || promised.reduction != ReductionKind::Sum ||
-      layout.data != Padding::Zero || layout.uses(promised.unreduced))
+  if (layout.isUnreduced() || promised.getReduction() != ReductionKind::Sum ||
+      layout.data != Padding::Zero || layout.uses(promised.getUnreduced()))
     return false;
   Layout sum = layout;
-  sum.unreduced = promised.unreduced;
+  sum.setUnreduced(promised.getUnreduced());
   return isLayout(sum, promised, mesh);
 }
 

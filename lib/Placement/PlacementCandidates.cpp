@@ -20,7 +20,7 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 /// The candidates of an operand that the op may read. Leaves out candidates that shard a
-/// dimension that the op reads whole, and blockwise candidates that it does not support.
+/// dimension that the op reads whole, and blocks that it does not take.
 Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   Candidates candidates = getCandidates(op->getOperand(operand));
   // A reshape has no use for its rule: it takes dimensions apart.
@@ -34,12 +34,20 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
   auto isWhole = [&](int factor) {
     const RuleFactor &own = rule.factors[factor];
     return (own.kind == FactorKind::Special || own.kind == FactorKind::Expandable) &&
-           !own.isReducedBy(FactorReduction::Merge);
+           !own.isReducedBy(ReductionKind::Merge);
   };
-  bool takesBlocks = layout_transfer::keepsBlocks(op) || layout_transfer::takesBlocks(op, operand);
+  // An op that keeps blocks takes those that are not unreduced.
+  auto refusesBlock = [&](LayoutRef candidate) {
+    SmallVector<LayoutRef> operands(op->getNumOperands(), candidate);
+    TransferContext context{op, operands, mesh, nullptr};
+    context.rule = known;
+    return llvm::any_of(candidate->parts, [&](const Part &part) {
+      return part.isBlock() && !layout_transfer::takesPart(context, operand, part);
+    });
+  };
   Candidates plausible;
   for (LayoutRef candidate : candidates) {
-    bool reads = !takesBlocks && candidate->isBlockwise();
+    bool reads = refusesBlock(candidate);
     for (auto [factors, dim] : llvm::zip_equal(rule.operands[operand], candidate->dims))
       reads |= factors.size() == 1 && isWhole(factors[0]) && dim.isSharded();
     if (!reads)
@@ -69,11 +77,11 @@ LogicalResult PlacementDerivation::addLink(CandidateLink link,
   // Operands that are sharded over the same axes in different dimensions give blockwise
   // results. Few programs mean them, and they take the place of other combinations: drop
   // them if there are others.
-  auto isBlockwise = [](const auto &combination) {
-    return llvm::any_of(combination.second, [](LayoutRef r) { return r->isBlockwise(); });
+  auto isBlock = [](const auto &combination) {
+    return llvm::any_of(combination.second, [](LayoutRef r) { return r->isBlock(); });
   };
-  if (!llvm::all_of(link.combinations, isBlockwise))
-    llvm::erase_if(link.combinations, isBlockwise);
+  if (!llvm::all_of(link.combinations, isBlock))
+    llvm::erase_if(link.combinations, isBlock);
   // Report what is wrong with the likeliest candidate.
   if (link.combinations.empty())
     return success(succeeded(transfer(combinations.front(), /*reports=*/true)));

@@ -14,8 +14,8 @@ def Placement_LayoutOpInterface : OpInterface<"LayoutOpInterface"> {
   let cppNamespace = "::meshwright";
   let description = [{
     How layouts pass an op, where its factor rule does not say it. The models are external
-    (`lib/Placement/*Models.cpp`). An op without a model follows its rule, and reads no part of
-    attention.
+    (`lib/Placement/*Models.cpp`). An op without a model follows its rule, and takes the parts that
+    its rule and its traits say.
   }];
   let methods = [
     InterfaceMethod<"Derives the layouts of the op's results, as `meshwright::transfer` does.",
@@ -29,18 +29,14 @@ def Placement_LayoutOpInterface : OpInterface<"LayoutOpInterface"> {
                     "then does not tell which candidates of operands fit.",
                     "bool", "hasCandidates", (ins), /*methodBody=*/"",
                     /*defaultImplementation=*/[{ return false; }]>,
-    InterfaceMethod<"Returns true if the op may read blocks (Layout::isBlockwise) as an operand, "
-                    "although blocks of operands do not give blocks of its result.",
-                    "bool", "takesBlocks", (ins "unsigned":$operand), /*methodBody=*/"",
-                    /*defaultImplementation=*/[{ return false; }]>,
-    InterfaceMethod<"Returns true if the op may read parts of attention that cover these keys. "
-                    "`transfer` then checks how they join.",
-                    "bool", "joinsParts", (ins "const ::meshwright::dist::KeyCover &":$cover),
-                    /*methodBody=*/"", /*defaultImplementation=*/[{ return false; }]>,
-    InterfaceMethod<"Returns true if a permute may have left an operand out on some ranks. "
-                    "`transfer` then checks that these ranks do not read it.",
-                    "bool", "mayMiss", (ins "unsigned":$operand), /*methodBody=*/"",
-                    /*defaultImplementation=*/[{ return false; }]>
+    InterfaceMethod<"Returns true if the op may read a value that is this part of a whole as an "
+                    "operand. `transfer` then checks how the parts of its operands combine.",
+                    "bool", "takesPart",
+                    (ins "const ::meshwright::TransferContext &":$context, "unsigned":$operand,
+                         "const ::meshwright::dist::Part &":$part), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{
+      return ::meshwright::layout_transfer::takesPartByRule(context, operand, part);
+    }]>
   ];
 }
 

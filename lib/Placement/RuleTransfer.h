@@ -25,9 +25,8 @@ bool isWhole(const dist::RuleFactor &factor);
 /// 2. `checkAxes`: no axis shards two factors, and no factor that the op reads whole is
 ///    sharded. Axes of contracted factors become unreduced axes of the results.
 /// 3. `checkTable`, `checkOrder`: ops that count elements find them where they expect.
-/// 4. `checkUnreduced`: partial sums pass only through linear ops, and parts of a maximum through
-///    ops that keep order.
-/// 5. `joinParts`: parts of attention among the operands, and results that are such parts.
+/// 4. `checkUnreduced`: parts across ranks, which the op takes, go together with other operands.
+/// 5. `joinParts`: parts across steps among the operands, and results that are such parts.
 /// 6. `checkReadPadding`: the op reads no arbitrary padding.
 /// 7. `makeResult`: the layout of each result, and what its elements are.
 ///
@@ -55,7 +54,7 @@ protected:
   virtual mlir::LogicalResult checkOrder();
   /// The factors of queries and keys if both are sharded over one axis, as in a ring; else none.
   virtual std::optional<std::pair<int, int>> getRingFactors() const { return std::nullopt; }
-  /// Checks parts of attention among the operands. Fills `keys` of the results that are parts.
+  /// Checks parts across steps among the operands. Fills `stepParts` of the results that are some.
   virtual mlir::LogicalResult joinParts();
   /// Checks padding that the op reads otherwise than PaddingOpInterface can state.
   virtual mlir::LogicalResult checkOwnPadding() { return mlir::success(); }
@@ -131,8 +130,8 @@ protected:
   mlir::SmallVector<dist::AxisList, 1> summed;
   /// How the parts of each result combine.
   mlir::SmallVector<dist::ReductionKind, 1> reductions;
-  /// For each result the keys that it covers, if it is a part of attention.
-  mlir::SmallVector<dist::KeyCover, 1> keys;
+  /// For each result the part across steps that it is, if it is one.
+  mlir::SmallVector<std::optional<dist::Part>, 1> stepParts;
 };
 
 } // namespace meshwright::layout_transfer

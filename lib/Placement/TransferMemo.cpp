@@ -25,8 +25,7 @@ bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
 }
 
 bool sameLayout(const Layout &a, const Layout &b) {
-  return a.corner == b.corner && a.data == b.data && a.unreduced == b.unreduced && a.reduction == b.reduction &&
-         a.keys == b.keys && a.missing == b.missing &&
+  return a.corner == b.corner && a.data == b.data && a.parts == b.parts &&
          llvm::equal(a.dims, b.dims, [](const DimLayout &x, const DimLayout &y) {
            return llvm::equal(x.factors, y.factors, sameFactor);
          });
@@ -102,11 +101,11 @@ TransferMemo::transfer(Operation *op, ArrayRef<LayoutRef> operands, std::optiona
                            &alternatives);
   if (failed(results))
     return failure();
-  // Parts of attention name values, too.
+  // A source names values, too.
   isShared &= !namesOperands;
   Outcome outcome;
   for (const Layout &layout : *results) {
-    isShared &= !layout.keys.isPart();
+    isShared &= !layout.getPartOfSource();
     outcome.results.push_back(intern(layout));
   }
   for (const Layout &layout : alternatives)

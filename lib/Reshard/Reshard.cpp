@@ -99,13 +99,13 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
                                        MeshAttr mesh, std::vector<ReshardStep> &strips) {
   if (from.getRank() != to.getRank())
     return failure();
-  if (from.isUnreduced() && to.isUnreduced() && from.reduction != to.reduction)
+  if (from.isUnreduced() && to.isUnreduced() && from.getReduction() != to.getReduction())
     return failure();
   ReshardProblem problem;
   problem.elementBytes = elementBytes;
-  problem.reduction = from.isUnreduced() ? from.reduction : to.reduction;
-  problem.source.unreduced = from.unreduced;
-  problem.target.unreduced = to.unreduced;
+  problem.reduction = from.isUnreduced() ? from.getReduction() : to.getReduction();
+  problem.source.unreduced = from.getUnreduced();
+  problem.target.unreduced = to.getUnreduced();
   auto add = [&](int dim, int cut, const LayoutFactor &a, const LayoutFactor &b) {
     problem.factors.push_back({dim, cut, a.size, a.order, a.orderRanks});
     problem.source.axes.push_back(a.axes);

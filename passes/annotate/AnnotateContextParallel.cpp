@@ -217,7 +217,7 @@ bool ContextParallelPolicy::reachesMask(Value value, llvm::SmallDenseSet<Value> 
 /// Returns true for a factor that the op reads whole, and for one of which it takes an extreme.
 static bool readsAll(const RuleFactor &factor) {
   return factor.kind == FactorKind::Special || factor.kind == FactorKind::Expandable ||
-         factor.getReduction(0) == FactorReduction::Max;
+         factor.getReduction(0) == ReductionKind::Max;
 }
 
 /// Returns true if integers that are computed from the value depend on all tokens at once,

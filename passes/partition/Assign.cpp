@@ -40,7 +40,7 @@ bool Partitioner::contracts(const FactorRule &rule) {
 
 ReductionKind Partitioner::getReduction(const FactorRule &rule, unsigned result) {
   bool isMax = llvm::any_of(rule.factors, [&](const RuleFactor &f) {
-    return f.kind == FactorKind::Contracted && f.getReduction(result) == FactorReduction::Max;
+    return f.kind == FactorKind::Contracted && f.getReduction(result) == ReductionKind::Max;
   });
   return isMax ? ReductionKind::Max : ReductionKind::Sum;
 }
@@ -215,13 +215,12 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
     const ValueSharding &target = partitioner.getState(value).target;
     if (partitioner.changesOrder(value, natural, target))
       return std::nullopt;
-    Unreduced sum{partitioner.getContractedAxes(opFactors.rule, assignment, i),
-                  getReduction(opFactors.rule, i)};
-    const Unreduced &demand = partitioner.getState(value).unreduced;
+    Part sum{partitioner.getContractedAxes(opFactors.rule, assignment, i),
+             getReduction(opFactors.rule, i)};
+    const Part &demand = partitioner.getState(value).unreduced;
     auto plan = partitioner.resharder.plan(
         partitioner.getLayout(value, natural, sum),
-        partitioner.getLayout(value, target,
-                              demand.reduction == sum.reduction ? demand : Unreduced()),
+        partitioner.getLayout(value, target, demand.reduction == sum.reduction ? demand : Part()),
         getElementTypeOrSelf(value.getType()));
     if (failed(plan))
       return std::nullopt;

@@ -91,7 +91,7 @@ void Partitioner::stateEqual(Operation *op, Operation *local, const Assignment &
       Layout layout =
           getLayout(global, project(global, rule.operands[i], opFactors, assignment));
       // A maximum of equal elements is the same with those in padding.
-      if (factor.isReducedBy(FactorReduction::Max))
+      if (factor.isReducedBy(ReductionKind::Max))
         for (auto [dim, own] : llvm::zip_equal(rule.operands[i], layout.dims))
           for (LayoutFactor &piece : own.factors)
             if (llvm::is_contained(dim, int(f)))

@@ -61,7 +61,7 @@ LogicalResult OpenSums::addContractedAxes(OpResult value, AxisList &axes) {
       return failure();
     forEachLeaf(dims, *sharding, opFactors, [&](int factor, size_t, const AxisList &own) {
       if (rule.isReducedIn(factor, result) &&
-          rule.factors[factor].getReduction(result) == FactorReduction::Sum)
+          rule.factors[factor].getReduction(result) == ReductionKind::Sum)
         join(axes, own);
     });
   }

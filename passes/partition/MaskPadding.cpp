@@ -59,10 +59,10 @@ LogicalResult Partitioner::deriveOp(Operation *op) {
     Candidates &candidates = derived.find(result)->second;
     if (candidates.size() == 1)
       continue;
-    // Few programs mean a blockwise layout (see PlacementDerivation::visitCandidates).
-    auto isBlockwise = [](LayoutRef candidate) { return candidate->isBlockwise(); };
-    if (!llvm::all_of(candidates, isBlockwise))
-      llvm::erase_if(candidates, isBlockwise);
+    // Few programs mean a block (see PlacementDerivation::visitCandidates).
+    auto isBlock = [](LayoutRef candidate) { return candidate->isBlock(); };
+    if (!llvm::all_of(candidates, isBlock))
+      llvm::erase_if(candidates, isBlock);
     auto meant = known.find(result);
     if (meant == known.end())
       continue;

@@ -40,9 +40,9 @@ bool meshwright::joinsPartials(Operation *op, const FactorRule &rule) {
          (rule.jointlyLinear && op->hasTrait<MovesOnly>());
 }
 
-Partitioner::Unreduced Partitioner::getDemand(OpOperand &use) const {
+Part Partitioner::getDemand(OpOperand &use) const {
   if (auto constrain = dyn_cast<ConstrainOp>(use.getOwner()))
-    return isCrossing(constrain) ? Unreduced() : getState(constrain.getResult()).unreduced;
+    return isCrossing(constrain) ? Part() : getState(constrain.getResult()).unreduced;
   if (isa<func::ReturnOp>(use.getOwner()))
     return resultTargets[use.getOperandNumber()].unreduced;
   return {};
@@ -50,7 +50,7 @@ Partitioner::Unreduced Partitioner::getDemand(OpOperand &use) const {
 
 bool Partitioner::isReadOpen(Value value) const {
   for (OpOperand &use : value.getUses())
-    if (Unreduced demand = getDemand(use);
+    if (Part demand = getDemand(use);
         !demand.empty() && demand.reduction == ReductionKind::Sum)
       return true;
   if (!value.hasOneUse())
@@ -67,7 +67,7 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
   // A use that reads the value unreduced takes it before its reduction.
   if (!value.hasOneUse())
     return llvm::any_of(value.getUses(), [&](OpOperand &use) {
-      Unreduced demand = getDemand(use);
+      Part demand = getDemand(use);
       return !demand.empty() && demand.reduction == reduction;
     });
   Operation *user = *value.getUsers().begin();
@@ -81,7 +81,7 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
   if (reduction == ReductionKind::Max && joined == ReductionKind::Max &&
       user->getResult(0).getType() == value.getType())
     return llvm::any_of(user->getResult(0).getUses(), [&](OpOperand &use) {
-      Unreduced demand = getDemand(use);
+      Part demand = getDemand(use);
       return !demand.empty() && demand.reduction == reduction;
     });
   // Only movements keep a maximum.
@@ -98,7 +98,7 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
 /// The form of a value that one use reads, unreduced over some axes. It comes from the partial
 /// form of the value, if there is one, so that only the other axes are reduced.
 FailureOr<Value> Partitioner::useUnreduced(Value value, const ValueSharding &sharding,
-                                           Location loc, const Unreduced &unreduced) {
+                                           Location loc, const Part &unreduced) {
   State &state = getState(value);
   Operation *op = value.getDefiningOp();
   if (op && op->getNumOperands() == 0) {
@@ -150,7 +150,7 @@ FailureOr<bool> Partitioner::moveParts(Operation *op) {
       !(isReadOpen(op->getResult(0)) || canWait(op->getResult(0), ReductionKind::Sum)))
     return false;
   SmallVector<Local, 0> parts;
-  Unreduced sum;
+  Part sum;
   for (Value operand : op->getOperands()) {
     const State &state = getState(operand);
     if (!state.isDeferred || !state.rest.empty() || !operand.hasOneUse() ||

@@ -25,10 +25,9 @@ using namespace meshwright::dist;
 //===----------------------------------------------------------------------===//
 
 /// The axes over which an attribute declares a value unreduced.
-FailureOr<Partitioner::Unreduced>
-Partitioner::readUnreduced(ShardingAttr attr, Type type,
-                           function_ref<InFlightDiagnostic()> emitError) const {
-  Unreduced unreduced;
+FailureOr<Part> Partitioner::readUnreduced(ShardingAttr attr, Type type,
+                                           function_ref<InFlightDiagnostic()> emitError) const {
+  Part unreduced;
   for (AxisRefAttr axis : attr.getUnreduced())
     unreduced.axes.push_back(getAxis(axis, mesh));
   llvm::sort(unreduced.axes);
@@ -166,7 +165,7 @@ void Partitioner::choosePadding(PaddedSizes &sizes) {
 }
 
 Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
-                              const Unreduced &unreduced) const {
+                              const Part &unreduced) const {
   Layout layout;
   for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
     DimLayout dimLayout;
@@ -180,8 +179,8 @@ Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
       dimLayout.factors.emplace_back();
     layout.dims.push_back(std::move(dimLayout));
   }
-  layout.unreduced = unreduced.axes;
-  layout.reduction = unreduced.reduction;
+  if (!unreduced.empty())
+    layout.parts.push_back(unreduced);
   canonicalize(layout, mesh);
   return layout;
 }
@@ -217,7 +216,7 @@ ValueSharding Partitioner::projectBroadcast(Value value, Value target,
 }
 
 FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const ValueSharding &to,
-                                      Location loc, const Unreduced &unreduced) {
+                                      Location loc, const Part &unreduced) {
   // Parts of a sum are no parts of a maximum.
   if (!from.unreduced.empty() && !unreduced.empty() &&
       from.unreduced.reduction != unreduced.reduction) {
@@ -258,7 +257,7 @@ bool Partitioner::changesOrder(Value global, const ValueSharding &from,
 /// Between two orders a leaf is not sharded, and has its padded size.
 FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
                                               const ValueSharding &to, Location loc,
-                                              const Unreduced &unreduced) {
+                                              const Part &unreduced) {
   Layout at, target;
   for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global))) {
     for (auto [i, leaf] : llvm::enumerate(leaves)) {
@@ -266,10 +265,8 @@ FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
       target.dims.emplace_back(factors.getFactor(leaf, to.dims[d][i], padded[leaf]));
     }
   }
-  at.unreduced = from.unreduced.axes;
-  at.reduction = from.unreduced.reduction;
-  target.unreduced = unreduced.axes;
-  target.reduction = unreduced.reduction;
+  at.setUnreduced(from.unreduced.axes, from.unreduced.reduction);
+  target.setUnreduced(unreduced.axes, unreduced.reduction);
   for (Layout *layout : {&at, &target})
     for (DimLayout &dim : layout->dims)
       dim.factors.front().padding = Padding::Arbitrary;
@@ -311,7 +308,7 @@ static void moveId(Value global, Value local) {
 }
 
 FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc,
-                                  const Unreduced &unreduced) {
+                                  const Part &unreduced) {
   return unreduced.empty() ? use(value, sharding, loc)
                            : useUnreduced(value, sharding, loc, unreduced);
 }
@@ -437,7 +434,7 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (auto constrain = dyn_cast<ConstrainOp>(op)) {
     const State &state = getState(result);
     ValueSharding target = state.target;
-    Unreduced unreduced = state.unreduced;
+    Part unreduced = state.unreduced;
     auto value = use(constrain.getInput(), target, op->getLoc(), unreduced);
     if (failed(value))
       return failure();
@@ -501,7 +498,7 @@ LogicalResult Partitioner::partitionByRule(Operation *op) {
   stateEqual(op, local, assignment);
   stateSplit(op->getResult(0), local, shardings.front());
   for (auto [i, value] : llvm::enumerate(op->getResults())) {
-    Unreduced sum{getContractedAxes(rule, assignment, i), getReduction(rule, i)};
+    Part sum{getContractedAxes(rule, assignment, i), getReduction(rule, i)};
     if (failed(define(value, {local->getResult(i), shardings[i], std::move(sum)}, rest)))
       return failure();
   }
@@ -526,7 +523,7 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
   auto *local = new Block();
   func.getBody().push_back(local);
   builder.setInsertionPointToStart(local);
-  auto describe = [&](Value value, const ValueSharding &sharding, const Unreduced &unreduced) {
+  auto describe = [&](Value value, const ValueSharding &sharding, const Part &unreduced) {
     return std::pair(getSharding(getLayout(value, sharding, unreduced), symbol, mesh),
                      TypeAttr::get(value.getType()));
   };

@@ -70,19 +70,11 @@ public:
   /// Replaces the function's body and signature.
   mlir::LogicalResult run(PaddedSizes &sizes);
 
-  /// The axes over which a layout is unreduced, and how the parts combine.
-  struct Unreduced {
-    dist::AxisList axes;
-    dist::ReductionKind reduction = dist::ReductionKind::Sum;
-
-    bool empty() const { return axes.empty(); }
-  };
-
-  /// A local value and its layout.
+  /// A local value and its layout. `unreduced` is a part across ranks, or empty.
   struct Local {
     mlir::Value value;
     ValueSharding sharding;
-    Unreduced unreduced;
+    dist::Part unreduced;
   };
 
   /// The local form of a global value (not an `nn.state`): a value in its target sharding, or a
@@ -92,7 +84,7 @@ public:
     /// over which it declares the value unreduced. Of other values, those over which their only
     /// user reads them unreduced.
     ValueSharding target;
-    Unreduced unreduced;
+    dist::Part unreduced;
     Local local;
     bool isDeferred = false;
     /// The form before its reduction of a value that was deferred, for users that read it
@@ -166,16 +158,16 @@ private:
   }
 
   mlir::LogicalResult readTargets();
-  mlir::FailureOr<Unreduced>
+  mlir::FailureOr<dist::Part>
   readUnreduced(dist::ShardingAttr attr, mlir::Type type,
                 mlir::function_ref<mlir::InFlightDiagnostic()> emitError) const;
   void readDemands();
   void addShards(PaddedSizes &sizes);
   void choosePadding(PaddedSizes &sizes);
   dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
-                         const Unreduced &unreduced) const;
+                         const dist::Part &unreduced) const;
   dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding) const {
-    return getLayout(global, sharding, Unreduced());
+    return getLayout(global, sharding, dist::Part());
   }
   dist::Layout getLayout(mlir::Value global, const Local &local) const {
     return getLayout(global, local.sharding, local.unreduced);
@@ -241,23 +233,23 @@ private:
   /// unreduced.
   bool isReadOpen(mlir::Value value) const;
   /// The axes over which a use reads its value unreduced. None for most uses.
-  Unreduced getDemand(mlir::OpOperand &use) const;
+  dist::Part getDemand(mlir::OpOperand &use) const;
   mlir::LogicalResult materialize(mlir::Value value);
   mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
-                                   mlir::Location loc, const Unreduced &unreduced);
+                                   mlir::Location loc, const dist::Part &unreduced);
   mlir::FailureOr<mlir::Value> useUnreduced(mlir::Value value, const ValueSharding &sharding,
-                                            mlir::Location loc, const Unreduced &unreduced);
+                                            mlir::Location loc, const dist::Part &unreduced);
   mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
                                        const ValueSharding &to, mlir::Location loc) {
-    return reshard(global, from, to, loc, Unreduced());
+    return reshard(global, from, to, loc, dist::Part());
   }
   mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
                                        const ValueSharding &to, mlir::Location loc,
-                                       const Unreduced &unreduced);
+                                       const dist::Part &unreduced);
   bool changesOrder(mlir::Value global, const ValueSharding &from, const ValueSharding &to) const;
   mlir::FailureOr<mlir::Value> reshardByLeaves(mlir::Value global, const Local &from,
                                                const ValueSharding &to, mlir::Location loc,
-                                               const Unreduced &unreduced);
+                                               const dist::Part &unreduced);
 
   mlir::func::FuncOp func;
   dist::MeshAttr mesh;
@@ -279,7 +271,7 @@ private:
   /// The layout that the signature promises of a result.
   struct ResultTarget {
     ValueSharding sharding;
-    Unreduced unreduced;
+    dist::Part unreduced;
   };
   mlir::SmallVector<ResultTarget, 2> resultTargets;
   /// The results of `getTruth`.

@@ -308,15 +308,15 @@ bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitReg
     reason = "the rows are equal where the ops that can run in chunks end, which chunks do not show";
     return false;
   }
-  if (layout->keys.isPart()) {
+  if (layout->getPartOfSource()) {
     reason = "attention over a part of the keys leaves the ops that can run in chunks";
     return false;
   }
-  if (layout->missing.isAny()) {
+  if (layout->getIncompletePart()) {
     reason = "keys that some ranks lack leave the ops that can run in chunks";
     return false;
   }
-  if (layout->isBlockwise()) {
+  if (layout->isBlock()) {
     reason = "a value is in blocks where the ops that can run in chunks end";
     return false;
   }
@@ -447,7 +447,7 @@ void SplitRegionFinder::Trimmer::findPathsBehind() {
 bool SplitRegionFinder::Trimmer::touchesInner(Operation *op) const {
   auto isInner = [&](Value value, const TokenDim &place) {
     const Layout *layout = placement.lookup(value);
-    return !place.axes.empty() || (layout && layout->keys.isPart());
+    return !place.axes.empty() || (layout && layout->getPartOfSource());
   };
   const ChunkOp &how = growth.ops.find(op)->second;
   for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))

@@ -343,6 +343,25 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 // -----
 
+// Parts combine in other ways, too, but not by a collective.
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{attribute 'reduction' failed to satisfy constraint: how partial values combine in a collective: sum or max}}
+  %0 = dist.all_reduce merge %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{attribute 'reduction' failed to satisfy constraint: how partial values combine in a collective: sum or max}}
+  %0 = dist.reduce_scatter place %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<1x8xf32>
+  return
+}
+
+// -----
+
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
   // expected-error@+1 {{unknown mesh axis "cp"}}

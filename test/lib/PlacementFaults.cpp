@@ -429,7 +429,7 @@ void wrongResult(func::FuncOp func, const PlacementAnalysis &analysis, Faults &f
         continue;
       if (!layout.uses(whole)) {
         Layout other = layout;
-        other.unreduced.push_back(whole);
+        other.addUnreduced(whole, other.getReduction());
         promise("result promised as unreduced", other);
         for (unsigned d = 0; d < layout.dims.size(); ++d) {
           if (layout.dims[d].isPadded())
@@ -481,8 +481,9 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
           continue;
         // Slices may make true sizes equal that differ.
         bool isPart = isa<nn::MaximumOp>(op) &&
-                      (have.isUnreduced() ? have.reduction : want.reduction) == ReductionKind::Max;
-        bool isSize = have.unreduced == want.unreduced && have.reduction == want.reduction &&
+                      (have.isUnreduced() ? have : want).getReduction() == ReductionKind::Max;
+        bool isSize = have.getUnreduced() == want.getUnreduced() &&
+                      have.getReduction() == want.getReduction() &&
                       llvm::equal(have.dims, want.dims, [](const DimLayout &a, const DimLayout &b) {
                         return a.getAxes() == b.getAxes() && a.factors.size() == b.factors.size();
                       });
@@ -533,7 +534,7 @@ SmallVector<int64_t> getPairs(PermuteOp op, MeshAttr mesh) {
 
 void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   func.walk([&](nn::MergeAttentionOp op) {
-    if (!analysis.getLayout(op.getFirst()).keys.isPart())
+    if (!analysis.getLayout(op.getFirst()).getPartOfSource())
       return;
     faults.push_back({"step left out", op.getLoc(), [op]() mutable {
                         op.getResult().replaceAllUsesWith(op.getFirst());
@@ -630,7 +631,7 @@ void breakRing(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fau
 /// Gradients in the steps of a ring: a step left out or added twice, a chunk at another place.
 void breakSteps(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   func.walk([&](nn::AddOp op) {
-    if (!analysis.getLayout(op.getLhs()).keys.isPart())
+    if (!analysis.getLayout(op.getLhs()).getPartOfSource())
       return;
     for (unsigned i : {0, 1}) {
       faults.push_back({"step left out", op.getLoc(), [op, i]() mutable {
@@ -708,7 +709,7 @@ void wrongState(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
       if (layout.uses(whole))
         continue;
       Layout partial = layout;
-      partial.unreduced.push_back(whole);
+      partial.addUnreduced(whole, partial.getReduction());
       if (isStated(partial))
         continue;
       faults.push_back({"state that is a partial sum", func.getLoc(), [=]() {

@@ -65,14 +65,14 @@ std::string spell(const FactorRule &rule) {
     order[letter] = factor;
   llvm::interleaveComma(order, stream, [&](std::pair<char, int> entry) {
     const dist::RuleFactor &factor = rule.factors[entry.second];
-    bool isMax = factor.getReduction(0) == dist::FactorReduction::Max;
+    bool isMax = factor.getReduction(0) == dist::ReductionKind::Max;
     stream << entry.first << '=' << factor.size
            << (isMax                                   ? "^"
                : factor.kind == FactorKind::Contracted ? "+"
                : factor.kind == FactorKind::Special    ? "!"
                : factor.kind == FactorKind::Expandable ? "?"
                                                        : "")
-           << (factor.isReducedBy(dist::FactorReduction::Merge) ? "~" : "");
+           << (factor.isReducedBy(dist::ReductionKind::Merge) ? "~" : "");
   });
   stream << '}';
   if (!rule.linearOperands.empty()) {
@@ -308,15 +308,15 @@ TEST(ReshapeFactorRule, TiedFactorsNameTheSameElements) {
 /// A factor states how the parts of each result combine.
 TEST_F(FactorRules, ReductionsPerResult) {
   dist::RuleFactor factor{FactorKind::Contracted, 8, {}};
-  EXPECT_EQ(factor.getReduction(1), dist::FactorReduction::Sum);
-  factor.reductions = {dist::FactorReduction::Max};
-  EXPECT_EQ(factor.getReduction(1), dist::FactorReduction::Max);
-  factor.reductions = {dist::FactorReduction::Max, dist::FactorReduction::Sum};
-  EXPECT_EQ(factor.getReduction(0), dist::FactorReduction::Max);
-  EXPECT_EQ(factor.getReduction(1), dist::FactorReduction::Sum);
-  EXPECT_FALSE(factor.isReducedBy(dist::FactorReduction::Merge));
-  factor.reductions = {dist::FactorReduction::Merge};
-  EXPECT_TRUE(factor.isReducedBy(dist::FactorReduction::Merge));
+  EXPECT_EQ(factor.getReduction(1), dist::ReductionKind::Sum);
+  factor.reductions = {dist::ReductionKind::Max};
+  EXPECT_EQ(factor.getReduction(1), dist::ReductionKind::Max);
+  factor.reductions = {dist::ReductionKind::Max, dist::ReductionKind::Sum};
+  EXPECT_EQ(factor.getReduction(0), dist::ReductionKind::Max);
+  EXPECT_EQ(factor.getReduction(1), dist::ReductionKind::Sum);
+  EXPECT_FALSE(factor.isReducedBy(dist::ReductionKind::Merge));
+  factor.reductions = {dist::ReductionKind::Merge};
+  EXPECT_TRUE(factor.isReducedBy(dist::ReductionKind::Merge));
 }
 
 TEST_F(FactorRules, Reductions) {

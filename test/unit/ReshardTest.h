@@ -109,7 +109,7 @@ inline Layout makeLayout(ArrayRef<int64_t> shape, ArrayRef<AxisList> dims, AxisL
     factor.axes = axes;
     factor.padded = llvm::alignTo(factor.size, getNumShards(axes));
   }
-  layout.unreduced = unreduced;
+  layout.setUnreduced(std::move(unreduced));
   return layout;
 }
 

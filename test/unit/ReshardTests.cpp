@@ -162,14 +162,15 @@ Layout makeRandomLayout(std::mt19937 &random, bool mayBeUnreduced) {
   if (pick(2))
     axes = {{0, 1, 2}, {1, 1, 4}};
   std::shuffle(axes.begin(), axes.end(), random);
+  AxisList unreduced;
   for (const Axis &axis : axes) {
     int place = pick(factors.size() + 3);
     if (place < int(factors.size()))
       factors[place]->axes.push_back(axis);
     else if (mayBeUnreduced && place == int(factors.size()))
-      layout.unreduced.push_back(axis);
+      unreduced.push_back(axis);
   }
-  llvm::sort(layout.unreduced);
+  layout.setUnreduced(std::move(unreduced));
   for (LayoutFactor *factor : factors)
     factor->padded = llvm::alignTo(factor->size, getNumShards(factor->axes));
   return layout;
@@ -182,9 +183,9 @@ TEST_F(ReshardTest, RandomFactorsAndPadding) {
   for (unsigned i = 0; i < 400 && !HasFailure(); ++i) {
     Layout from = makeRandomLayout(random, true), to = makeRandomLayout(random, false);
     if (random() % 8 == 0)
-      to.unreduced = from.unreduced;
-    if (to.uses(to.unreduced) && anyOverlap(to.unreduced, to.getShardedAxes()))
-      to.unreduced.clear();
+      to.setUnreduced(from.getUnreduced());
+    if (anyOverlap(to.getUnreduced(), to.getShardedAxes()))
+      to.setUnreduced({});
     canonicalize(from, mesh);
     canonicalize(to, mesh);
     checkMove(resharder, mesh, from, to, i);
@@ -242,16 +243,17 @@ TEST_F(ReshardTest, RandomCuts) {
       pre *= size;
     }
     std::shuffle(axes.begin(), axes.end(), random);
+    AxisList unreduced;
     for (const Axis &axis : axes) {
       unsigned place = random() % 5;
       if (place < 3)
         layout.dims[place].factors[0].axes.push_back(axis);
       else if (mayBeUnreduced && place == 3)
-        layout.unreduced.push_back(axis);
+        unreduced.push_back(axis);
     }
     for (DimLayout &dim : layout.dims)
       dim.factors[0].padded = llvm::alignTo(dim.factors[0].size, getNumShards(dim.factors[0].axes));
-    llvm::sort(layout.unreduced);
+    layout.setUnreduced(std::move(unreduced));
     canonicalize(layout, mesh);
     return layout;
   };

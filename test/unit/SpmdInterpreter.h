@@ -90,8 +90,8 @@ inline Ranks makeValue(const dist::Layout &layout, dist::MeshAttr mesh, unsigned
   Ranks result;
   for (int64_t rank = 0; rank < mesh.getNumRanks(); ++rank) {
     Array array(layout.getLocalShape());
-    int64_t parts = dist::getNumShards(layout.unreduced);
-    int64_t part = dist::getCoordinate(rank, layout.unreduced, mesh);
+    int64_t parts = dist::getNumShards(layout.getUnreduced());
+    int64_t part = dist::getCoordinate(rank, layout.getUnreduced(), mesh);
     forEachIndex(array.shape, [&](llvm::ArrayRef<int64_t> index) {
       int64_t global = getGlobalIndex(layout, mesh, rank, index);
       int64_t element = global < 0 ? 0 : getElement(global, seed);
@@ -114,7 +114,7 @@ inline std::string compare(Ranks &actual, const dist::Layout &layout, dist::Mesh
     if (llvm::ArrayRef<int64_t>(actual[rank].shape) !=
         llvm::ArrayRef<int64_t>(layout.getLocalShape()))
       return "wrong shape";
-    llvm::SmallVector<int64_t> group = dist::getGroup(rank, layout.unreduced, mesh);
+    llvm::SmallVector<int64_t> group = dist::getGroup(rank, layout.getUnreduced(), mesh);
     forEachIndex(actual[rank].shape, [&](llvm::ArrayRef<int64_t> index) {
       int64_t global = getGlobalIndex(layout, mesh, rank, index), sum = 0;
       for (int64_t other : group)

@@ -75,9 +75,8 @@ static rt::ShardedLayout convertLayout(const dist::Layout &layout, dist::MeshAtt
 static void setLayout(rt::ProgramValue &value, const dist::Layout &layout, dist::MeshAttr mesh) {
   value.sharding = dist::toString(layout, mesh);
   value.layout = convertLayout(layout, mesh);
-  value.unreduced = convertAxes(layout.unreduced, mesh);
-  bool isMaximum = layout.isUnreduced() && layout.reduction == dist::ReductionKind::Max;
-  value.reduction = isMaximum ? MW_RT_MAX : MW_RT_SUM;
+  value.unreduced = convertAxes(layout.getUnreduced(), mesh);
+  value.reduction = layout.getReduction() == dist::ReductionKind::Max ? MW_RT_MAX : MW_RT_SUM;
 }
 
 LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const Twine &what,
@@ -110,7 +109,7 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
     return failure();
   if (layout->isUnreduced() && !hasSums(tensor.getElementType()))
     return emitError(main.getLoc())
-           << what << " is unreduced over " << dist::toString(layout->unreduced, mesh)
+           << what << " is unreduced over " << dist::toString(layout->getUnreduced(), mesh)
            << " and of type " << type << ": expected numbers, which have sums and maxima";
   value.shape = globalType.getShape();
   setLayout(value, *layout, mesh);

@@ -38,9 +38,8 @@ std::vector<std::vector<double>> meshwright::assemble(const Layout &layout, Mesh
   int64_t count = 1;
   for (const DimLayout &dim : layout.dims)
     count *= dim.getGlobalSize();
-  double neutral = layout.isUnreduced() && layout.reduction == ReductionKind::Max
-                       ? -std::numeric_limits<double>::infinity()
-                       : 0.0;
+  bool isMaximum = layout.getReduction() == ReductionKind::Max;
+  double neutral = isMaximum ? -std::numeric_limits<double>::infinity() : 0.0;
 
   std::vector<std::vector<double>> results;
   // Ranks with the same coordinates along all axes of the layout hold equal parts. The n-th of
@@ -56,7 +55,7 @@ std::vector<std::vector<double>> meshwright::assemble(const Layout &layout, Mesh
       key.insert(key.end(), coordinates.begin(), coordinates.end());
       indices.push_back(getGlobalIndices(dim, coordinates));
     }
-    key.push_back(getCoordinate(rank, layout.unreduced, mesh));
+    key.push_back(getCoordinate(rank, layout.getUnreduced(), mesh));
     size_t replica = replicas[key]++;
     if (replica == results.size())
       results.emplace_back(count, neutral);
@@ -75,7 +74,7 @@ std::vector<std::vector<double>> meshwright::assemble(const Layout &layout, Mesh
       }
       if (global >= 0) {
         double value = rt::loadAsDouble(type, locals[rank].data(), local);
-        if (layout.isUnreduced() && layout.reduction == ReductionKind::Max)
+        if (isMaximum)
           result[global] = std::max(result[global], value);
         else
           result[global] += value;

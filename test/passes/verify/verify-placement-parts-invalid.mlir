@@ -82,3 +82,30 @@ func.func @sum_of_two(%x: tensor<3x8xf32> {dist.sharding = #dist.sharding<@mesh,
   %r = dist.all_reduce sum %s axes ["dp"] : (tensor<3x8xf32>) -> tensor<3x8xf32>
   return %r : tensor<3x8xf32>
 }
+
+// -----
+
+// Zeros of other ranks make no maximum.
+dist.mesh @mesh = <["tp"=2, "dp"=2]>
+func.func @placed_maximum(%x: tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<3x8xf32>})
+    -> (tensor<3x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}], unreduced = max {"tp", "dp"}>, dist.global = tensor<3x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-note@below {{operand 0 is unreduced over {"dp"} from here on}}
+  %p = dist.partial max %x axes ["dp"] : (tensor<3x4xf32>) -> tensor<3x4xf32>
+  // expected-error@below {{reads operand 0, a maximum over {"dp"} that is not yet taken}}
+  %r = dist.place %p axes ["tp"] dim 1 shifts [0] : (tensor<3x4xf32>) -> tensor<3x8xf32>
+  return %r : tensor<3x8xf32>
+}
+
+// -----
+
+// A maximum of the terms of a sum.
+dist.mesh @mesh = <["tp"=2, "dp"=2]>
+// expected-note@below {{operand 0 is unreduced over {"dp"} from here on}}
+func.func @maximum_of_terms(%x: tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}], unreduced = {"dp"}>, dist.global = tensor<3x8xf32>})
+    -> (tensor<3xf32> {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp", "dp"}>, dist.global = tensor<3xf32>})
+    attributes {dist.spmd = @mesh} {
+  // expected-error@below {{is not linear in operand 0, which is unreduced over {"dp"}}}
+  %r = nn.reduce max %x dims [1] : (tensor<3x4xf32>) -> tensor<3xf32>
+  return %r : tensor<3xf32>
+}
