@@ -26,7 +26,7 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 def Nn_Float : AnyTypeOf<[F32, BF16, F16, F64]>;
 def Nn_Element : AnyTypeOf<[F32, BF16, F16, F64, I64, I32, I1]>;
 /// Elements that are stored and moved. Nothing computes on them.
-def Nn_Code : AnyTypeOf<[I8, F8E4M3FN, F8E5M2, F8E8M0FNU]>;
+def Nn_Code : AnyTypeOf<[I8, F8E4M3FN, F8E5M2, F8E8M0FNU, F4E2M1FN]>;
 def Nn_Tensor : StaticShapeTensorOf<[Nn_Element]>;
 /// Operands and results of ops that only move elements.
 def Nn_MovedTensor : StaticShapeTensorOf<[Nn_Element, Nn_Code]>;

@@ -9,6 +9,7 @@
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/dialects/Nn/NnRandom.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/IR/DialectImplementation.h"
@@ -246,7 +247,7 @@ static bool isCounted(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape() || !tensor.getElementType().isIntOrFloat())
     return true;
-  int64_t bytes = std::max<int64_t>(tensor.getElementTypeBitWidth() / 8, 1);
+  int64_t bytes = llvm::divideCeil(tensor.getElementTypeBitWidth(), 8);
   for (int64_t size : tensor.getShape())
     if (size == 0)
       return true;
@@ -256,20 +257,31 @@ static bool isCounted(Type type) {
   return true;
 }
 
-/// Verifies that no value of a function is so large that its bytes overflow.
-static LogicalResult verifySizes(FunctionOpInterface function) {
-  auto refuse = [](Location location, Type type) {
+/// Verifies the size of a value:
+/// - its bytes do not overflow;
+/// - its rows fill whole bytes, where elements share them.
+static LogicalResult verifySize(Location location, Type type) {
+  if (!isCounted(type))
     return emitError(location) << "a value is " << type << ", of more than 2^60 bytes";
-  };
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  if (tensor && tensor.hasStaticShape() && !getPackedType(tensor))
+    return emitError(location) << "a value is " << type
+                               << ", expected an even last dimension: two elements of "
+                               << tensor.getElementType() << " share a byte";
+  return success();
+}
+
+/// Verifies the sizes of all values of a function.
+static LogicalResult verifySizes(FunctionOpInterface function) {
   if (function.getFunctionBody().empty())
     return success();
   for (BlockArgument argument : function.getArguments())
-    if (!isCounted(argument.getType()))
-      return refuse(argument.getLoc(), argument.getType());
+    if (failed(verifySize(argument.getLoc(), argument.getType())))
+      return failure();
   WalkResult result = function.getFunctionBody().walk([&](Operation *op) -> WalkResult {
     for (Type type : op->getResultTypes())
-      if (!isCounted(type))
-        return refuse(op->getLoc(), type);
+      if (failed(verifySize(op->getLoc(), type)))
+        return WalkResult::interrupt();
     return WalkResult::advance();
   });
   return failure(result.wasInterrupted());

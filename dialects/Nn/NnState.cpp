@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Checks.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "mlir/IR/SymbolTable.h"
 
@@ -34,6 +35,9 @@ bool nn::isElement(TypedAttr number, Type elementType) {
 std::string nn::getElementBytes(TypedAttr number) {
   auto real = dyn_cast<FloatAttr>(number);
   APInt bits = real ? real.getValue().bitcastToAPInt() : cast<IntegerAttr>(number).getValue();
+  // All elements that share a byte.
+  if (getElementsPerByte(number.getType()) > 1)
+    bits = bits.concat(bits);
   std::string bytes(std::max<size_t>(bits.getBitWidth() / 8, 1), '\0');
   std::memcpy(bytes.data(), bits.getRawData(), bytes.size());
   return bytes;

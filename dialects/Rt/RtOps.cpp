@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "mlir/IR/Builders.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -16,14 +17,7 @@ using namespace meshwright;
 using namespace meshwright::rt;
 
 
-static int64_t getElementBytes(RankedTensorType type) {
-  return std::max(type.getElementType().getIntOrFloatBitWidth() / 8, 1u);
-}
-
-int64_t rt::getBufferBytes(Type type) {
-  auto tensor = cast<RankedTensorType>(type);
-  return tensor.getNumElements() * getElementBytes(tensor);
-}
+int64_t rt::getBufferBytes(Type type) { return getStoredBytes(cast<RankedTensorType>(type)); }
 
 int64_t rt::getBufferBytes(Value value) {
   PrepareOp prepare = getPrepare(value);
@@ -94,7 +88,7 @@ Value rt::getBuffer(Value value, int64_t *offset) {
       for (auto [size, start] :
            llvm::zip_equal(slice.getInput().getType().getShape(), slice.getStarts()))
         first = first * size + start;
-      *offset += first * getElementBytes(slice.getInput().getType());
+      *offset += getStoredBytes(slice.getInput().getType().clone(ArrayRef(first)));
     }
     value = op->getOperand(0);
   }

@@ -70,7 +70,8 @@ enum class ElementType {
 std::string_view toString(ElementType type);
 size_t getByteWidth(ElementType type);
 
-/// An input, a parameter, an output or a state of a program, with its global type.
+/// An input, a parameter, an output or a state of a program, with its global type. Where two
+/// elements share a byte (F4E2M1FN), the last dimension of shapes counts bytes, here and in arrays.
 struct Port {
   std::string name;
   ElementType type = ElementType::F32;

@@ -8,6 +8,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 
 #include "meshwright/dialects/Dist/Refine.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "llvm/ADT/SmallBitVector.h"
 #include "llvm/Support/MathExtras.h"
@@ -77,10 +78,12 @@ int64_t meshwright::getElementBytes(Type elementType) {
 }
 
 int64_t meshwright::getTensorBytes(Type tensorType) {
-  auto shaped = dyn_cast<ShapedType>(tensorType);
-  if (!shaped || !shaped.hasStaticShape())
+  auto tensor = dyn_cast<RankedTensorType>(tensorType);
+  if (!tensor || !tensor.hasStaticShape())
     return 0;
-  return shaped.getNumElements() * getElementBytes(shaped.getElementType());
+  bool isShared = getElementsPerByte(tensor.getElementType()) > 1;
+  return isShared ? getStoredBytes(tensor)
+                  : tensor.getNumElements() * getElementBytes(tensor.getElementType());
 }
 
 //===----------------------------------------------------------------------===//

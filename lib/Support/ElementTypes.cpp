@@ -9,6 +9,7 @@
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/MathExtras.h"
 
 namespace meshwright {
 
@@ -35,6 +36,29 @@ bool hasSums(mlir::Type type) { return !type.isInteger(1) && !isCode(type); }
 
 mlir::Type getComputeType(mlir::Type type) {
   return type.isBF16() || type.isF16() ? mlir::Float32Type::get(type.getContext()) : type;
+}
+
+int64_t getElementsPerByte(mlir::Type type) {
+  return isCode(type) && type.getIntOrFloatBitWidth() == 4 ? 2 : 1;
+}
+
+int64_t getStoredBytes(mlir::RankedTensorType type) {
+  int64_t shared = getElementsPerByte(type.getElementType());
+  if (shared > 1)
+    return llvm::divideCeil(type.getNumElements(), shared);
+  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+}
+
+mlir::RankedTensorType getPackedType(mlir::RankedTensorType type) {
+  int64_t shared = getElementsPerByte(type.getElementType());
+  if (shared == 1)
+    return type;
+  llvm::SmallVector<int64_t> shape(type.getShape());
+  if (shape.empty() || shape.back() % shared != 0)
+    return nullptr;
+  shape.back() /= shared;
+  return mlir::RankedTensorType::get(shape, mlir::IntegerType::get(type.getContext(), 8),
+                                     type.getEncoding());
 }
 
 std::string listElementTypes() {

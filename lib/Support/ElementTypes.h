@@ -28,6 +28,13 @@ bool hasSums(mlir::Type type);
 /// The type in which arithmetic on elements is done and their sums are taken: f32 for bf16 and f16,
 /// else their own.
 mlir::Type getComputeType(mlir::Type type);
+/// The elements that share a byte: 2 for elements of four bits, else 1.
+int64_t getElementsPerByte(mlir::Type type);
+/// The bytes of a tensor of static shape in memory, where a truth value takes one.
+int64_t getStoredBytes(mlir::RankedTensorType type);
+/// The tensor of i8 with the bytes of one whose elements share them, or else the type itself. Null
+/// for one whose last dimension does not fill whole bytes.
+mlir::RankedTensorType getPackedType(mlir::RankedTensorType type);
 /// All names, for messages: "f32, bf16, ... or i1".
 std::string listElementTypes();
 

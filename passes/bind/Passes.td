@@ -73,6 +73,39 @@ def ReleaseParametersPass : Pass<"release-parameters", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::nn::NnDialect"];
 }
 
+def PackElementsPass : Pass<"pack-elements", "::mlir::ModuleOp"> {
+  let summary = "make bytes of elements that share bytes";
+  let description = [{
+    Two elements of f4E2M1FN share a byte, along the last dimension: the even one is its low half.
+    A tensor of them becomes the tensor of i8 that has the same bytes, everywhere in the module.
+    Starts, limits and sizes along the last dimension count bytes then.
+
+    Guarantees the same bytes in each argument, result and state. It is an error if an op takes
+    one of two elements that share a byte. Programs are compiled so, and keep their types.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<4x8xf4E2M1FN> {nn.input = "x"})
+        -> (tensor<5x4xf4E2M1FN> {nn.output = "y"}) {
+      %one = nn.constant dense<1.0> : tensor<1x4xf4E2M1FN>
+      %0 = nn.slice %x starts [0, 2] limits [4, 6] strides [1, 1] : (tensor<4x8xf4E2M1FN>) -> tensor<4x4xf4E2M1FN>
+      %1 = nn.concat %0, %one dim 0 : (tensor<4x4xf4E2M1FN>, tensor<1x4xf4E2M1FN>) -> tensor<5x4xf4E2M1FN>
+      return %1 : tensor<5x4xf4E2M1FN>
+    }
+    ```
+    After:
+    ```mlir
+    func.func @main(%x: tensor<4x4xi8> {nn.input = "x"}) -> (tensor<5x2xi8> {nn.output = "y"}) {
+      %one = nn.constant dense<34> : tensor<1x2xi8>
+      %0 = nn.slice %x starts [0, 1] limits [4, 3] strides [1, 1] : (tensor<4x4xi8>) -> tensor<4x2xi8>
+      %1 = nn.concat %0, %one dim 0 : (tensor<4x2xi8>, tensor<1x2xi8>) -> tensor<5x2xi8>
+      return %1 : tensor<5x2xi8>
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def TieEntriesPass : Pass<"tie-entries", "::mlir::ModuleOp"> {
   let summary = "give each parameter and state the same sharding in all functions";
   let description = [{

@@ -22,6 +22,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/optimise/Passes.h"
 
@@ -41,7 +42,7 @@ namespace {
 
 int64_t countBytes(Value value) {
   RankedTensorType type = typeOf(value);
-  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+  return getStoredBytes(type);
 }
 
 /// An op on one dimension of a value: a dist.slice, dist.pad or dist.reorder.

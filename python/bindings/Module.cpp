@@ -83,7 +83,8 @@ static const ElementInfo &getElement(std::string_view name) {
 
 /// The element type in DLPack's terms: code, bits and lanes.
 static nb::dlpack::dtype toDLPack(const ElementInfo &info) {
-  return {info.dlpack, uint8_t(info.bits), 1};
+  // A value of DLPack is a byte, also where elements share one.
+  return {info.dlpack, uint8_t(info.bits), uint16_t(info.bits < 8 ? 8 / info.bits : 1)};
 }
 
 static HostArray toArray(const PyArray &array) {

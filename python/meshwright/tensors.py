@@ -33,6 +33,12 @@ def torch_names():
     return {dtype: name for name, dtype in torch_types().items()}
 
 
+def elements_per_byte(name: str) -> int:
+    """How many elements share a byte. The last dimension of arrays counts bytes, that of files and
+    of the program's text elements."""
+    return max(1, 8 // ELEMENT_TYPES[name].bits)
+
+
 def is_torch(value) -> bool:
     # A caller that holds a tensor has imported torch. Other callers need no torch.
     torch = sys.modules.get("torch")

@@ -16,11 +16,12 @@ import tempfile
 import numpy as np
 
 from .errors import Error
-from .tensors import ELEMENT_TYPES, NUMPY_TYPES, as_numpy
+from .tensors import ELEMENT_TYPES, NUMPY_TYPES, as_numpy, elements_per_byte
 
 #: Not a tensor's: what a file says of itself.
 _METADATA = "__metadata__"
 _TYPES = {element.stored: NUMPY_TYPES[name] for name, element in ELEMENT_TYPES.items()}
+_SHARED = {element.stored: elements_per_byte(name) for name, element in ELEMENT_TYPES.items()}
 #: Types of stored weights that no program has. Such weights are read, and refused if a program
 #: wants one.
 _TYPES |= {
@@ -67,6 +68,11 @@ def load(path) -> dict[str, np.ndarray]:
             fail(f"the header's entry '{name}' is malformed")
         if dtype not in _TYPES:
             continue
+        if (shared := _SHARED.get(dtype, 1)) > 1:
+            if not shape or shape[-1] % shared:
+                fail(f"'{name}' is {dtype}{shape}: expected an even last dimension")
+            shape = [*shape[:-1], shape[-1] // shared]
+            count = math.prod(shape)
         if begin < 0 or end - begin != count * _TYPES[dtype].itemsize or min(shape, default=0) < 0:
             fail(f"'{name}' is {dtype}{shape}, but has {end - begin} bytes")
         if end > size - 8 - length:
@@ -88,6 +94,13 @@ def check_whole(array) -> None:
         )
 
 
+def _stored_shape(tensor):
+    shape = list(tensor.shape)
+    if shape:
+        shape[-1] *= elements_per_byte(tensor.dtype)
+    return shape
+
+
 def write(file, tensors) -> None:
     """Writes `tensors` (name -> Dense) to a binary file."""
     header, offset = {}, 0
@@ -99,7 +112,7 @@ def write(file, tensors) -> None:
         size = math.prod(tensor.shape) * NUMPY_TYPES[tensor.dtype].itemsize
         header[name] = {
             "dtype": ELEMENT_TYPES[tensor.dtype].stored,
-            "shape": list(tensor.shape),
+            "shape": _stored_shape(tensor),
             "data_offsets": [offset, offset + size],
         }
         offset += size

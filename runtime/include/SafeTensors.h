@@ -26,6 +26,7 @@ public:
     /// Whether programs have that type; `type` is valid only then.
     bool supported = false;
     DType type = DType::F32;
+    /// Counts bytes of elements of four bits, as all shapes of the runtime do.
     std::vector<int64_t> shape;
     const void *data = nullptr;
   };

@@ -21,8 +21,12 @@ enum class DType : int64_t {
 #include "meshwright-c/ElementTypes.def"
 };
 
-/// The bytes of an element.
+/// The bytes of an element of an array: one for elements of four bits, of which it has two. 0 for a
+/// number that is no type.
 int64_t sizeOf(DType type);
+/// 2 for elements of four bits, else 1. Shapes and layouts in the runtime count bytes of them along
+/// the last dimension. Files count elements.
+int64_t elementsPerByte(DType type);
 /// The name in IR: "f32".
 const char *nameOf(DType type);
 /// The name in safetensors files: "F32".
@@ -57,7 +61,7 @@ void narrow(DType type, const float *from, void *to, int64_t count);
 inline uint8_t toCode(uint64_t random) { return random & 0x3f; }
 
 /// Returns the element at an index as a double. That of a code is the number that it stands for
-/// without a scale.
+/// without a scale, or the byte of two elements.
 double loadAsDouble(DType type, const void *data, int64_t index);
 
 } // namespace meshwright::rt

@@ -67,3 +67,13 @@ func.func @partial(%x: tensor<4x8xf8E8M0FNU> {dist.sharding = #whole, dist.globa
   %0 = dist.partial %x axes ["tp"] : (tensor<4x8xf8E8M0FNU>) -> tensor<4x8xf8E8M0FNU>
   return
 }
+
+// -----
+
+// Two elements of four bits share a byte.
+
+func.func @odd(%x: tensor<4x6xf4E2M1FN> {nn.input = "x"}) -> (tensor<4x6xf4E2M1FN> {nn.output = "y"}) {
+  // expected-error@+1 {{a value is 'tensor<4x3xf4E2M1FN>', expected an even last dimension: two elements of 'f4E2M1FN' share a byte}}
+  %0 = nn.slice %x starts [0, 0] limits [4, 3] strides [1, 1] : (tensor<4x6xf4E2M1FN>) -> tensor<4x3xf4E2M1FN>
+  return %x : tensor<4x6xf4E2M1FN>
+}

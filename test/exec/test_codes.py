@@ -3,6 +3,7 @@
 """Codes: elements that programs store and move, bit by bit, and that nothing computes on."""
 import json
 import os
+import re
 
 import ml_dtypes
 import mpi_programs
@@ -22,10 +23,21 @@ CODES = {
     "f8E4M3FN": (ml_dtypes.float8_e4m3fn, "F8_E4M3"),
     "f8E5M2": (ml_dtypes.float8_e5m2, "F8_E5M2"),
     "f8E8M0FNU": (ml_dtypes.float8_e8m0fnu, "F8_E8M0"),
+    "f4E2M1FN": ("V1", "F4"),
 }
 TORCH = {"i8": torch.int8, "f8E4M3FN": torch.float8_e4m3fn, "f8E5M2": torch.float8_e5m2,
-         "f8E8M0FNU": torch.float8_e8m0fnu}
+         "f8E8M0FNU": torch.float8_e8m0fnu, "f4E2M1FN": torch.float4_e2m1fn_x2}
 each_code = pytest.mark.parametrize("code", CODES)
+
+
+def shared(code):
+    """The elements that share a byte. Arrays have bytes of them; programs and files count elements."""
+    return 2 if code == "f4E2M1FN" else 1
+
+
+def typed(text, code):
+    """The text of a program, whose rows have a number of bytes."""
+    return re.sub(r"(\d+)xT>", lambda size: f"{int(size[1]) * shared(code)}x{code}>", text)
 
 
 def draw(code, *shape, seed=0):
@@ -42,7 +54,8 @@ def write(path, tensors):
     """A safetensors file, independent of our own writer."""
     header, data = {}, b""
     for name, (stored, array) in tensors.items():
-        header[name] = {"dtype": stored, "shape": list(array.shape),
+        shape = [*array.shape[:-1], array.shape[-1] * (2 if stored == "F4" else 1)]
+        header[name] = {"dtype": stored, "shape": shape,
                         "data_offsets": [len(data), len(data) + array.nbytes]}
         data += array.tobytes()
     text = json.dumps(header).encode()
@@ -100,37 +113,38 @@ def nccl(*arguments):
                                      pytest.param(nccl, marks=needs_gpu)])
 def test_collectives(code, backend, tmp_path):
     x = draw(code, 8, 12)
-    (tmp_path / "m.mlir").write_text(COLLECTIVES.replace("xT>", f"x{code}>"))
+    (tmp_path / "m.mlir").write_text(typed(COLLECTIVES, code))
     write(tmp_path / "x.safetensors", {"x": (CODES[code][1], x)})
     done = backend(tmp_path / "m.mlir", f"--inputs={tmp_path}/x.safetensors", f"--outputs={tmp_path}/y.safetensors")
     assert done.returncode == 0, done.stderr
     outputs = read(tmp_path / "y.safetensors")
     assert outputs.keys() == {"gathered", "moved", "shifted", "sliced", "redistributed"}
     for name, (stored, shape, data) in outputs.items():
-        assert (stored, shape) == (CODES[code][1], [8, 12]), name
+        assert (stored, shape) == (CODES[code][1], [8, 12 * shared(code)]), name
         assert data == x.tobytes(), name
 
 
-#: Rows of a state are replaced. Other ops move elements of a parameter, whose rows tp pads.
+#: Rows of a state are replaced. Other ops move elements of a parameter. FIRST and LAST count elements.
 MODEL = """
 nn.state @pages : tensor<6x12xT>
 func.func @main(%rows: tensor<2x12xT> {nn.input = "rows"}, %at: tensor<2xi64> {nn.input = "at"},
-                %w: tensor<10x12xT> {nn.parameter = "w", dist.sharding = #rows})
-    -> (tensor<6x12xT> {nn.output = "old"}, tensor<12x10xT> {nn.output = "turned"},
+                %w: tensor<10x12xT> {nn.parameter = "w"})
+    -> (tensor<6x12xT> {nn.output = "old"}, tensor<2x5x12xT> {nn.output = "swapped"},
         tensor<5x8xT> {nn.output = "cut"}, tensor<12x12xT> {nn.output = "joined"},
         tensor<2x12xT> {nn.output = "taken"}, tensor<3x10x12xT> {nn.output = "stretched"},
         tensor<5x24xT> {nn.output = "reshaped"}, tensor<3x12xT> {nn.output = "filled"}) {
   %old = nn.read @pages : tensor<6x12xT>
   %new = nn.index_copy %old, %at, %rows dim 0 : (tensor<6x12xT>, tensor<2xi64>, tensor<2x12xT>) -> tensor<6x12xT>
   nn.write @pages, %new : tensor<6x12xT>
-  %t = nn.transpose %w [1, 0] : (tensor<10x12xT>) -> tensor<12x10xT>
-  %c = nn.slice %w starts [1, 2] limits [10, 10] strides [2, 1] : (tensor<10x12xT>) -> tensor<5x8xT>
+  %p = nn.reshape %w : (tensor<10x12xT>) -> tensor<5x2x12xT>
+  %t = nn.transpose %p [1, 0, 2] : (tensor<5x2x12xT>) -> tensor<2x5x12xT>
+  %c = nn.slice %w starts [1, FIRST] limits [10, LAST] strides [2, 1] : (tensor<10x12xT>) -> tensor<5x8xT>
   %j = nn.concat %rows, %w dim 0 : (tensor<2x12xT>, tensor<10x12xT>) -> tensor<12x12xT>
   %g = nn.gather %w, %at dim 0 : (tensor<10x12xT>, tensor<2xi64>) -> tensor<2x12xT>
   %b = nn.broadcast %w : (tensor<10x12xT>) -> tensor<3x10x12xT>
   %r = nn.reshape %w : (tensor<10x12xT>) -> tensor<5x24xT>
   %k = nn.constant dense<ONE> : tensor<3x12xT>
-  return %old, %t, %c, %j, %g, %b, %r, %k : tensor<6x12xT>, tensor<12x10xT>, tensor<5x8xT>, tensor<12x12xT>,
+  return %old, %t, %c, %j, %g, %b, %r, %k : tensor<6x12xT>, tensor<2x5x12xT>, tensor<5x8xT>, tensor<12x12xT>,
       tensor<2x12xT>, tensor<3x10x12xT>, tensor<5x24xT>, tensor<3x12xT>
 }
 """
@@ -140,7 +154,7 @@ MESHES = [{"tp": 1}, {"tp": 4}, {"dp": 2, "tp": 2}]
 def model_of(code, folder):
     """The model, its parameter and its state."""
     w, pages = draw(code, 10, 12, seed=1), draw(code, 6, 12, seed=2)
-    text = MODEL.replace("xT>", f"x{code}>").replace(", dist.sharding = #rows", "")
+    text = typed(MODEL, code).replace("FIRST", str(2 * shared(code))).replace("LAST", str(10 * shared(code)))
     (folder / "m.mlir").write_text(text.replace("ONE", "1" if code == "i8" else "1.0"))
     stored = CODES[code][1]
     write(folder / "w.safetensors", {"w": (stored, w), "pages": (stored, pages)})
@@ -148,9 +162,11 @@ def model_of(code, folder):
 
 
 def expected(code, w, pages, rows, at):
-    one = np.ones((3, 12), np.float32).astype(CODES[code][0])
-    return [pages, w.T, w[1:10:2, 2:10], np.concatenate([rows, w]), w[at], np.broadcast_to(w, (3, 10, 12)),
-            w.reshape(5, 24), one]
+    # 1.0 is 0b0010 in four bits.
+    one = np.full((3, 12), 0x22, np.uint8).view("V1") if code == "f4E2M1FN" else \
+        np.ones((3, 12), np.float32).astype(CODES[code][0])
+    return [pages, w.reshape(5, 2, 12).transpose(1, 0, 2), w[1:10:2, 2:10], np.concatenate([rows, w]), w[at],
+            np.broadcast_to(w, (3, 10, 12)), w.reshape(5, 24), one]
 
 
 @each_code
@@ -191,8 +207,8 @@ def test_model_is_saved(code, tmp_path):
     model, w, pages = model_of(code, tmp_path)
     model.save(tmp_path / "again.mlir", tmp_path / "again.safetensors")
     stored = read(tmp_path / "again.safetensors")
-    assert stored["w"] == (CODES[code][1], [10, 12], w.tobytes())
-    assert stored["pages"] == (CODES[code][1], [6, 12], pages.tobytes())
+    assert stored["w"] == (CODES[code][1], [10, 12 * shared(code)], w.tobytes())
+    assert stored["pages"] == (CODES[code][1], [6, 12 * shared(code)], pages.tobytes())
 
 
 @each_code
@@ -202,7 +218,9 @@ def test_random_weights(code, tmp_path):
     assert done.returncode == 0, done.stderr
     (stored, _, data) = read(tmp_path / "y.safetensors")["cut"]
     assert stored == CODES[code][1] and len(set(data)) > 8
-    values = np.frombuffer(data, CODES[code][0])
+    values = np.frombuffer(data, np.uint8)
+    if shared(code) == 1:
+        values = values.view(CODES[code][0])
     assert np.isfinite(values.astype(np.float32)).all()
 
 
@@ -217,12 +235,13 @@ class Moves(nn.Module):
         return self.table.transpose(0, 1)[2:5], torch.cat([self.table[:4], x]), x.reshape(4, 6)
 
 
-@each_code
-def test_module(code):
-    def tensor(*shape, seed):
-        return torch.from_numpy(draw(code, *shape, seed=seed).view(np.uint8)).view(TORCH[code])
+def tensor(code, *shape, seed):
+    return torch.from_numpy(draw(code, *shape, seed=seed).view(np.uint8)).view(TORCH[code])
 
-    table, x = tensor(8, 12, seed=1), tensor(2, 12, seed=2)
+
+@pytest.mark.parametrize("code", [code for code in CODES if shared(code) == 1])
+def test_module(code):
+    table, x = tensor(code, 8, 12, seed=1), tensor(code, 2, 12, seed=2)
     module = Moves(table)
     model = mw.from_torch(module, (x,))
     for mesh in MESHES:
@@ -230,3 +249,29 @@ def test_module(code):
         for array, want in zip(got, module(x), strict=True):
             assert array.dtype == TORCH[code]
             assert torch.equal(array.view(torch.uint8), want.contiguous().view(torch.uint8))
+
+
+@each_code
+def test_tensors(code, tmp_path):
+    model, w, pages = model_of(code, tmp_path)
+    rows, at = tensor(code, 2, 12, seed=3), torch.tensor([4, 1])
+    got = model.parallelize(mesh={"tp": 2}).run(rows, at)
+    for array, want in zip(got, expected(code, w, pages, draw(code, 2, 12, seed=3), at.numpy()), strict=True):
+        assert array.dtype == TORCH[code] and array.shape == want.shape
+        assert array.view(torch.uint8).numpy().tobytes() == want.tobytes()
+
+
+def test_parts_of_bytes(tmp_path):
+    model, w, _ = model_of("f4E2M1FN", tmp_path)
+    with pytest.raises(mw.Error, match="'f4E2M1FN' share a byte"):
+        model.parallelize(mesh={"tp": 8}, shardings={"w": '[{}, {"tp"}]'})
+    write(tmp_path / "odd.safetensors", {"w": ("F4", w)})
+    raw = (tmp_path / "odd.safetensors").read_bytes().replace(b"[10, 24]", b"[16, 15]")
+    (tmp_path / "odd.safetensors").write_bytes(raw)
+    with pytest.raises(mw.Error, match=r"'w' is F4\[16, 15\]: expected an even last dimension"):
+        mw.load(tmp_path / "m.mlir", tmp_path / "odd.safetensors")
+    done = launch(tmp_path / "m.mlir", f"--weights={tmp_path}/odd.safetensors", "--random-inputs=1")
+    assert done.returncode == 1
+    assert "tensor 'w': its last dimension is 15, expected an even one: two elements share a byte" in done.stderr
+    with pytest.raises(mw.Error, match="float4_e2m1fn_x2 is not covered"):
+        mw.from_torch(Moves(tensor("f4E2M1FN", 8, 12, seed=1)), (tensor("f4E2M1FN", 2, 12, seed=2),))

@@ -13,6 +13,7 @@
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/lib/Driver/Program/Lower.h"
 #include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/bind/PackElements.h"
 #include "meshwright/runtime/include/Cpu.h"
 #include "meshwright/runtime/include/Progress.h"
 
@@ -86,6 +87,13 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
   llvm::erase_if(wanted, [&](FunctionOpInterface entry) {
     return !options.entry.empty() && entry.getName() != options.entry;
   });
+  // The signature has the types of the program, its code those of bytes.
+  OwningOpRef<ModuleOp> packed;
+  if (sharesBytes(module)) {
+    packed = module.clone();
+    if (failed(packElements(*packed)))
+      return failure();
+  }
   SmallVector<func::FuncOp> entries;
   for (FunctionOpInterface function : nn::getRunFunctions(wanted))
     if (auto entry = dyn_cast<func::FuncOp>(*function))
@@ -110,7 +118,8 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
     lowering.symbol = rt::getEntrySymbol(i);
     if (failed(signatures.add(function)))
       return failure();
-    FailureOr<LoweredProgram> code = lowerProgram(function, lowering);
+    FailureOr<LoweredProgram> code = lowerProgram(
+        packed ? packed->lookupSymbol<func::FuncOp>(function.getName()) : function, lowering);
     if (failed(code))
       return failure();
     addCode(*code, description.entries.back(), description);

@@ -13,6 +13,8 @@
 #include "meshwright/lib/Driver/Program/Lower.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/runtime/include/Axes.h"
 
 using namespace mlir;
 
@@ -72,6 +74,22 @@ static rt::ShardedLayout convertLayout(const dist::Layout &layout, dist::MeshAtt
   return result;
 }
 
+/// Makes the layout of a tensor that of its bytes, of which `shared` elements share one. Fails if
+/// a factor has a part of a byte.
+static LogicalResult packLayout(rt::ShardedLayout &layout, int64_t shared) {
+  if (shared == 1)
+    return success();
+  if (layout.dims.empty() || layout.dims.back().empty())
+    return failure();
+  rt::ShardedFactor &minor = layout.dims.back().back();
+  if (minor.size % shared != 0 || minor.padded / rt::sizeOfGroup(minor.axes) % shared != 0 ||
+      minor.order != TokenOrder::Contiguous)
+    return failure();
+  minor.size /= shared;
+  minor.padded /= shared;
+  return success();
+}
+
 static void setLayout(rt::ProgramValue &value, const dist::Layout &layout, dist::MeshAttr mesh) {
   value.sharding = dist::toString(layout, mesh);
   value.layout = convertLayout(layout, mesh);
@@ -86,7 +104,12 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
     return emitError(main.getLoc())
            << what << " is of type " << type << ", expected a tensor of static shape";
   value.type = rt::DType(getTypeCode(tensor.getElementType()));
-  value.localShape = tensor.getShape();
+  RankedTensorType packed = getPackedType(tensor);
+  if (!packed)
+    return emitError(main.getLoc())
+           << what << " is of type " << type
+           << ", expected an even last dimension: two elements share a byte";
+  value.localShape = packed.getShape();
   value.shape = value.localShape;
   if (!mesh) {
     for (int64_t size : value.shape)
@@ -111,8 +134,13 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
     return emitError(main.getLoc())
            << what << " is unreduced over " << dist::toString(layout->getUnreduced(), mesh)
            << " and of type " << type << ": expected numbers, which have sums and maxima";
-  value.shape = globalType.getShape();
   setLayout(value, *layout, mesh);
+  RankedTensorType packedGlobal = getPackedType(globalType);
+  if (!packedGlobal ||
+      failed(packLayout(value.layout, getElementsPerByte(tensor.getElementType()))))
+    return emitError(main.getLoc()) << what << " has the layout " << value.sharding << " of "
+                                    << globalType << ", expected whole bytes on each rank";
+  value.shape = packedGlobal.getShape();
   if (value.layout.getLocalShape() != value.localShape ||
       value.layout.getGlobalShape() != value.shape)
     return emitError(main.getLoc()) << what << " has a layout that does not fit its types";
@@ -179,11 +207,18 @@ LogicalResult SignatureReader::readParameter(DictionaryAttr attrs, rt::ProgramVa
   if (!offsets)
     return success();
   value.offsets = offsets.asArrayRef();
-  if (value.offsets.size() == value.shape.size())
-    return success();
-  return emitError(main.getLoc(), "parameter '")
-         << value.name << "' has " << value.offsets.size() << " offsets, expected "
-         << value.shape.size();
+  if (value.offsets.size() != value.shape.size())
+    return emitError(main.getLoc(), "parameter '")
+           << value.name << "' has " << value.offsets.size() << " offsets, expected "
+           << value.shape.size();
+  if (int64_t shared = rt::elementsPerByte(value.type); shared > 1) {
+    if (value.offsets.back() % shared != 0)
+      return emitError(main.getLoc(), "parameter '")
+             << value.name << "' begins at element " << value.offsets.back()
+             << " of a row, expected an even one: two elements share a byte";
+    value.offsets.back() /= shared;
+  }
+  return success();
 }
 
 LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription &entry) {
@@ -306,9 +341,12 @@ LogicalResult Signatures::add(func::FuncOp function) {
 
 /// Reads a state that no entry uses. Its op has its sharding.
 LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
-  RankedTensorType type = op.getMemoryType();
+  RankedTensorType type = op.getMemoryType(), packed = getPackedType(type);
+  if (!packed)
+    return op.emitOpError() << "is of type " << type
+                            << ", expected an even last dimension: two elements share a byte";
   value.type = rt::DType(getTypeCode(type.getElementType()));
-  value.shape = value.localShape = type.getShape();
+  value.shape = value.localShape = packed.getShape();
   auto sharding = op->getAttrOfType<dist::ShardingAttr>(dist::DistDialect::kShardingAttr);
   if (!mesh || !sharding) {
     for (int64_t size : value.shape)
@@ -316,10 +354,13 @@ LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
     return success();
   }
   FailureOr<dist::Layout> layout =
-      dist::getLayout(sharding, mesh, value.shape, [&] { return op.emitOpError(); });
+      dist::getLayout(sharding, mesh, type.getShape(), [&] { return op.emitOpError(); });
   if (failed(layout))
     return failure();
   setLayout(value, *layout, mesh);
+  if (failed(packLayout(value.layout, getElementsPerByte(type.getElementType()))))
+    return op.emitOpError() << "has the layout " << value.sharding << " of " << type
+                            << ", expected whole bytes on each rank";
   value.localShape = value.layout.getLocalShape();
   return success();
 }

@@ -115,6 +115,10 @@ static FailureOr<Port> getPort(mlir::StringAttr name, mlir::Type type, mlir::Att
   if (code < 0)
     return emitError() << "has type " << type << ": expected a tensor of static shape of "
                        << listElementTypes();
+  tensor = getPackedType(tensor);
+  if (!tensor)
+    return emitError() << "has type " << type
+                       << ": expected an even last dimension, as two elements share a byte";
   Port port;
   port.name = name.str();
   port.type = ElementType(code);

@@ -184,6 +184,14 @@ bool SafeTensorsFile::parse(std::string &error) {
     }
     if (empty)
       bytes = 0;
+    if (int64_t shared = tensor.supported ? elementsPerByte(tensor.type) : 1; shared > 1) {
+      if (tensor.shape.empty() || tensor.shape.back() % shared != 0)
+        return complain("its last dimension is " +
+                        (tensor.shape.empty() ? "missing" : std::to_string(tensor.shape.back())) +
+                        ", expected an even one: two elements share a byte");
+      tensor.shape.back() /= shared;
+      bytes /= shared;
+    }
     const auto &offsets = entry["data_offsets"];
     if (!offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned())
       return complain("its data_offsets are not natural numbers");
@@ -212,8 +220,11 @@ bool writeSafeTensors(const std::string &path, const std::vector<NamedTensor> &t
       return false;
     }
     int64_t bytes = countOf(tensor.shape) * sizeOf(tensor.type);
+    std::vector<int64_t> shape = tensor.shape;
+    if (!shape.empty())
+      shape.back() *= elementsPerByte(tensor.type);
     header[tensor.name] = {{"dtype", storedNameOf(tensor.type)},
-                           {"shape", tensor.shape},
+                           {"shape", shape},
                            {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }

@@ -38,7 +38,8 @@ static const ElementInfo &infoOf(DType type) {
   return size_t(type) < std::size(kElements) ? kElements[size_t(type)] : unknown;
 }
 
-int64_t sizeOf(DType type) { return infoOf(type).bits / 8; }
+int64_t sizeOf(DType type) { return (infoOf(type).bits + 7) / 8; }
+int64_t elementsPerByte(DType type) { return infoOf(type).bits == 4 ? 2 : 1; }
 const char *nameOf(DType type) { return infoOf(type).name; }
 const char *storedNameOf(DType type) { return infoOf(type).storedName; }
 bool isFloat(DType type) { return infoOf(type).use == Use::Float; }
@@ -195,6 +196,8 @@ double loadAsDouble(DType type, const void *data, int64_t index) {
     return f16ToFloat(uint16_t(load<uint8_t>(data, index) << 8));
   case DType::F8E8M0FNU:
     return e8m0ToDouble(load<uint8_t>(data, index));
+  case DType::F4E2M1FN:
+    return load<uint8_t>(data, index);
   }
   return 0;
 }

@@ -34,3 +34,12 @@ func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.shardin
   // expected-error @below {{result 0: is unreduced and of type 'tensor<4xi1>': expected numbers, which have sums and maxima}}
   return %y : tensor<4xi1>
 }
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @main(%x: tensor<4xf8E4M3FN> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>})
+    -> (tensor<4xf8E4M3FN> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>}) {
+  // expected-error @below {{result 0: is unreduced and of type 'tensor<4xf8E4M3FN>': expected numbers, which have sums and maxima}}
+  return %x : tensor<4xf8E4M3FN>
+}
