@@ -12,7 +12,13 @@
 
 namespace meshwright::rt::gpu {
 
-/// The collectives of one rank. Only the rank's thread calls it. Functions throw Failure.
+/// The collectives of one rank. Only the rank's thread calls it, in the order of the program, which
+/// all ranks share. Functions throw Failure.
+///
+/// A group has a communicator for each stream, and the GPU begins the collectives of all streams in
+/// the order of `run`. So those of several streams can be under way at once over the same ranks, and
+/// no rank waits in one of them for a rank that waits for it in another one
+/// (docs/rationale/streams-by-role.md).
 class Collectives {
 public:
   virtual ~Collectives() = default;

@@ -153,11 +153,19 @@ const Cuda *loadCuda(std::string &error) {
   return loaded.get(error, loadDriver);
 }
 
+/// "2.26.2" of 22602.
+static std::string nameNcclVersion(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
 const Nccl *loadNccl(std::string &error) {
   static Loaded<Nccl> loaded;
   return loaded.get(error, [](Nccl &nccl, std::string &error) {
-    // The launches of several communicators have to keep the order of their calls.
-    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+    // Kernels of NCCL wait for other ranks and hold processors of the GPU meanwhile. Ranks whose
+    // GPUs begin those of several communicators in other orders can wait for each other without
+    // end. This makes a GPU begin them in the order of the calls (docs/rationale/streams-by-role.md).
+    setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/1);
     void *library = open({"libnccl.so.2"});
     if (!library) {
       error = "NCCL not found: no libnccl.so.2";
@@ -167,6 +175,11 @@ const Nccl *loadNccl(std::string &error) {
 #define MESHWRIGHT_FUNCTION(name, result, parameters) find(nccl.name, #name);
     MESHWRIGHT_NCCL_FUNCTIONS(MESHWRIGHT_FUNCTION)
 #undef MESHWRIGHT_FUNCTION
+    int version = 0;
+    if (error.empty() && nccl.ncclGetVersion(&version) == nccl::Success &&
+        version < nccl::kVersion)
+      error = "NCCL has version " + nameNcclVersion(version) + ", expected " +
+              nameNcclVersion(nccl::kVersion) + " or later";
   });
 }
 

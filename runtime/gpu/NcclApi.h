@@ -18,6 +18,9 @@
 
 namespace meshwright::rt::nccl {
 
+/// 2.26.2, the first that keeps the order of several communicators (NCCL_LAUNCH_ORDER_IMPLICIT).
+constexpr int kVersion = 22602;
+
 struct Communicator; // ncclComm
 struct Stream;       // CUstream_st, which is cudaStream_t
 

@@ -198,7 +198,8 @@ public:
                              const void *const *inputs, void *const *outputs,
                              std::string &error) = 0;
   /// Starts a collective on communication stream `caller.stream`, behind the work that
-  /// the compute stream has been given so far. Copies the arrays of pointers.
+  /// the compute stream has been given so far. Collectives of several streams may be under way at
+  /// once, also over the same ranks. Copies the arrays of pointers.
   virtual bool start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
                      const void *const *inputs, void *const *outputs, std::string &error) = 0;
   /// Makes the compute stream wait for the collective that was started as `ticket`.
@@ -216,9 +217,12 @@ public:
   virtual ~HostCollectives() = default;
 
   /// Performs a collective that communicates. Returns when the caller's outputs are written
-  /// and its inputs may change. Returns false after `World::fail`. The calls of one stream
-  /// come in order. Different streams of a rank call at the same time, each from its own
-  /// thread.
+  /// and its inputs may change. Returns false after `World::fail`.
+  ///
+  /// The calls of one stream come in order, the same on all ranks of a group. Different streams
+  /// of a rank call at the same time, each from its own thread, also over the same ranks. So a
+  /// group meets once for each stream: a rank that waits in one stream must not keep another
+  /// stream of any rank from meeting (docs/rationale/streams-by-role.md).
   virtual bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                    void *const *outputs) = 0;
 };

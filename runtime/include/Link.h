@@ -20,10 +20,12 @@ struct Link {
   double latency = 0;
   /// Bytes per second; 0 for no limit.
   double bandwidth = 0;
+  /// Seconds. Each rank waits a random time up to this, too, in each collective.
+  double jitter = 0;
 };
 
-/// Parses "latency=20us,bandwidth=2GB/s"; either part may be absent. Returns nothing, with an
-/// error, if the text is malformed.
+/// Parses "latency=20us,bandwidth=2GB/s,jitter=5us"; each part may be absent. Returns nothing,
+/// with an error, if the text is malformed.
 std::optional<Link> parseLink(const std::string &text, std::string &error);
 
 } // namespace meshwright::rt

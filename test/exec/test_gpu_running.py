@@ -266,6 +266,7 @@ def test_refusals(tmp_path):
     assert "unknown mode 'slow', expected fast or peer" in refusal(plan % (1, "nccl:slow"))
     assert "no device" in refusal(plan % (1, "nccl"), CUDA_VISIBLE_DEVICES="")
     assert "the NVIDIA driver is for CUDA 11.0, expected 12.8 or later" in refusal(plan % (1, "nccl"), FAKEGPU_DRIVER="11000")
+    assert "NCCL has version 2.21.5, expected 2.26.2 or later" in refusal(plan % (1, "nccl"), FAKEGPU_NCCL="22105")
     assert "NVIDIA driver not found" in refusal(plan % (1, "nccl"), LD_LIBRARY_PATH="")
     assert "cuLaunchKernel failed: " in refusal(plan % (1, "nccl"), FAKEGPU_FAIL="cuLaunchKernel:1")
 

@@ -278,6 +278,22 @@ def test_deadlocks_end_by_the_clock():
     assert "for rank 1 (0 collectives begun)" in out
 
 
+def test_two_communicators_need_one_order():
+    """Device 0 is ready for the second one first, device 1 for the first."""
+    body = """
+others = nccl.world(2, ranks[0].nccl)
+at += [r.put(np.ones(64, np.float32)) for r in others]
+for slow in (ranks[0], others[1]):
+    slow.use().driver.call("cuMemsetD8Async", C.c_uint64(slow.driver.alloc(1 << 27)), 0, C.c_size_t(1 << 27), slow.stream)
+ranks += others
+for r, a in zip(ranks, at):
+    r.use().collective('ncclAllReduce', a, a, 4, np.float32, 0)
+"""
+    assert said(TWO + body + SYNC, NCCL_LAUNCH_ORDER_IMPLICIT=1) == ""
+    out = said(TWO + body + SYNC, FAKEGPU_NCCL_DEADLINE=200)
+    assert "deadlock" in out and "CUDA_ERROR_LAUNCH_TIMEOUT" in out
+
+
 def test_abort_ends_a_wait():
     body = """
 ranks[0].collective('ncclAllReduce', at[0], at[0], 4, np.float32, 0)

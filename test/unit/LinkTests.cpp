@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -30,8 +31,12 @@ TEST(Link, Text) {
   ASSERT_TRUE(link) << error;
   EXPECT_EQ(link->latency, 0);
   EXPECT_DOUBLE_EQ(link->bandwidth, 1.5e6);
+  EXPECT_EQ(link->jitter, 0);
+  link = parseLink("jitter=50us", error);
+  ASSERT_TRUE(link) << error;
+  EXPECT_DOUBLE_EQ(link->jitter, 50e-6);
   for (const char *text : {"", "latency", "latency=", "latency=-1us", "latency=3", "latency=1us,",
-                           "bandwidth=0B/s", "bandwidth=2GB", "speed=1B/s", "latency=nans"}) {
+                           "bandwidth=0B/s", "bandwidth=2GB", "jitter=1B/s", "speed=1B/s", "latency=nans"}) {
     error.clear();
     EXPECT_FALSE(parseLink(text, error)) << text;
     EXPECT_NE(error.find("is no part of a link, expected latency="), std::string::npos) << error;
@@ -128,6 +133,29 @@ TEST(Link, CollectivesTakeAtLeastItsTime) {
   EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(20));
   for (int rank = 0; rank < 2; ++rank)
     EXPECT_EQ(data[2 * rank + 1], std::vector<float>(1000, 3));
+}
+
+TEST(Link, JitterTakesOtherTimes) {
+  setenv("MESHWRIGHT_LINK", "jitter=4ms", 1);
+  std::string error;
+  auto world = World::create("local", 2, {"the sum"}, error);
+  ASSERT_TRUE(world) << error;
+  unsetenv("MESHWRIGHT_LINK");
+  std::vector<float> from(1000, 1), to[2] = {std::vector<float>(1000), std::vector<float>(1000)};
+  std::vector<RankBuffers> buffers(2);
+  for (int rank = 0; rank < 2; ++rank)
+    buffers[rank].arguments = {from.data(), to[rank].data()};
+  auto shortest = std::chrono::nanoseconds::max(), longest = std::chrono::nanoseconds::zero();
+  for (int i = 0; i < 20; ++i) {
+    auto begin = std::chrono::steady_clock::now();
+    ASSERT_TRUE(world->run(addTwice, buffers, {}, error)) << error;
+    std::chrono::nanoseconds time = std::chrono::steady_clock::now() - begin;
+    shortest = std::min(shortest, time);
+    longest = std::max(longest, time);
+  }
+  // The mean is 5.3 ms, the standard deviation 1.3 ms.
+  EXPECT_GE(longest - shortest, std::chrono::milliseconds(1));
+  EXPECT_GE(longest, std::chrono::milliseconds(4));
 }
 
 /// Ranks 0 and 1 add, 2 fails when they had time to.

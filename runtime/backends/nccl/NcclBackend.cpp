@@ -265,8 +265,6 @@ static Backend *create(int64_t version, World &world, const std::string &mode,
     setenv("NCCL_ALGO", "Ring", /*overwrite=*/0);
     setenv("NCCL_PROTO", "Simple", /*overwrite=*/0);
   }
-  // Graphs have no order between streams, and ranks have to launch collectives in one order.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
   const Nccl *nccl = mode == "peer" ? nullptr : loadNccl(error);
   if (mode != "peer" && !nccl)
     return nullptr;

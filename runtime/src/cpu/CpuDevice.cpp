@@ -31,7 +31,7 @@ std::unique_ptr<Device> createCpuDevice(mw_rt_context &rank, HostCollectives &co
 CpuDevice::CpuDevice(mw_rt_context &rank, HostCollectives &given)
     : context(rank), collectives(&given), streams(rank) {
   if (const Link *link = rank.world->getLink()) {
-    throttled = throttle(*rank.world, given, *link);
+    throttled = throttle(*rank.world, rank.rank, given, *link);
     collectives = throttled.get();
   }
 }

@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <mutex>
+#include <random>
 #include <sys/prctl.h>
 #include <thread>
 #include <utility>
@@ -43,8 +44,8 @@ std::optional<Link> parseLink(const std::string &text, std::string &error) {
   size_t begin = 0;
   auto refuse = [&](const std::string &part) {
     error = "link '" + text + "': '" + part +
-            "' is no part of a link, expected latency=<number><s|ms|us|ns> or "
-            "bandwidth=<number><B/s|KB/s|MB/s|GB/s>";
+            "' is no part of a link, expected latency=<number><s|ms|us|ns>, "
+            "bandwidth=<number><B/s|KB/s|MB/s|GB/s> or jitter=<number><s|ms|us|ns>";
     return std::nullopt;
   };
   while (begin <= text.size()) {
@@ -55,9 +56,9 @@ std::optional<Link> parseLink(const std::string &text, std::string &error) {
     std::string name = part.substr(0, equals);
     std::string value = equals == std::string::npos ? "" : part.substr(equals + 1);
     std::optional<double> number;
-    if (name == "latency") {
+    if (name == "latency" || name == "jitter") {
       number = parseQuantity(value, {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}});
-      link.latency = number.value_or(0);
+      (name == "latency" ? link.latency : link.jitter) = number.value_or(0);
     } else if (name == "bandwidth") {
       number = parseQuantity(value, {{"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}});
       link.bandwidth = number.value_or(0);
@@ -76,8 +77,8 @@ using Clock = std::chrono::steady_clock;
 
 class ThrottledCollectives : public HostCollectives {
 public:
-  ThrottledCollectives(World &world, HostCollectives &collectives, Link link)
-      : world(world), collectives(collectives), link(link) {}
+  ThrottledCollectives(World &world, int64_t rank, HostCollectives &collectives, Link link)
+      : world(world), collectives(collectives), link(link), random(rank + 1) {}
 
   bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
            void *const *outputs) override {
@@ -98,6 +99,8 @@ private:
   std::mutex mutex;
   /// When the link has sent all that it was given.
   Clock::time_point sent;
+  /// Of the jitter; ranks have other numbers.
+  std::mt19937 random;
 };
 
 } // namespace
@@ -116,7 +119,8 @@ Clock::time_point ThrottledCollectives::reserve(Traffic traffic) {
   sent = std::max(sent, now);
   if (link.bandwidth > 0)
     sent = std::min(sent + inTicks(traffic.bytes / link.bandwidth), now + inTicks(most));
-  return sent + inTicks(traffic.steps * link.latency);
+  double jitter = std::uniform_real_distribution<double>(0, 1)(random) * link.jitter;
+  return sent + inTicks(traffic.steps * link.latency + jitter);
 }
 
 /// Sleeps until `end`. Returns false after a failure of the run, which ends the sleep within a
@@ -133,8 +137,9 @@ bool ThrottledCollectives::sleepUntil(Clock::time_point end) const {
   return !world.hasFailed();
 }
 
-std::unique_ptr<HostCollectives> throttle(World &world, HostCollectives &collectives, Link link) {
-  return std::make_unique<ThrottledCollectives>(world, collectives, link);
+std::unique_ptr<HostCollectives> throttle(World &world, int64_t rank, HostCollectives &collectives,
+                                          Link link) {
+  return std::make_unique<ThrottledCollectives>(world, rank, collectives, link);
 }
 
 } // namespace meshwright::rt

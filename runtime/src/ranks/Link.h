@@ -19,9 +19,10 @@ class World;
 
 /// Slows down the collectives of one rank: each that communicates takes at least latency x
 /// steps + bytes / bandwidth more than without, by the cost model's steps and bytes of its
-/// kind. A rank that waits for its link sleeps, which leaves the processor free.
-/// `collectives` must outlive the result.
-std::unique_ptr<HostCollectives> throttle(World &world, HostCollectives &collectives, Link link);
+/// kind, and a random time up to the jitter. A rank that waits for its link sleeps, which
+/// leaves the processor free. `collectives` must outlive the result.
+std::unique_ptr<HostCollectives> throttle(World &world, int64_t rank,
+                                          HostCollectives &collectives, Link link);
 
 } // namespace meshwright::rt
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 namespace fakegpu::nccl {
@@ -37,20 +38,27 @@ bool implicitOrder() {
   return text && *text == '1';
 }
 
-std::vector<const void *> keysOf(const Communicator &c) {
-  static const char devices[256] = {};
-  std::vector<const void *> keys{&c};
-  if (implicitOrder())
-    keys.push_back(&devices[c.device]);
-  return keys;
+/// A device, for whose processors the kernels of its communicators compete.
+struct Device {
+  std::mutex busy;
+};
+Device &deviceOf(const Communicator &c) {
+  static Device devices[256];
+  return devices[c.device];
 }
 
+/// A kernel holds the device while it waits for other ranks. Without an order the kernel that is
+/// ready first gets it.
 ncclResult_t launch(const std::shared_ptr<Communicator> &c, CUstream stream, const char *name, std::function<void()> run, size_t bytes) {
+  std::vector<const void *> keys{c.get()};
+  if (implicitOrder())
+    keys.push_back(&deviceOf(*c));
   auto work = [c, run = std::move(run), bytes] {
+    std::lock_guard<std::mutex> lock(deviceOf(*c).busy);
     run();
     return 5000.0 + double(bytes) / 400; // ns at 400 GB/s
   };
-  CUresult r = services::enqueue(stream, name, work, keysOf(*c));
+  CUresult r = services::enqueue(stream, name, work, keys);
   return r ? ncclUnhandledCudaError : ncclSuccess;
 }
 
