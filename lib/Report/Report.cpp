@@ -582,7 +582,6 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
     report.isTrained = llvm::any_of(module.getOps<nn::StateOp>(), [](nn::StateOp state) {
       return !state.getRole().value_or("").empty();
     });
-
   Operation *meshOp =
       SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));
   for (MeshAxisAttr axis : getIdleAxes(function))
