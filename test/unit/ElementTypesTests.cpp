@@ -103,7 +103,8 @@ TEST_F(ElementTypes, OpsTakeThoseOfTheTable) {
 TEST_F(ElementTypes, CodesStandForNumbers) {
   for (const Row &row : rows) {
     auto type = dyn_cast<FloatType>(row.inIr);
-    if (!type || !isCode(type))
+    // The runtime counts bytes of f4E2M1FN, which have two numbers each.
+    if (!type || !isCode(type) || row.bits < 8)
       continue;
     for (int bits = 0; bits < 1 << row.bits; ++bits) {
       APFloat number(type.getFloatSemantics(), APInt(row.bits, bits));

@@ -30,9 +30,8 @@ func.func @main(%x: tensor<4x8xf4E2M1FN> {nn.input = "x"}, %y: tensor<4x8xi8> {n
 #rows = #dist.sharding<@mesh, [{"tp"}, {}]>
 #columns = #dist.sharding<@mesh, [{}, {"tp"}]>
 dist.mesh @mesh = <["tp"=2]>
-// CHECK: [{}, (2, 6{"tp"})]
 // CHECK-LABEL: func.func @layouts
-// CHECK-SAME: dist.global = tensor<4x12xi8>
+// CHECK-SAME: dist.global = tensor<4x12xi8>, dist.sharding = #dist.sharding<@mesh, [{}, (2, 6{"tp"})]>
 func.func @layouts(%x: tensor<4x12xf4E2M1FN> {nn.input = "x", dist.sharding = #split, dist.global = tensor<4x24xf4E2M1FN>},
                    %y: tensor<2x8xf4E2M1FN> {nn.input = "y", dist.sharding = #rows, dist.global = tensor<4x8xf4E2M1FN>})
     -> (tensor<4x12xf4E2M1FN> {nn.output = "z", dist.sharding = #split, dist.global = tensor<4x24xf4E2M1FN>})
