@@ -87,8 +87,12 @@ const AxisList &Layout::getUnreduced() const {
 void Layout::setUnreduced(AxisList axes, ReductionKind reduction) {
   if (isUnreduced())
     parts.erase(parts.begin());
-  if (!axes.empty())
-    parts.insert(parts.begin(), Part{std::move(axes), reduction});
+  if (axes.empty())
+    return;
+  Part part;
+  part.axes = std::move(axes);
+  part.reduction = reduction;
+  parts.insert(parts.begin(), std::move(part));
 }
 
 void Layout::addUnreduced(ArrayRef<Axis> axes, ReductionKind reduction) {
@@ -138,8 +142,12 @@ static void canonicalizeParts(Layout &layout, MeshAttr mesh) {
   // The dimensions decide whether the value is a block. An op decides which one of a source.
   llvm::erase_if(layout.parts,
                  [](const Part &part) { return part.isBlock() && !part.hasSource(); });
-  if (AxisList block = getBlockAxes(layout); !block.empty() && !layout.isBlock())
-    layout.parts.push_back({std::move(block), ReductionKind::Place, Part::Spread::Steps});
+  if (AxisList axes = getBlockAxes(layout); !axes.empty() && !layout.isBlock()) {
+    Part &block = layout.parts.emplace_back();
+    block.axes = std::move(axes);
+    block.reduction = ReductionKind::Place;
+    block.spread = Part::Spread::Steps;
+  }
   for (Part &part : layout.parts) {
     canonicalizeAxes(part.axes, mesh);
     if (!part.isUnreduced())

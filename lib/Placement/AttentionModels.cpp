@@ -243,8 +243,10 @@ LogicalResult ScoresTransfer::joinParts() {
       isPositions(attention.getKvPositions()))
     queries = &pieces[queryFactor].front();
   bool isGradient = isa<nn::AttentionGradOp>(op);
-  Part part{sharded->axes, isGradient ? ReductionKind::Sum : ReductionKind::Merge,
-            Part::Spread::Steps};
+  Part part;
+  part.axes = sharded->axes;
+  part.reduction = isGradient ? ReductionKind::Sum : ReductionKind::Merge;
+  part.spread = Part::Spread::Steps;
   RanksOfSteps needing = getNeedingRanks(mask, queries, *sharded);
   if (failed(checkMissing(sharded, needing)))
     return failure();

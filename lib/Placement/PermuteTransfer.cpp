@@ -75,10 +75,11 @@ static LogicalResult shiftChunks(ArrayRef<Axis> axes, int64_t distance,
   llvm::erase_if(layout.parts, [](const Part &part) { return part.isIncomplete(); });
   if (missing.none())
     return success();
-  Part part{AxisList(axes.begin(), axes.end()), ReductionKind::Place};
+  Part &part = layout.parts.emplace_back();
+  part.axes.assign(axes.begin(), axes.end());
+  part.reduction = ReductionKind::Place;
   part.needed.resize(size, /*t=*/true);
   part.covered = missing.flip();
-  layout.parts.push_back(std::move(part));
   return success();
 }
 

@@ -215,8 +215,9 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
     const ValueSharding &target = partitioner.getState(value).target;
     if (partitioner.changesOrder(value, natural, target))
       return std::nullopt;
-    Part sum{partitioner.getContractedAxes(opFactors.rule, assignment, i),
-             getReduction(opFactors.rule, i)};
+    Part sum;
+    sum.axes = partitioner.getContractedAxes(opFactors.rule, assignment, i);
+    sum.reduction = getReduction(opFactors.rule, i);
     const Part &demand = partitioner.getState(value).unreduced;
     auto plan = partitioner.resharder.plan(
         partitioner.getLayout(value, natural, sum),

@@ -498,7 +498,9 @@ LogicalResult Partitioner::partitionByRule(Operation *op) {
   stateEqual(op, local, assignment);
   stateSplit(op->getResult(0), local, shardings.front());
   for (auto [i, value] : llvm::enumerate(op->getResults())) {
-    Part sum{getContractedAxes(rule, assignment, i), getReduction(rule, i)};
+    Part sum;
+    sum.axes = getContractedAxes(rule, assignment, i);
+    sum.reduction = getReduction(rule, i);
     if (failed(define(value, {local->getResult(i), shardings[i], std::move(sum)}, rest)))
       return failure();
   }

@@ -406,8 +406,9 @@ LogicalResult RingPartitioner::defineGradients(nn::AttentionGradOp gradient,
     Value result = op->getResult(i);
     bool isBias = result == gradient.getBiasGrad();
     ValueSharding sharding = project(result, own.results[i], isBias ? whole : assignment);
-    Part sum{partitioner.getContractedAxes(own, isBias ? whole : summed, i),
-             Partitioner::getReduction(own, i)};
+    Part sum;
+    sum.axes = partitioner.getContractedAxes(own, isBias ? whole : summed, i);
+    sum.reduction = Partitioner::getReduction(own, i);
     if (failed(partitioner.define(result, {made, std::move(sharding), std::move(sum)})))
       return failure();
   }

@@ -28,9 +28,19 @@ protected:
                          "");
   }
 
+  /// A block without a source.
+  static Part makeBlock() {
+    Part part;
+    part.axes = {tp};
+    part.reduction = ReductionKind::Place;
+    part.spread = Part::Spread::Steps;
+    return part;
+  }
   /// A part of a source that covers some of four steps.
   static Part makePart(ReductionKind reduction, ArrayRef<unsigned> steps, size_t source = 0) {
-    Part part{{tp}, reduction, Part::Spread::Steps, source};
+    Part part = makeBlock();
+    part.reduction = reduction;
+    part.source = source;
     part.covered.resize(4);
     part.needed.resize(4, /*t=*/true);
     for (unsigned step : steps)
@@ -112,7 +122,7 @@ TEST_F(PartsTest, AnAxisOfTwoDimensionsMakesABlock) {
   layout.dims[1].factors[0].axes.clear();
   canonicalize(layout, mesh);
   EXPECT_TRUE(layout.getPartOfSource());
-  layout.parts = {Part{{tp}, ReductionKind::Place, Part::Spread::Steps}};
+  layout.parts = {makeBlock()};
   canonicalize(layout, mesh);
   EXPECT_TRUE(layout.parts.empty());
 }
@@ -120,7 +130,8 @@ TEST_F(PartsTest, AnAxisOfTwoDimensionsMakesABlock) {
 TEST_F(PartsTest, RanksLackTheirChunks) {
   Layout layout = Layout::getReplicated({8});
   layout.dims[0].factors[0].axes = {tp};
-  Part part{{tp}, ReductionKind::Place};
+  Part part = makeBlock();
+  part.spread = Part::Spread::Ranks;
   part.needed.resize(4, /*t=*/true);
   part.covered.resize(4, /*t=*/true);
   part.covered.reset(2);
