@@ -306,13 +306,19 @@ static std::string refusePart(const TransferContext &context, unsigned operand, 
          axes;
 }
 
+/// Checks that the op takes its operands, as parts of a whole. The transfer checks which other
+/// operands go with the first unreduced one.
 static LogicalResult checkParts(const TransferContext &context) {
+  bool isOpen = false;
   for (auto [i, operand] : llvm::enumerate(context.operands)) {
     if (!context.reads(i))
       continue;
-    for (const Part &part : operand->parts)
+    for (const Part &part : operand->parts) {
+      if (part.isUnreduced() && std::exchange(isOpen, true))
+        continue;
       if (!takesPart(context, i, part))
         return report(context, refusePart(context, i, part), i);
+    }
   }
   return success();
 }

@@ -81,7 +81,8 @@ LogicalResult PlaceTransfer::checkChunk(unsigned i, LayoutFactor &chunk) {
 
 LogicalResult PlaceTransfer::checkOthers(unsigned i) {
   const Layout &first = *context.operands[0], &own = *context.operands[i];
-  bool isSame = first.getUnreduced() == own.getUnreduced();
+  bool isSame =
+      first.getUnreduced() == own.getUnreduced() && first.getReduction() == own.getReduction();
   for (auto [d, a, b] : llvm::enumerate(first.dims, own.dims)) {
     DimLayout x = a, y = b;
     collapse(x);
