@@ -41,8 +41,7 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.object([&] {
           json.attribute("kind", entry.kind);
           json.attribute("axes", json::Array(entry.axes));
-          if (entry.role != dist::CollectiveRole::Data)
-            json.attribute("role", stringifyCollectiveRole(entry.role));
+          json.attribute("role", stringifyCollectiveRole(entry.role));
           json.attribute("dims", json::Array(entry.dims));
           json.attribute("dtype", entry.dtype);
           json.attribute("count", entry.traffic.launches);

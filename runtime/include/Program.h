@@ -18,6 +18,7 @@
 #include "meshwright/runtime/include/Sharding.h"
 #include "meshwright/runtime/include/Types.h"
 
+#include <array>
 #include <limits>
 #include <map>
 #include <memory>
@@ -175,6 +176,13 @@ struct EntryDescription {
   std::vector<std::string> ops;
   /// The other ops that are fused into the kernel of an op, by the op's number.
   std::map<int64_t, std::string> fused;
+
+  /// The sizes of the arrays that the entry's code is given: arguments, packed weights, constants
+  /// and results.
+  std::array<size_t, 4> getArraySizes() const {
+    return {arguments.size(), prepared.size(), constants.size(),
+            outputs.size() + stateResults.size()};
+  }
 };
 
 /// A call of an entry: its steps, at least one, and its inputs and outputs with their global shapes.

@@ -135,6 +135,7 @@ static Json write(const EntryDescription &entry, const std::vector<Stored> &cons
     if (entry.constants[i].axes.count > 0)
       constant["axes"] = write(entry.constants[i].axes);
   }
+  json["array_sizes"] = entry.getArraySizes();
   json["ops"] = entry.ops;
   Json &fused = json["fused"] = Json::object();
   for (const auto &[op, others] : entry.fused)

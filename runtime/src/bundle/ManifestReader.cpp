@@ -426,6 +426,10 @@ static void read(const Json &json, Manifest &manifest) {
       require(constants.back().bytes % sizeOfGroup(known.axes) == 0,
               "a constant has parts of different sizes");
     }
+    require(Json(description.entries.back().getArraySizes()) == entry.at("array_sizes"),
+            "entry '" + description.entries.back().name + "' has arrays of sizes " +
+                Json(description.entries.back().getArraySizes()).dump() + ", its code expects " +
+                entry["array_sizes"].dump());
   }
   require(!description.entries.empty() && !description.isPart(0), "no entries");
   std::string error = description.checkSteps();

@@ -134,7 +134,7 @@ dist.mesh @mesh = <["tp"=2]>
 func.func @larger(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>, dist.global = tensor<4xf32>},
                   // expected-note@+1 {{operand 1 is unreduced over {"tp"} from here on}}
                   %y: tensor<4xf32> {nn.input = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>, dist.global = tensor<4xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{is not linear in operand 1, which is unreduced over {"tp"}}}
+  // expected-error@+1 {{operand 1 differs between the ranks of {"tp"}, over which operand 0 is a maximum that is not yet taken}}
   %0 = nn.maximum %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
   return
 }
