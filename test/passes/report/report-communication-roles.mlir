@@ -8,7 +8,7 @@
 // JSON-NEXT: "axes": [
 // JSON-NEXT:   "dp"
 // JSON-NEXT: ],
-// JSON-NEXT: "dims": [
+// JSON-NEXT: "role": "data",
 // JSON:      "count": 2
 // JSON:      "kind": "all_gather"
 // JSON-NEXT: "axes": [
