@@ -4,7 +4,8 @@
 """How long does a Llama's forward pass take, beside PyTorch, and on two ranks beside one?
 
 Runs a Llama of transformers with random weights (hidden 2048, 8 layers, 32 heads, 4 kv heads, inner
-5632, vocabulary 32000) over 512 tokens and over one, in f32 and bf16:
+5632, vocabulary 32000) over 512 tokens and over one, in f32 and bf16, and with `--dtypes autocast` in
+f32 under torch.autocast to bf16:
 
 - one rank with two threads, beside PyTorch eager and `torch.compile` with two threads;
 - 512 tokens on tp = 2, one thread per rank, with and without sequence parallelism, beside one rank
@@ -15,7 +16,7 @@ The runs of a group take turns. The results are medians of the times, and of the
 turn. A ratio above 1 means that ours is faster.
 
     PYTHONPATH=build/python python bench/forward.py [--layers 8] [--repeats 9] [--no-compile]
-        [--only threads|ranks] [--dtypes f32,bf16] [--json FILE]
+        [--only threads|ranks] [--dtypes f32,bf16,autocast] [--json FILE]
 """
 
 import argparse
@@ -28,7 +29,19 @@ import meshwright as mw
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "autocast": torch.float32}
+
+
+class Autocast(torch.nn.Module):
+    """A model whose weights are f32 and whose products are bf16."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids):
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.model(ids)
 
 
 def build(layers, dtype):
@@ -136,6 +149,8 @@ def main():
     result = {"layers": options.layers, "beside_pytorch": [], "on_ranks": []}
     for dtype in options.dtypes.split(","):
         model = build(options.layers, DTYPES[dtype])
+        if dtype == "autocast":
+            model = Autocast(model)
         if options.only != "ranks":
             for tokens in (512, 1):
                 result["beside_pytorch"].append(beside_pytorch(model, dtype, tokens, options))
