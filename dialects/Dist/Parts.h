@@ -54,7 +54,7 @@ struct Part {
   /// The source of steps, by a number of its own. Parts of different sources do not combine.
   size_t source = 0;
   /// The ranks, by linear coordinate over `axes`, or the steps of the source that the value covers,
-  /// and those that make up the whole. Empty if each rank has its part, or there is no source.
+  /// and all that the whole needs. Empty if each rank has its part, or there is no source.
   llvm::SmallBitVector covered, needed;
 
   /// Returns true for no part.

@@ -36,7 +36,7 @@ Candidates PlacementDerivation::getPlausible(Operation *op, unsigned operand) {
     return (own.kind == FactorKind::Special || own.kind == FactorKind::Expandable) &&
            !own.isReducedBy(ReductionKind::Merge);
   };
-  // An op that keeps blocks takes those that are not unreduced.
+  // An op that keeps blocks takes a block that is not unreduced.
   auto refusesBlock = [&](LayoutRef candidate) {
     SmallVector<LayoutRef> operands(op->getNumOperands(), candidate);
     TransferContext context{op, operands, mesh, nullptr};

@@ -205,7 +205,7 @@ LogicalResult Packing::pack(func::FuncOp function) {
   return success();
 }
 
-/// The bytes of elements, the first of those that share one in its low bits.
+/// The bytes of elements. The first element of a byte has its low bits.
 static Attribute packConstant(DenseElementsAttr elements, RankedTensorType packed, int64_t shared) {
   unsigned bits = 8 / shared;
   auto toBits = [](const APFloat &number) { return number.bitcastToAPInt().getZExtValue(); };

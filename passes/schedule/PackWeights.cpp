@@ -161,7 +161,7 @@ static bool pays(func::FuncOp func, const Readers &readers) {
 /// Prepares a weight before the call.
 static Value prepareBefore(func::FuncOp func, const Source &source, Type element,
                            rt::PackingAttr packing) {
-  // Behind those that were prepared before, so that they stand in the order of their readers.
+  // Behind earlier ones, so that weights are prepared in the order of their readers.
   OpBuilder builder(&*llvm::find_if(func.getBody().front(),
                                     [](Operation &op) { return !isa<rt::PrepareOp>(op); }));
   Value value = skipWaits(builder, source.value);

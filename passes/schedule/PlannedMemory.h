@@ -53,7 +53,7 @@ void setCeiling(mlir::func::FuncOp func, int64_t ceiling, mlir::FunctionOpInterf
 Memory withPlan(Memory counted, mlir::func::FuncOp planned);
 
 /// Bytes that weights take beyond their stored forms because they are prepared before a call
-/// (`rt.prepare`): padding, and the whole prepared form of those that are also read as stored.
+/// (`rt.prepare`): padding, and the whole prepared form of a weight that is also read as stored.
 int64_t getPackingBytes(mlir::func::FuncOp func);
 
 } // namespace meshwright
