@@ -21,7 +21,7 @@ using namespace meshwright::dist;
 
 /// Classes of tied factors while they form: a union-find structure whose roots may be
 /// cut into two.
-class FactorAnalysis::Classes {
+class FactorAnalysis::Ties {
 public:
   int add(int64_t size) {
     nodes.push_back({size});
@@ -30,8 +30,8 @@ public:
   int64_t getSize(int node) const { return nodes[node].size; }
   size_t size() const { return nodes.size(); }
   void reserve(size_t count) { nodes.reserve(count); }
-  /// Appends the leaves that a node is made of.
-  void expand(int node, Leaves &leaves);
+  /// Appends the classes that a node is made of.
+  void expand(int node, FactorClasses &classes);
   bool unify(ArrayRef<int> a, ArrayRef<int> b);
 
 private:
@@ -45,7 +45,7 @@ private:
   std::vector<Node> nodes;
 };
 
-int FactorAnalysis::Classes::find(int node) {
+int FactorAnalysis::Ties::find(int node) {
   int root = node;
   while (nodes[root].parent >= 0)
     root = nodes[root].parent;
@@ -57,21 +57,21 @@ int FactorAnalysis::Classes::find(int node) {
   return root;
 }
 
-void FactorAnalysis::Classes::expand(int node, Leaves &leaves) {
+void FactorAnalysis::Ties::expand(int node, FactorClasses &classes) {
   node = find(node);
   if (nodes[node].upper >= 0) {
-    expand(nodes[node].upper, leaves);
-    expand(nodes[node].lower, leaves);
+    expand(nodes[node].upper, classes);
+    expand(nodes[node].lower, classes);
   } else if (nodes[node].size != 1) {
-    leaves.push_back(node);
+    classes.push_back(node);
   }
 }
 
 /// Ties two products of factors, from the minor side. Cuts a factor where the other side has
 /// a boundary. Stops where sizes do not divide; the rest stays untied. Returns true if there is
 /// none.
-bool FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
-  Leaves left, right;
+bool FactorAnalysis::Ties::unify(ArrayRef<int> a, ArrayRef<int> b) {
+  FactorClasses left, right;
   for (int node : a)
     expand(node, left);
   for (int node : b)
@@ -79,7 +79,7 @@ bool FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
   while (!left.empty() && !right.empty()) {
     int x = left.pop_back_val(), y = right.pop_back_val();
     // Tying one pair may have cut a class that occurs again.
-    Leaves xs, ys;
+    FactorClasses xs, ys;
     expand(x, xs);
     expand(y, ys);
     if (xs.size() > 1 || ys.size() > 1) {
@@ -109,7 +109,7 @@ bool FactorAnalysis::Classes::unify(ArrayRef<int> a, ArrayRef<int> b) {
   return left.empty() && right.empty();
 }
 
-LogicalResult FactorAnalysis::addValue(Value value, Classes &classes) {
+LogicalResult FactorAnalysis::addValue(Value value, Ties &ties) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
   if (!type || !type.hasStaticShape())
     return emitError(value.getLoc())
@@ -121,9 +121,9 @@ LogicalResult FactorAnalysis::addValue(Value value, Classes &classes) {
   auto [known, isNew] = values.try_emplace(value);
   if (!isNew)
     return success();
-  SmallVector<Leaves, 4> &dims = known->second;
+  SmallVector<FactorClasses, 4> &dims = known->second;
   for (int64_t size : type.getShape())
-    dims.push_back({classes.add(size)});
+    dims.push_back({ties.add(size)});
   return success();
 }
 
@@ -138,20 +138,20 @@ static FactorRule getConstrainRule(ConstrainOp op) {
   return rule;
 }
 
-void FactorAnalysis::addOp(Operation *op, const FactorRule &rule, Classes &classes) {
+void FactorAnalysis::addOp(Operation *op, const FactorRule &rule, Ties &ties) {
   SmallVector<int, 8> ids;
   for (const RuleFactor &factor : rule.factors)
-    ids.push_back(classes.add(factor.size));
+    ids.push_back(ties.add(factor.size));
   auto tie = [&](Value value, const FactorRule::ValueFactors &dims) {
-    ArrayRef<Leaves> own = values.find(value)->second;
-    Leaves tied;
-    for (auto [leaves, dim] : llvm::zip(own, dims)) {
+    ArrayRef<FactorClasses> own = values.find(value)->second;
+    FactorClasses tied;
+    for (auto [classes, dim] : llvm::zip(own, dims)) {
       if (dim.empty())
         continue;
       tied.clear();
       for (int factor : dim)
         tied.push_back(ids[factor]);
-      if (!classes.unify(leaves, tied))
+      if (!ties.unify(classes, tied))
         untied.insert(op);
     }
   };
@@ -162,54 +162,54 @@ void FactorAnalysis::addOp(Operation *op, const FactorRule &rule, Classes &class
   ops.try_emplace(op, opFactors.size());
   OpFactors &factors = opFactors.emplace_back(OpFactors{rule, {}});
   for (int id : ids)
-    factors.leaves.push_back({id});
+    factors.classes.push_back({id});
 }
 
-/// Numbers the leaves of all values and ops, in the order of their nodes, after all factors
+/// Numbers the classes of all values and ops, in the order of their nodes, after all factors
 /// are tied.
-void FactorAnalysis::numberLeaves(Classes &classes) {
-  Leaves result;
-  std::vector<int> numbers(classes.size(), -1);
-  auto expand = [&](Leaves &leaves) {
+void FactorAnalysis::numberClasses(Ties &ties) {
+  FactorClasses result;
+  std::vector<int> numbers(ties.size(), -1);
+  auto expand = [&](FactorClasses &classes) {
     result.clear();
-    for (int node : leaves)
-      classes.expand(node, result);
-    leaves = result;
-    for (int node : leaves)
+    for (int node : classes)
+      ties.expand(node, result);
+    classes = result;
+    for (int node : classes)
       numbers[node] = 0;
   };
   auto forEach = [&](auto visit) {
     for (auto &entry : values)
-      for (Leaves &dim : entry.second)
+      for (FactorClasses &dim : entry.second)
         visit(dim);
     for (OpFactors &factors : opFactors)
-      for (Leaves &factor : factors.leaves)
+      for (FactorClasses &factor : factors.classes)
         visit(factor);
   };
   forEach(expand);
   for (auto [node, number] : llvm::enumerate(numbers))
     if (number == 0) {
       number = sizes.size();
-      sizes.push_back(classes.getSize(node));
+      sizes.push_back(ties.getSize(node));
     }
-  forEach([&](Leaves &leaves) {
-    for (int &leaf : leaves)
-      leaf = numbers[leaf];
+  forEach([&](FactorClasses &classes) {
+    for (int &cls : classes)
+      cls = numbers[cls];
   });
 }
 
 /// Gives all places of a shared value the same nodes, before any op cuts them.
-LogicalResult FactorAnalysis::addShared(Classes &classes) {
+LogicalResult FactorAnalysis::addShared(Ties &ties) {
   for (const SharedValue &value : shared) {
-    if (failed(addValue(value.getFirst(), classes)))
+    if (failed(addValue(value.getFirst(), ties)))
       return failure();
     // A copy, since an insertion moves the entries of the map.
-    SmallVector<Leaves, 4> dims = values.find(value.getFirst())->second;
+    SmallVector<FactorClasses, 4> dims = values.find(value.getFirst())->second;
     auto tie = [&](Value place) {
       auto known = values.try_emplace(place, dims).first;
       // It may be a place of another shared value, too.
       for (auto [own, other] : llvm::zip_equal(known->second, dims))
-        classes.unify(own, other);
+        ties.unify(own, other);
     };
     for (BlockArgument argument : value.arguments)
       tie(argument);
@@ -220,15 +220,15 @@ LogicalResult FactorAnalysis::addShared(Classes &classes) {
 }
 
 LogicalResult
-FactorAnalysis::addFunction(func::FuncOp func, Classes &classes,
+FactorAnalysis::addFunction(func::FuncOp func, Ties &ties,
                             DenseMap<Operation *, const FactorRule *, OpSignature> &rulesByOp) {
   Block &block = func.getBody().front();
   for (BlockArgument arg : block.getArguments())
-    if (failed(addValue(arg, classes)))
+    if (failed(addValue(arg, ties)))
       return failure();
   for (Operation &op : block.without_terminator()) {
     for (Value result : op.getResults())
-      if (failed(addValue(result, classes)))
+      if (failed(addValue(result, ties)))
         return failure();
     const FactorRule *&rule = rulesByOp[&op];
     if (!rule) {
@@ -242,7 +242,7 @@ FactorAnalysis::addFunction(func::FuncOp func, Classes &classes,
         return op.emitOpError() << "has no sharding rule: expected an op of the nn dialect";
       rule = &rules.back();
     }
-    addOp(&op, *rule, classes);
+    addOp(&op, *rule, ties);
   }
   return success();
 }
@@ -267,14 +267,14 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(ArrayRef<func::FuncOp> functions) 
   if (failed(shared))
     return failure();
   analysis.shared = std::move(*shared);
-  Classes classes;
+  Ties ties;
   DenseMap<Operation *, const FactorRule *, OpSignature> rulesByOp;
-  if (failed(analysis.addShared(classes)))
+  if (failed(analysis.addShared(ties)))
     return failure();
   for (func::FuncOp func : functions)
-    if (failed(analysis.addFunction(func, classes, rulesByOp)))
+    if (failed(analysis.addFunction(func, ties, rulesByOp)))
       return failure();
-  analysis.numberLeaves(classes);
+  analysis.numberClasses(ties);
   analysis.separateUntied();
   for (func::FuncOp func : functions) {
     Block &block = func.getBody().front();
@@ -317,7 +317,7 @@ LogicalResult FactorAnalysis::readOrders(Value value, ShardingAttr attr) {
           return factor.getOrder() == TokenOrder::Contiguous;
         }))
       continue;
-    ArrayRef<int> rest = getLeaves(value)[d];
+    ArrayRef<int> rest = getClasses(value)[d];
     for (FactorShardingAttr factor : llvm::reverse(dim.getFactors())) {
       SmallVector<int> own;
       for (int64_t size = 1; size < factor.getSize() && !rest.empty(); rest = rest.drop_back()) {
@@ -343,12 +343,12 @@ LogicalResult FactorAnalysis::readOrders(Value value, ShardingAttr attr) {
   return success();
 }
 
-LayoutFactor FactorAnalysis::getFactor(int leaf, ArrayRef<Axis> axes, int64_t padded) const {
+LayoutFactor FactorAnalysis::getFactor(int cls, ArrayRef<Axis> axes, int64_t padded) const {
   LayoutFactor factor;
-  factor.size = factor.padded = getSize(leaf);
+  factor.size = factor.padded = getSize(cls);
   if (axes.empty())
     return factor;
-  Order order = getOrder(leaf);
+  Order order = getOrder(cls);
   factor.axes.assign(axes.begin(), axes.end());
   factor.order = order.order;
   factor.orderRanks = order.ranks;
@@ -361,9 +361,9 @@ LayoutFactor FactorAnalysis::getFactor(int leaf, ArrayRef<Axis> axes, int64_t pa
 // ValueSharding
 //===----------------------------------------------------------------------===//
 
-ValueSharding ValueSharding::getReplicated(ArrayRef<FactorAnalysis::Leaves> leaves) {
+ValueSharding ValueSharding::getReplicated(ArrayRef<FactorClasses> classes) {
   ValueSharding sharding;
-  for (const FactorAnalysis::Leaves &dim : leaves)
+  for (const FactorClasses &dim : classes)
     sharding.dims.emplace_back(dim.size());
   return sharding;
 }
@@ -371,15 +371,15 @@ ValueSharding ValueSharding::getReplicated(ArrayRef<FactorAnalysis::Leaves> leav
 AxisList ValueSharding::getAxes() const {
   AxisList axes;
   for (const auto &dim : dims)
-    for (const AxisList &leaf : dim)
-      axes.append(leaf.begin(), leaf.end());
+    for (const AxisList &cls : dim)
+      axes.append(cls.begin(), cls.end());
   return axes;
 }
 
 bool ValueSharding::isReplicated() const {
   for (const auto &dim : dims)
-    for (const AxisList &leaf : dim)
-      if (!leaf.empty())
+    for (const AxisList &cls : dim)
+      if (!cls.empty())
         return false;
   return true;
 }
@@ -391,24 +391,24 @@ static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
   auto layout = getLayout(attr, mesh, shape, emitError);
   if (failed(layout))
     return failure();
-  ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
-  ValueSharding sharding = ValueSharding::getReplicated(leaves);
+  ArrayRef<FactorClasses> classes = factors.getClasses(value);
+  ValueSharding sharding = ValueSharding::getReplicated(classes);
   for (size_t d = 0; d < layout->dims.size(); ++d) {
     const DimLayout &dim = layout->dims[d];
     // A dimension of size 1 has no factor to cut: axes shard nothing of it.
-    if (!dim.isSharded() || leaves[d].empty())
+    if (!dim.isSharded() || classes[d].empty())
       continue;
     SmallVector<LayoutFactor, 2> rest(dim.factors.begin(), dim.factors.end());
     auto reject = [&, d = d]() {
       InFlightDiagnostic diag = emitError()
                                 << "sharding " << toString(*layout, mesh) << " cuts dimension " << d
                                 << " of size " << shape[d] << " across its factors (";
-      llvm::interleaveComma(leaves[d], diag, [&](int leaf) { diag << factors.getSize(leaf); });
+      llvm::interleaveComma(classes[d], diag, [&](int cls) { diag << factors.getSize(cls); });
       diag << ")";
       return failure();
     };
-    for (int i = leaves[d].size() - 1; i >= 0; --i) {
-      int64_t size = factors.getSize(leaves[d][i]);
+    for (int i = classes[d].size() - 1; i >= 0; --i) {
+      int64_t size = factors.getSize(classes[d][i]);
       if (rest.empty())
         return reject();
       LayoutFactor factor = rest.pop_back_val();
@@ -445,11 +445,11 @@ static ShardingAttr spellSharding(const ValueSharding &sharding, Value value,
                                   const FactorAnalysis &factors, MeshAttr mesh,
                                   FlatSymbolRefAttr symbol) {
   Layout layout;
-  ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(value);
-  for (auto [axes, dimLeaves] : llvm::zip_equal(sharding.dims, leaves)) {
+  ArrayRef<FactorClasses> classes = factors.getClasses(value);
+  for (auto [axes, dimClasses] : llvm::zip_equal(sharding.dims, classes)) {
     DimLayout dim;
-    for (auto [leafAxes, leaf] : llvm::zip_equal(axes, dimLeaves))
-      dim.factors.push_back(factors.getFactor(leaf, leafAxes));
+    for (auto [classAxes, cls] : llvm::zip_equal(axes, dimClasses))
+      dim.factors.push_back(factors.getFactor(cls, classAxes));
     if (dim.factors.empty())
       dim.factors.emplace_back();
     layout.dims.push_back(std::move(dim));
@@ -491,10 +491,10 @@ FailureOr<ValueSharding> meshwright::readSharding(ShardingAttr attr, Value value
   key.add(attr.getAsOpaquePointer());
   key.add(mesh.getAsOpaquePointer());
   key.add(value.getType().getAsOpaquePointer());
-  for (const FactorAnalysis::Leaves &dim : factors.getLeaves(value)) {
+  for (const FactorClasses &dim : factors.getClasses(value)) {
     key.add(dim.size());
-    for (int leaf : dim)
-      key.add(factors.getSize(leaf));
+    for (int cls : dim)
+      key.add(factors.getSize(cls));
   }
   auto [it, isNew] = factors.memo->read.try_emplace(key.get());
   if (isNew) {
@@ -514,17 +514,17 @@ ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value valu
   KeyBuilder key;
   key.add(mesh.getAsOpaquePointer());
   key.add(symbol.getAsOpaquePointer());
-  for (auto [axes, leaves] : llvm::zip_equal(sharding.dims, factors.getLeaves(value))) {
-    key.add(leaves.size());
-    for (auto [leafAxes, leaf] : llvm::zip_equal(axes, leaves)) {
-      key.add(factors.getSize(leaf));
-      key.add(leafAxes.size());
-      if (leafAxes.empty())
+  for (auto [axes, classes] : llvm::zip_equal(sharding.dims, factors.getClasses(value))) {
+    key.add(classes.size());
+    for (auto [classAxes, cls] : llvm::zip_equal(axes, classes)) {
+      key.add(factors.getSize(cls));
+      key.add(classAxes.size());
+      if (classAxes.empty())
         continue;
-      FactorAnalysis::Order order = factors.getOrder(leaf);
+      FactorAnalysis::Order order = factors.getOrder(cls);
       key.add(static_cast<int64_t>(order.order));
       key.add(order.ranks);
-      for (const Axis &axis : leafAxes) {
+      for (const Axis &axis : classAxes) {
         key.add(axis.axis);
         key.add(axis.pre);
         key.add(axis.size);

@@ -31,43 +31,42 @@
 
 namespace meshwright {
 
-/// Leaf factors of a dimension or a factor, major to minor, without factors of size 1.
-using FactorLeaves = mlir::SmallVector<int, 2>;
+/// Classes of tied factors (see FactorAnalysis): those of a dimension or of a factor, major to
+/// minor, without those of size 1.
+using FactorClasses = mlir::SmallVector<int, 2>;
 
-/// Axes for each leaf of each dimension of a value.
+/// Axes for each class of each dimension of a value.
 struct ValueSharding {
-  /// Most dimensions have one leaf. Programs have many of these, so they are kept small.
+  /// Most dimensions have one class. Programs have many of these, so they are kept small.
   using Dim = mlir::SmallVector<dist::AxisList, 1>;
   mlir::SmallVector<Dim, 4> dims;
 
-  /// No axes, for a value with these leaves.
-  static ValueSharding getReplicated(mlir::ArrayRef<FactorLeaves> leaves);
+  /// No axes, for a value with these classes.
+  static ValueSharding getReplicated(mlir::ArrayRef<FactorClasses> classes);
 
   dist::AxisList getAxes() const;
   bool isReplicated() const;
   bool operator==(const ValueSharding &other) const { return dims == other.dims; }
 };
 
-/// Classes of tied factors, called leaves. Small integers identify them.
-/// - Each dimension of each value, and each factor of each op's rule, is a list of leaves.
-/// - Tied dimensions have the same leaves. Sizes that do not divide leave a rest untied, which
+/// Classes of tied factors. Small integers identify them.
+/// - Each dimension of each value, and each factor of each op's rule, is a list of classes.
+/// - Tied dimensions have the same classes. Sizes that do not divide leave a rest untied, which
 ///   the op reads and writes whole.
-/// - All places of a parameter or a state have the same leaves, in all functions.
-/// - Leaves are numbered densely, in the order in which the program mentions them.
+/// - All places of a parameter or a state have the same classes, in all functions.
+/// - Classes are numbered densely, in the order in which the program mentions them.
 ///
 /// Linear in the program. Ops of the same signature (see OpSignature) share one rule. Not
 /// safe for use from several threads, since it remembers the shardings that it has read and
 /// written.
 class FactorAnalysis {
 public:
-  using Leaves = FactorLeaves;
-
   struct OpFactors {
     /// Shared by all ops of the same signature, unless a dimension of a value cuts its factors
     /// in another way than the op does (see UntiedFactors.cpp).
     const dist::FactorRule &rule;
-    /// The leaves of each factor of the rule.
-    mlir::SmallVector<Leaves, 8> leaves;
+    /// The classes of each factor of the rule.
+    mlir::SmallVector<FactorClasses, 8> classes;
   };
 
   /// Analyses functions of one block each. Fails with an error on an op without a factor rule.
@@ -76,11 +75,13 @@ public:
   /// The states of the functions, and the parameters that several of them read.
   mlir::ArrayRef<SharedValue> getSharedValues() const { return shared; }
 
-  /// The leaves of each dimension of a value.
-  mlir::ArrayRef<Leaves> getLeaves(mlir::Value value) const { return values.find(value)->second; }
+  /// The classes of each dimension of a value.
+  mlir::ArrayRef<FactorClasses> getClasses(mlir::Value value) const {
+    return values.find(value)->second;
+  }
   const OpFactors &getFactors(mlir::Operation *op) const { return opFactors[ops.find(op)->second]; }
-  int64_t getSize(int leaf) const { return sizes[leaf]; }
-  /// The order of a leaf's elements where it is sharded, and the number of ranks that the
+  int64_t getSize(int cls) const { return sizes[cls]; }
+  /// The order of a class's elements where it is sharded, and the number of ranks that the
   /// order is for. Read from the shardings of values. A policy may set it before it writes
   /// shardings.
   struct Order {
@@ -90,13 +91,13 @@ public:
       return order == other.order && ranks == other.ranks;
     }
   };
-  Order getOrder(int leaf) const { return orders.lookup(leaf); }
-  void setOrder(int leaf, Order order) { orders[leaf] = order; }
-  /// A layout factor for a leaf over these axes, in the leaf's order if there are axes. It
+  Order getOrder(int cls) const { return orders.lookup(cls); }
+  void setOrder(int cls, Order order) { orders[cls] = order; }
+  /// A layout factor for a class over these axes, in the class's order if there are axes. It
   /// is padded to `padded`, or to the smallest size that the axes divide if that is 0.
-  dist::LayoutFactor getFactor(int leaf, mlir::ArrayRef<dist::Axis> axes, int64_t padded = 0) const;
+  dist::LayoutFactor getFactor(int cls, mlir::ArrayRef<dist::Axis> axes, int64_t padded = 0) const;
 
-  /// The number of leaves.
+  /// The number of classes.
   int getNumClasses() const { return sizes.size(); }
 
 private:
@@ -112,22 +113,22 @@ private:
                                           const FactorAnalysis &, dist::MeshAttr,
                                           mlir::FlatSymbolRefAttr);
 
-  class Classes;
-  mlir::LogicalResult addValue(mlir::Value value, Classes &classes);
-  mlir::LogicalResult addShared(Classes &classes);
-  mlir::LogicalResult addFunction(mlir::func::FuncOp func, Classes &classes,
-                                  llvm::DenseMap<mlir::Operation *, const dist::FactorRule *,
-                                                 OpSignature> &rulesByOp);
-  void addOp(mlir::Operation *op, const dist::FactorRule &rule, Classes &classes);
-  void numberLeaves(Classes &classes);
+  class Ties;
+  mlir::LogicalResult addValue(mlir::Value value, Ties &ties);
+  mlir::LogicalResult addShared(Ties &ties);
+  mlir::LogicalResult
+  addFunction(mlir::func::FuncOp func, Ties &ties,
+              llvm::DenseMap<mlir::Operation *, const dist::FactorRule *, OpSignature> &rulesByOp);
+  void addOp(mlir::Operation *op, const dist::FactorRule &rule, Ties &ties);
+  void numberClasses(Ties &ties);
   class Separation;
   void separateUntied();
   mlir::LogicalResult readOrders(mlir::Value value, dist::ShardingAttr attr);
 
   std::vector<SharedValue> shared;
-  /// The size of each leaf.
+  /// The size of each class.
   std::vector<int64_t> sizes;
-  llvm::DenseMap<mlir::Value, mlir::SmallVector<Leaves, 4>> values;
+  llvm::DenseMap<mlir::Value, mlir::SmallVector<FactorClasses, 4>> values;
   std::deque<dist::FactorRule> rules;
   std::vector<OpFactors> opFactors;
   /// Indices in `opFactors`.
@@ -151,7 +152,7 @@ struct SharedFactorAnalysis {
   mlir::FailureOr<FactorAnalysis> factors;
 };
 
-/// Reads a sharding attribute in terms of a value's leaves.
+/// Reads a sharding attribute in terms of a value's classes.
 mlir::FailureOr<ValueSharding>
 readSharding(dist::ShardingAttr attr, mlir::Value value, const FactorAnalysis &factors,
              dist::MeshAttr mesh, mlir::function_ref<mlir::InFlightDiagnostic()> emitError);

@@ -33,12 +33,12 @@ AxisList ShardingPropagation::getContractedAxes(Operation *op,
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim)
         if (rule.factors[factor].kind == FactorKind::Contracted)
-          for (const AxisList &leaf : getState(operand).sharding.dims[d])
-            axes.append(leaf.begin(), leaf.end());
+          for (const AxisList &cls : getState(operand).sharding.dims[d])
+            axes.append(cls.begin(), cls.end());
   return axes;
 }
 
-/// For each leaf that may be sharded, the places where it occurs in the op.
+/// For each class that may be sharded, the places where it occurs in the op.
 const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *op,
                                                                     const FactorAnalysis &factors) {
   auto [it, inserted] = groups.try_emplace(op);
@@ -51,21 +51,21 @@ const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *o
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   SmallVector<int, 8> first;
   int count = 0;
-  for (const auto &leaves : opFactors.leaves) {
+  for (const auto &classes : opFactors.classes) {
     first.push_back(count);
-    count += leaves.size();
+    count += classes.size();
   }
   SmallVector<SmallVector<Place, 3>, 8> all(count);
   size_t size = 0;
   auto add = [&](Value value, const FactorRule::ValueFactors &dims, bool isResult) {
     State &state = getState(value);
     for (auto [d, dim] : llvm::enumerate(dims)) {
-      int leaf = 0;
-      int leaves = state.sharding.dims[d].size();
+      int cls = 0;
+      int classes = state.sharding.dims[d].size();
       for (int factor : dim)
-        for (size_t j = 0; j < opFactors.leaves[factor].size() && leaf < leaves; ++j, ++leaf)
+        for (size_t j = 0; j < opFactors.classes[factor].size() && cls < classes; ++j, ++cls)
           if (opFactors.rule.factors[factor].kind != FactorKind::Special) {
-            all[first[factor] + j].push_back({&state, value, int(d), leaf, isResult, nullptr});
+            all[first[factor] + j].push_back({&state, value, int(d), cls, isResult, nullptr});
             ++size;
           }
     }
@@ -83,7 +83,7 @@ const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *o
   return result;
 }
 
-/// Records the pairs of annotations that disagree about a leaf of the op.
+/// Records the pairs of annotations that disagree about a class of the op.
 void ShardingPropagation::reportConflicts(Operation *op, const FactorAnalysis &factors) {
   const OpGroups &opGroups = getGroups(op, factors);
   unsigned begin = 0;
@@ -152,7 +152,7 @@ LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int 
   stateIndices.try_emplace(value, states.size());
   State &state = states.emplace_back();
   if (!attr) {
-    state.sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+    state.sharding = ValueSharding::getReplicated(factors.getClasses(value));
     state.round = NumRounds;
     return success();
   }
@@ -204,11 +204,11 @@ void ShardingPropagation::addWrites(const FactorAnalysis &factors) {
         continue;
       OpGroups &group = groups[operand->getOwner()];
       for (size_t d = 0; d < to.sharding.dims.size(); ++d)
-        for (size_t leaf = 0; leaf < to.sharding.dims[d].size(); ++leaf) {
+        for (size_t cls = 0; cls < to.sharding.dims[d].size(); ++cls) {
           group.places.push_back(
-              {&from, operand->get(), int(d), int(leaf), /*isResult=*/false, nullptr});
+              {&from, operand->get(), int(d), int(cls), /*isResult=*/false, nullptr});
           group.places.push_back(
-              {&to, value.getFirst(), int(d), int(leaf), /*isResult=*/true, &value});
+              {&to, value.getFirst(), int(d), int(cls), /*isResult=*/true, &value});
           group.ends.push_back(group.places.size());
         }
     }

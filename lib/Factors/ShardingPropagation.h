@@ -62,20 +62,20 @@ private:
     /// The annotation that its axes come from.
     std::optional<mlir::Location> origin;
   };
-  /// One leaf of one dimension of an operand or result of an op.
+  /// One class of one dimension of an operand or result of an op.
   struct Place {
     State *state;
     /// A state that is written is at the place of its first value.
     mlir::Value value;
-    int dim, leaf;
+    int dim, cls;
     /// Whether the value is a result of the op, or the state that a return writes.
     bool isResult;
     /// The state that a return writes, or null.
     const SharedValue *shared;
 
-    dist::AxisList &getAxes() const { return state->sharding.dims[dim][leaf]; }
+    dist::AxisList &getAxes() const { return state->sharding.dims[dim][cls]; }
   };
-  /// The places of an op that share a leaf; two at least.
+  /// The places of an op that share a class; two at least.
   using Group = llvm::ArrayRef<Place>;
   /// The groups of one op, as ranges of a list of places.
   struct OpGroups {

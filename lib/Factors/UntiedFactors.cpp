@@ -17,28 +17,28 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// Writes a rule of its own for an op. In it the leaves of each dimension are those of its
+/// Writes a rule of its own for an op. In it the classes of each dimension are those of its
 /// factors, in order:
-/// - Leaves on which a dimension and its factors agree, from the minor side, stay as they are.
-/// - Other leaves of the dimension are factors that the op reads whole, and that no other
+/// - Classes on which a dimension and its factors agree, from the minor side, stay as they are.
+/// - Other classes of the dimension are factors that the op reads whole, and that no other
 ///   dimension has.
-/// - Other leaves of the factors are read whole in all dimensions. Such a factor becomes one
-///   factor a leaf.
+/// - Other classes of the factors are read whole in all dimensions. Such a factor becomes one
+///   factor a class.
 class FactorAnalysis::Separation {
 public:
   Separation(const FactorAnalysis &analysis, Operation *op)
       : analysis(analysis), op(op), rule(analysis.getFactors(op).rule),
-        leaves(analysis.getFactors(op).leaves), refined(rule) {}
+        classes(analysis.getFactors(op).classes), refined(rule) {}
 
   void run();
   FactorRule takeRule() { return std::move(refined); }
-  SmallVector<Leaves, 8> takeLeaves() { return std::move(refinedLeaves); }
+  SmallVector<FactorClasses, 8> takeClasses() { return std::move(refinedClasses); }
 
 private:
-  /// A leaf of a factor of the op's rule.
+  /// A class of a factor of the op's rule.
   struct Part {
     int factor;
-    size_t leaf;
+    size_t cls;
   };
   using Visit = function_ref<void(ArrayRef<int> own, const FactorRule::DimFactors &dim,
                                   FactorRule::DimFactors &target)>;
@@ -46,22 +46,22 @@ private:
   void forEachDim(Visit visit);
   SmallVector<Part, 4> list(const FactorRule::DimFactors &dim) const;
   size_t countTied(ArrayRef<Part> parts, ArrayRef<int> own) const;
-  int add(RuleFactor factor, Leaves own);
+  int add(RuleFactor factor, FactorClasses own);
 
   const FactorAnalysis &analysis;
   Operation *op;
   const FactorRule &rule;
-  const SmallVector<Leaves, 8> &leaves;
+  const SmallVector<FactorClasses, 8> &classes;
   FactorRule refined;
-  SmallVector<Leaves, 8> refinedLeaves;
+  SmallVector<FactorClasses, 8> refinedClasses;
 };
 
-/// Visits the dimensions that have factors: the leaves of the value, the factors of the rule,
+/// Visits the dimensions that have factors: the classes of the value, the factors of the rule,
 /// and those of the new rule.
 void FactorAnalysis::Separation::forEachDim(Visit visit) {
   auto visitAll = [&](auto values, const auto &from, auto &to) {
     for (auto [value, dims, targets] : llvm::zip_equal(values, from, to))
-      for (auto [own, dim, target] : llvm::zip(analysis.getLeaves(value), dims, targets))
+      for (auto [own, dim, target] : llvm::zip(analysis.getClasses(value), dims, targets))
         if (!dim.empty())
           visit(own, dim, target);
   };
@@ -73,15 +73,16 @@ auto FactorAnalysis::Separation::list(const FactorRule::DimFactors &dim) const
     -> SmallVector<Part, 4> {
   SmallVector<Part, 4> parts;
   for (int factor : dim)
-    for (size_t leaf = 0; leaf < leaves[factor].size(); ++leaf)
-      parts.push_back({factor, leaf});
+    for (size_t cls = 0; cls < classes[factor].size(); ++cls)
+      parts.push_back({factor, cls});
   return parts;
 }
 
-/// The number of leaves on which a dimension and its factors agree, from the minor side.
+/// The number of classes on which a dimension and its factors agree, from the minor side.
 size_t FactorAnalysis::Separation::countTied(ArrayRef<Part> parts, ArrayRef<int> own) const {
   size_t count = 0;
-  while (!parts.empty() && !own.empty() && leaves[parts.back().factor][parts.back().leaf] == own.back()) {
+  while (!parts.empty() && !own.empty() &&
+         classes[parts.back().factor][parts.back().cls] == own.back()) {
     parts = parts.drop_back();
     own = own.drop_back();
     ++count;
@@ -89,59 +90,59 @@ size_t FactorAnalysis::Separation::countTied(ArrayRef<Part> parts, ArrayRef<int>
   return count;
 }
 
-int FactorAnalysis::Separation::add(RuleFactor factor, Leaves own) {
+int FactorAnalysis::Separation::add(RuleFactor factor, FactorClasses own) {
   factor.size = 1;
-  for (int leaf : own)
-    factor.size *= analysis.getSize(leaf);
+  for (int cls : own)
+    factor.size *= analysis.getSize(cls);
   refined.factors.push_back(std::move(factor));
-  refinedLeaves.push_back(std::move(own));
+  refinedClasses.push_back(std::move(own));
   return refined.factors.size() - 1;
 }
 
 void FactorAnalysis::Separation::run() {
   std::vector<SmallVector<bool>> isTied;
-  for (const Leaves &own : leaves)
+  for (const FactorClasses &own : classes)
     isTied.emplace_back(own.size(), true);
   forEachDim([&](ArrayRef<int> own, const FactorRule::DimFactors &dim, FactorRule::DimFactors &) {
     SmallVector<Part, 4> parts = list(dim);
     for (Part part : ArrayRef(parts).drop_back(countTied(parts, own)))
-      isTied[part.factor][part.leaf] = false;
+      isTied[part.factor][part.cls] = false;
   });
 
-  // The numbers of the factors that a factor becomes: one, or one a leaf.
-  std::vector<SmallVector<int>> numbers(leaves.size());
+  // The numbers of the factors that a factor becomes: one, or one a class.
+  std::vector<SmallVector<int>> numbers(classes.size());
   refined.factors.clear();
-  for (size_t i = 0; i < leaves.size(); ++i) {
+  for (size_t i = 0; i < classes.size(); ++i) {
     if (!llvm::is_contained(isTied[i], false)) {
-      numbers[i].push_back(add(rule.factors[i], leaves[i]));
+      numbers[i].push_back(add(rule.factors[i], classes[i]));
       continue;
     }
-    for (auto [leaf, tied] : llvm::zip_equal(leaves[i], isTied[i])) {
+    for (auto [cls, tied] : llvm::zip_equal(classes[i], isTied[i])) {
       RuleFactor factor = rule.factors[i];
       if (!tied)
         factor.kind = FactorKind::Special;
-      numbers[i].push_back(add(std::move(factor), {leaf}));
+      numbers[i].push_back(add(std::move(factor), {cls}));
     }
   }
-  forEachDim([&](ArrayRef<int> own, const FactorRule::DimFactors &dim,
-                 FactorRule::DimFactors &target) {
-    SmallVector<Part, 4> parts = list(dim);
-    size_t tied = countTied(parts, own);
-    target.clear();
-    if (tied == parts.size() && tied == own.size()) {
-      for (int factor : dim)
-        target.append(numbers[factor]);
-      return;
-    }
-    for (int leaf : own.drop_back(tied))
-      target.push_back(add({FactorKind::Special, 0, {}}, {leaf}));
-    for (Part part : ArrayRef(parts).take_back(tied)) {
-      ArrayRef<int> own = numbers[part.factor];
-      int number = own[own.size() == 1 ? 0 : part.leaf];
-      if (!llvm::is_contained(target, number))
-        target.push_back(number);
-    }
-  });
+  forEachDim(
+      [&](ArrayRef<int> own, const FactorRule::DimFactors &dim, FactorRule::DimFactors &target) {
+        SmallVector<Part, 4> parts = list(dim);
+        size_t tied = countTied(parts, own);
+        target.clear();
+        if (tied == parts.size() && tied == own.size()) {
+          for (int factor : dim)
+            target.append(numbers[factor]);
+          return;
+        }
+        for (int cls : own.drop_back(tied))
+          target.push_back(add({FactorKind::Special, 0, {}}, {cls}));
+        for (Part part : ArrayRef(parts).take_back(tied)) {
+          ArrayRef<int> own = numbers[part.factor];
+          int number = own[own.size() == 1 ? 0 : part.cls];
+          if (!llvm::is_contained(target, number))
+            target.push_back(number);
+        }
+      });
 }
 
 void FactorAnalysis::separateUntied() {
@@ -150,6 +151,6 @@ void FactorAnalysis::separateUntied() {
     separation.run();
     rules.push_back(separation.takeRule());
     ops[op] = opFactors.size();
-    opFactors.push_back({rules.back(), separation.takeLeaves()});
+    opFactors.push_back({rules.back(), separation.takeClasses()});
   }
 }

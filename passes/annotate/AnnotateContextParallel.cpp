@@ -37,20 +37,20 @@ public:
   LogicalResult run();
 
 private:
-  bool isToken(int leaf) const { return tokens.count(leaf); }
+  bool isToken(int cls) const { return tokens.count(cls); }
   void findTokens();
-  void placeTokens(const FactorAnalysis::Leaves &leaves);
-  void chooseOrder(nn::AttentionOp op, int leaf);
+  void placeTokens(const FactorClasses &classes);
+  void chooseOrder(nn::AttentionOp op, int cls);
   bool onlyMasks(Value value, llvm::SmallDenseSet<Value> &seen) const;
   bool reachesMask(Value value, llvm::SmallDenseSet<Value> &seen) const;
   bool isCounted(Value value, llvm::SmallDenseSet<Value> &seen) const;
   LogicalResult annotateInputs();
   void annotateAttention(nn::AttentionOp op, const ShardingPropagation &shardings);
-  /// The axes of each head factor (leaf) while attention runs.
+  /// The axes of each class of heads while attention runs.
   llvm::SmallDenseMap<int, AxisList> placeHeads(nn::AttentionOp op,
                                                 const ShardingPropagation &shardings) const;
   void placeInOrder(Value value, ValueSharding &sharding,
-                    llvm::function_ref<AxisList(int leaf, const AxisList &axes)> getAxes) const;
+                    llvm::function_ref<AxisList(int cls, const AxisList &axes)> getAxes) const;
   Value constrain(OpBuilder &builder, Value value, const ValueSharding &sharding) const;
 
   func::FuncOp func;
@@ -71,7 +71,7 @@ private:
 };
 
 void ContextParallelPolicy::findTokens() {
-  auto add = [&](nn::AttentionOp op, const FactorAnalysis::Leaves &sequence) {
+  auto add = [&](nn::AttentionOp op, const FactorClasses &sequence) {
     placeTokens(sequence);
     if (sequence.size() == 1)
       chooseOrder(op, sequence.front());
@@ -83,14 +83,14 @@ void ContextParallelPolicy::findTokens() {
   func.walk([&](nn::AttentionOp op) {
     if (!stages.contains(op))
       for (Value value : {op.getQuery(), op.getKey()})
-        foreign.insert_range(factors.getLeaves(value)[2]);
+        foreign.insert_range(factors.getClasses(value)[2]);
   });
   auto visit = [&](auto isWanted) {
     func.walk([&](nn::AttentionOp op) {
-      const FactorAnalysis::Leaves &queries = factors.getLeaves(op.getQuery())[2];
-      const FactorAnalysis::Leaves &keys = factors.getLeaves(op.getKey())[2];
-      auto isKnown = [&](int leaf) {
-        return isToken(leaf) || (!takesForeign && foreign.contains(leaf));
+      const FactorClasses &queries = factors.getClasses(op.getQuery())[2];
+      const FactorClasses &keys = factors.getClasses(op.getKey())[2];
+      auto isKnown = [&](int cls) {
+        return isToken(cls) || (!takesForeign && foreign.contains(cls));
       };
       if (!stages.contains(op) || (!takesShorter && op->hasAttr(nn::NnDialect::kWholeKeysAttr)) ||
           queries.empty() || llvm::any_of(queries, isKnown) || llvm::any_of(keys, isKnown) ||
@@ -104,7 +104,7 @@ void ContextParallelPolicy::findTokens() {
   };
   auto length = [](Value value) { return cast<RankedTensorType>(value.getType()).getDimSize(2); };
   auto isSelf = [&](nn::AttentionOp op) {
-    return factors.getLeaves(op.getQuery())[2] == factors.getLeaves(op.getKey())[2];
+    return factors.getClasses(op.getQuery())[2] == factors.getClasses(op.getKey())[2];
   };
   visit(isSelf);
   // The shorter one of joined sequences, where the longer one is of another stage.
@@ -118,7 +118,8 @@ void ContextParallelPolicy::findTokens() {
   if (tokens.empty())
     visit([&](nn::AttentionOp op) {
       return length(op.getQuery()) == length(op.getKey()) &&
-             factors.getLeaves(op.getQuery())[2].size() == factors.getLeaves(op.getKey())[2].size();
+             factors.getClasses(op.getQuery())[2].size() ==
+                 factors.getClasses(op.getKey())[2].size();
     });
 }
 
@@ -126,19 +127,19 @@ void ContextParallelPolicy::findTokens() {
 /// takes the first factor that its size divides. The factors then take parts of ulysses,
 /// major to minor, as far as these divide them. So a sequence is not padded where the
 /// axes divide its length.
-void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
+void ContextParallelPolicy::placeTokens(const FactorClasses &classes) {
   int64_t ringSize = getNumShards(ring);
   int largest = *llvm::max_element(
-      leaves, [&](int a, int b) { return factors.getSize(a) < factors.getSize(b); });
+      classes, [&](int a, int b) { return factors.getSize(a) < factors.getSize(b); });
   const int *divided =
-      llvm::find_if(leaves, [&](int leaf) { return factors.getSize(leaf) % ringSize == 0; });
-  int ringLeaf = divided == leaves.end() ? largest : *divided;
+      llvm::find_if(classes, [&](int cls) { return factors.getSize(cls) % ringSize == 0; });
+  int ringClass = divided == classes.end() ? largest : *divided;
   AxisList rest = ulysses;
   llvm::SmallDenseMap<int, AxisList> placed;
-  placed[ringLeaf] = ring;
-  for (int leaf : leaves) {
-    int64_t left = factors.getSize(leaf);
-    if (leaf == ringLeaf)
+  placed[ringClass] = ring;
+  for (int cls : classes) {
+    int64_t left = factors.getSize(cls);
+    if (cls == ringClass)
       left = left % ringSize == 0 ? left / ringSize : 1;
     int64_t shards = std::gcd(left, getNumShards(rest));
     auto own = getPart(rest, 1, shards);
@@ -146,21 +147,21 @@ void ContextParallelPolicy::placeTokens(const FactorAnalysis::Leaves &leaves) {
     // The axes do not split at this size: this factor takes none of them.
     if (!own || !behind)
       continue;
-    placed[leaf].append(own->begin(), own->end());
+    placed[cls].append(own->begin(), own->end());
     rest = *behind;
   }
   if (!rest.empty()) {
     // Padding is needed, and it is least on the largest factor.
     placed.clear();
-    placed[ringLeaf] = ring;
+    placed[ringClass] = ring;
     placed[largest].append(ulysses.begin(), ulysses.end());
   }
-  for (int leaf : leaves)
-    tokens[leaf] = placed.lookup(leaf);
+  for (int cls : classes)
+    tokens[cls] = placed.lookup(cls);
 }
 
 /// Only a causal mask needs an order: without one, all ranks have the same work.
-void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
+void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int cls) {
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
   if (ring.empty()) {
     if (order && *order != TokenOrder::Contiguous)
@@ -182,7 +183,7 @@ void ContextParallelPolicy::chooseOrder(nn::AttentionOp op, int leaf) {
                 .str());
     return;
   }
-  factors.setOrder(leaf, {wanted, getNumShards(ring)});
+  factors.setOrder(cls, {wanted, getNumShards(ring)});
 }
 
 /// Returns true if attention reads a value as a part of its mask: padding, a bias, positions or
@@ -233,7 +234,7 @@ bool ContextParallelPolicy::isCounted(Value value, llvm::SmallDenseSet<Value> &s
     for (auto [d, dim] : llvm::enumerate(own.rule.operands[use.getOperandNumber()]))
       for (int factor : dim)
         if (readsAll(own.rule.factors[factor]) &&
-            llvm::any_of(factors.getLeaves(value)[d], [&](int leaf) { return isToken(leaf); }))
+            llvm::any_of(factors.getClasses(value)[d], [&](int cls) { return isToken(cls); }))
           return true;
     return llvm::any_of(user->getResults(), [&](Value result) { return isCounted(result, seen); });
   });
@@ -244,7 +245,7 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
   sequence.append(ulysses.begin(), ulysses.end());
   // The sharding of a value with the axes of its tokens added; none if it has no tokens.
   auto place = [&](Value value, ShardingAttr &result) -> LogicalResult {
-    ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+    ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(value));
     if (ShardingAttr attr = getShardingAttr(value)) {
       auto given =
           readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
@@ -261,10 +262,10 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
       return success();
     bool found = false;
     AxisList used = sharding.getAxes();
-    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
-      for (auto [leaf, axes] : llvm::zip_equal(leaves, dim))
-        if (isToken(leaf) && axes.empty() && !anyOverlap(used, tokens[leaf])) {
-          axes = tokens[leaf];
+    for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(value), sharding.dims))
+      for (auto [cls, axes] : llvm::zip_equal(classes, dim))
+        if (isToken(cls) && axes.empty() && !anyOverlap(used, tokens[cls])) {
+          axes = tokens[cls];
           used.append(axes.begin(), axes.end());
           found |= !axes.empty();
         }
@@ -318,21 +319,21 @@ llvm::SmallDenseMap<int, AxisList>
 ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation &shardings) const {
   llvm::SmallDenseMap<int, AxisList> placed;
   const ValueSharding &query = shardings.get(op.getQuery());
-  ArrayRef<int> leaves = factors.getLeaves(op.getQuery())[1];
-  for (auto [leaf, axes] : llvm::zip_equal(leaves, query.dims[1]))
-    placed[leaf] = axes;
-  if (ulysses.empty() || leaves.empty())
+  ArrayRef<int> classes = factors.getClasses(op.getQuery())[1];
+  for (auto [cls, axes] : llvm::zip_equal(classes, query.dims[1]))
+    placed[cls] = axes;
+  if (ulysses.empty() || classes.empty())
     return placed;
-  const FactorAnalysis::Leaves &kvLeaves = factors.getLeaves(op.getKey())[1];
-  int kv = kvLeaves.empty() ? -1 : kvLeaves.front();
+  const FactorClasses &kvClasses = factors.getClasses(op.getKey())[1];
+  int kv = kvClasses.empty() ? -1 : kvClasses.front();
   int group = -1;
-  for (int leaf : leaves)
-    if (leaf != kv && group < 0)
-      group = leaf;
+  for (int cls : classes)
+    if (cls != kv && group < 0)
+      group = cls;
   Axis axis = ulysses.front();
-  auto localSize = [&](int leaf) {
-    int64_t shards = getNumShards(placed[leaf]);
-    return (factors.getSize(leaf) + shards - 1) / shards;
+  auto localSize = [&](int cls) {
+    int64_t shards = getNumShards(placed[cls]);
+    return (factors.getSize(cls) + shards - 1) / shards;
   };
   HeadSplit split = splitHeads(kv < 0 ? 1 : localSize(kv), group < 0 ? 1 : localSize(group),
                                axis.size, getNumShards(ring));
@@ -357,19 +358,19 @@ Value ContextParallelPolicy::constrain(OpBuilder &builder, Value value,
 /// has them: attention over the rows of each frame has tokens in the batch, too.
 void ContextParallelPolicy::placeInOrder(
     Value value, ValueSharding &sharding,
-    llvm::function_ref<AxisList(int leaf, const AxisList &axes)> getAxes) const {
+    llvm::function_ref<AxisList(int cls, const AxisList &axes)> getAxes) const {
   AxisList used;
   auto visit = [&](bool ofTokens, auto choose) {
-    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
-      for (auto [leaf, axes] : llvm::zip_equal(leaves, dim))
-        if (isToken(leaf) == ofTokens) {
-          axes = choose(leaf, axes);
+    for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(value), sharding.dims))
+      for (auto [cls, axes] : llvm::zip_equal(classes, dim))
+        if (isToken(cls) == ofTokens) {
+          axes = choose(cls, axes);
           used.append(axes.begin(), axes.end());
         }
   };
   visit(false, [](int, const AxisList &axes) { return axes; });
-  visit(true, [&](int leaf, const AxisList &axes) {
-    AxisList wanted = getAxes(leaf, axes);
+  visit(true, [&](int cls, const AxisList &axes) {
+    AxisList wanted = getAxes(cls, axes);
     return anyOverlap(used, wanted) ? AxisList() : wanted;
   });
 }
@@ -377,7 +378,7 @@ void ContextParallelPolicy::placeInOrder(
 void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
                                               const ShardingPropagation &shardings) {
   auto hasTokens = [&](Value value) {
-    return llvm::any_of(factors.getLeaves(value)[2], [&](int leaf) { return isToken(leaf); });
+    return llvm::any_of(factors.getClasses(value)[2], [&](int cls) { return isToken(cls); });
   };
   if (!hasTokens(op.getQuery()) && !hasTokens(op.getKey()))
     return;
@@ -390,12 +391,12 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   // While attention runs, heads are sharded over more ranks and the sequence over fewer.
   auto inside = [&](Value value) {
     ValueSharding sharding = shardings.get(value);
-    for (auto [leaf, axes] : llvm::zip_equal(factors.getLeaves(value)[1], sharding.dims[1]))
-      if (!isToken(leaf) && heads.count(leaf))
-        axes = heads[leaf];
-    placeInOrder(value, sharding, [&](int leaf, const AxisList &) {
+    for (auto [cls, axes] : llvm::zip_equal(factors.getClasses(value)[1], sharding.dims[1]))
+      if (!isToken(cls) && heads.count(cls))
+        axes = heads[cls];
+    placeInOrder(value, sharding, [&](int cls, const AxisList &) {
       return llvm::to_vector_of<Axis, 2>(llvm::make_filter_range(
-          tokens[leaf], [&](const Axis &axis) { return isOwn && anyOverlap(axis, ring); }));
+          tokens[cls], [&](const Axis &axis) { return isOwn && anyOverlap(axis, ring); }));
     });
     return sharding;
   };
@@ -422,8 +423,8 @@ void ContextParallelPolicy::annotateAttention(nn::AttentionOp op,
   builder.setInsertionPointAfter(last);
   ValueSharding outside = shardings.get(output);
   AxisList used = outside.getAxes();
-  placeInOrder(output, outside, [&](int leaf, const AxisList &axes) {
-    return isOwn || !anyOverlap(used, tokens[leaf]) ? tokens[leaf] : axes;
+  placeInOrder(output, outside, [&](int cls, const AxisList &axes) {
+    return isOwn || !anyOverlap(used, tokens[cls]) ? tokens[cls] : axes;
   });
   Value whole = constrain(builder, output, outside);
   output.replaceAllUsesExcept(whole, whole.getDefiningOp());

@@ -81,7 +81,7 @@ void DataParallel::report(Location loc) {
 }
 
 ValueSharding DataParallel::split(Value value) {
-  ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+  ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(value));
   ArrayRef<int64_t> shape = cast<RankedTensorType>(value.getType()).getShape();
   auto arg = dyn_cast<BlockArgument>(value);
   std::optional<bool> stated = arg ? nn::getStatedBatch(func, arg.getArgNumber()) : std::nullopt;
@@ -89,7 +89,7 @@ ValueSharding DataParallel::split(Value value) {
     rule.add(shape, stated);
   if (!std::exchange(isReported, true))
     report(value.getLoc());
-  // A dimension of size 1 has no leaf, as it may broadcast.
+  // A dimension of size 1 has no class, as it may broadcast.
   if (!axes.empty() && rule.isBatch(shape, stated) && !sharding.dims[0].empty())
     sharding.dims[0][0] = axes;
   return sharding;

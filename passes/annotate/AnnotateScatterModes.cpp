@@ -45,10 +45,10 @@ private:
   bool usesAxes(Value value) const { return anyOverlap(shardings.get(value).getAxes(), axes); }
   /// Returns true if the result of the op is a partial sum over the axes.
   bool isReduced(Operation *op) const;
-  /// The leaf of the tokens in a partial sum; -1 if the axes divide none.
+  /// The class of the tokens in a partial sum; -1 if the axes divide none.
   int chooseTokens(Value value) const;
-  /// Returns true if `op` computes each token of the leaf `tokens` on its own, and its
-  /// result has this leaf.
+  /// Returns true if `op` computes each token of the class `tokens` on its own, and its
+  /// result has this class.
   bool keepsTokens(Operation *op, int tokens) const;
   bool hasTokens(Value value, int tokens) const;
   bool goesThrough(Operation *op, Value from, int tokens) const;
@@ -62,7 +62,7 @@ private:
   AxisList axes;
   int64_t size;
   const StageFilter &stages;
-  /// Scattered values, with their token leaf, in the order found.
+  /// Scattered values, with their token class, in the order found.
   llvm::MapVector<Value, int> stream;
   SmallVector<Operation *> reduced;
 };
@@ -85,16 +85,16 @@ bool ScatterModes::isReduced(Operation *op) const {
 }
 
 int ScatterModes::chooseTokens(Value value) const {
-  ArrayRef<FactorAnalysis::Leaves> dims = factors.getLeaves(value);
+  ArrayRef<FactorClasses> dims = factors.getClasses(value);
   if (dims.size() < 2)
     return -1;
   // With two dimensions before the features, the first one is the batch.
   int batch = dims.size() > 2 && !dims.front().empty() ? dims.front().front() : -1;
   int sequence = -1;
-  for (const FactorAnalysis::Leaves &dim : dims.drop_front(dims.size() > 2).drop_back())
-    for (int leaf : dim)
-      if (sequence < 0 || factors.getSize(leaf) > factors.getSize(sequence))
-        sequence = leaf;
+  for (const FactorClasses &dim : dims.drop_front(dims.size() > 2).drop_back())
+    for (int cls : dim)
+      if (sequence < 0 || factors.getSize(cls) > factors.getSize(sequence))
+        sequence = cls;
   bool sequenceFits = sequence >= 0 && factors.getSize(sequence) >= size;
   bool batchFits = batch >= 0 && factors.getSize(batch) >= size;
   if (sequenceFits || (sequence >= 0 && !batchFits))
@@ -103,7 +103,7 @@ int ScatterModes::chooseTokens(Value value) const {
 }
 
 bool ScatterModes::hasTokens(Value value, int tokens) const {
-  for (const FactorAnalysis::Leaves &dim : factors.getLeaves(value))
+  for (const FactorClasses &dim : factors.getClasses(value))
     if (llvm::is_contained(dim, tokens))
       return true;
   return false;
@@ -113,8 +113,8 @@ bool ScatterModes::keepsTokens(Operation *op, int tokens) const {
   if (!hasTokens(op->getResult(0), tokens))
     return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
-    if (factor.kind != FactorKind::Parallel && llvm::is_contained(leaves, tokens))
+  for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
+    if (factor.kind != FactorKind::Parallel && llvm::is_contained(classes, tokens))
       return false;
   return true;
 }
@@ -181,7 +181,7 @@ void ScatterModes::shareGathers() {
   };
   llvm::SmallDenseSet<Value> dropped;
   for (auto [value, tokens] : stream) {
-    SmallVector<Value, 2> leaves;
+    SmallVector<Value, 2> classes;
     int64_t bytes = 0;
     llvm::SmallDenseSet<Operation *, 4> seen;
     for (Operation *user : value.getUsers()) {
@@ -192,12 +192,12 @@ void ScatterModes::shareGathers() {
         return !reader->hasTrait<OpTrait::IsTerminator>();
       });
       if (stream.count(result) && !isReduced(user) && hasReader && ends(result)) {
-        leaves.push_back(result);
+        classes.push_back(result);
         bytes += getTensorBytes(result.getType());
       }
     }
-    if (leaves.size() > 1 && bytes > getTensorBytes(value.getType()))
-      dropped.insert(leaves.begin(), leaves.end());
+    if (classes.size() > 1 && bytes > getTensorBytes(value.getType()))
+      dropped.insert(classes.begin(), classes.end());
   }
   stream.remove_if([&](const auto &entry) { return dropped.contains(entry.first); });
 }
@@ -244,9 +244,9 @@ bool ScatterModes::isProfitable() {
 void ScatterModes::annotate() {
   auto scatter = [&](Value value, int tokens) {
     ValueSharding sharding = shardings.get(value);
-    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
-      for (auto [leaf, own] : llvm::zip_equal(leaves, dim))
-        if (leaf == tokens) {
+    for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(value), sharding.dims))
+      for (auto [cls, own] : llvm::zip_equal(classes, dim))
+        if (cls == tokens) {
           own.append(axes);
           return sharding;
         }

@@ -56,7 +56,7 @@ public:
   TensorParallel(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
                  FlatSymbolRefAttr symbol, AxisList axes, const StageFilter &stages)
       : func(func), factors(factors), mesh(mesh), symbol(symbol), group(std::move(axes)),
-        size(getNumShards(group)), stages(stages), classes(factors.getNumClasses()) {}
+        size(getNumShards(group)), stages(stages), infos(factors.getNumClasses()) {}
 
   LogicalResult run() {
     if (failed(collect()))
@@ -76,7 +76,7 @@ private:
   void countFactors(Operation &op);
   void choose();
   /// Axes for a class of this size, and for the one below it.
-  bool place(int leaf);
+  bool place(int cls);
   void annotate();
   void report();
   void expandNorms();
@@ -89,7 +89,7 @@ private:
   AxisList group;
   int64_t size;
   const StageFilter &stages;
-  std::vector<ClassInfo> classes;
+  std::vector<ClassInfo> infos;
   llvm::DenseMap<int, AxisList> chosen;
   /// The weight of each product that has one.
   llvm::DenseMap<Operation *, Value> weights;
@@ -102,22 +102,21 @@ void TensorParallel::countFactors(Operation &op) {
   // A norm over heads and head size can be expanded into sums. A norm over the features
   // of the residual stream cannot: its users would exchange these sums each time.
   bool isNorm = op.hasTrait<RowNorm>();
-  for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
-    for (int leaf : leaves) {
+  for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
+    for (int cls : classes) {
       if (factor.kind == FactorKind::Special) {
-        if (isNorm && leaves.size() > 1)
-          classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType()) / factor.size;
+        if (isNorm && classes.size() > 1)
+          infos[cls].partialBytes += getTensorBytes(op.getResult(0).getType()) / factor.size;
         else
-          classes[leaf].isSpecial = true;
+          infos[cls].isSpecial = true;
       }
       // Its maxima and sums are exchanged.
       if (factor.kind == FactorKind::Expandable)
-        classes[leaf].partialBytes +=
-            getTensorBytes(op.getOperand(0).getType()) / factor.size *
-            cast<ExpandOpInterface>(op).getNumStatistics();
+        infos[cls].partialBytes += getTensorBytes(op.getOperand(0).getType()) / factor.size *
+                                   cast<ExpandOpInterface>(op).getNumStatistics();
       if (factor.kind == FactorKind::Contracted) {
-        classes[leaf].isContracted = true;
-        classes[leaf].partialBytes += getTensorBytes(op.getResult(0).getType());
+        infos[cls].isContracted = true;
+        infos[cls].partialBytes += getTensorBytes(op.getResult(0).getType());
       }
     }
 }
@@ -139,13 +138,13 @@ LogicalResult TensorParallel::collect() {
     auto sharding = readSharding(attr, arg, factors, mesh, [&] { return emitError(arg.getLoc()); });
     if (failed(sharding))
       return failure();
-    for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(arg)))
-      for (auto [leaf, axes] : llvm::zip_equal(leaves, sharding->dims[d])) {
+    for (auto [d, classes] : llvm::enumerate(factors.getClasses(arg)))
+      for (auto [cls, axes] : llvm::zip_equal(classes, sharding->dims[d])) {
         if (anyOverlap(axes, group)) {
-          classes[leaf].isForced = true;
-          chosen[leaf] = axes;
+          infos[cls].isForced = true;
+          chosen[cls] = axes;
         } else if (!attr.getDims()[d].getIsOpen()) {
-          classes[leaf].isForbidden = true;
+          infos[cls].isForbidden = true;
         }
       }
   }
@@ -154,9 +153,9 @@ LogicalResult TensorParallel::collect() {
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     if (!stages.contains(&op)) {
       // A factor that another stage has, too, is not for this stage to shard.
-      for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
-        for (int leaf : leaves)
-          classes[leaf].isForbidden = true;
+      for (const FactorClasses &classes : opFactors.classes)
+        for (int cls : classes)
+          infos[cls].isForbidden = true;
       continue;
     }
     // A constant beside a parameter is one of the numbers that it is computed with.
@@ -170,14 +169,14 @@ LogicalResult TensorParallel::collect() {
       (allConstant ? constants : fromParameters).insert(op.getResult(0));
     countFactors(op);
     auto visit = [&](Value value) {
-      ArrayRef<FactorAnalysis::Leaves> dims = factors.getLeaves(value);
+      ArrayRef<FactorClasses> dims = factors.getClasses(value);
       SmallVector<int, 8> all;
-      for (const FactorAnalysis::Leaves &dim : dims)
+      for (const FactorClasses &dim : dims)
         all.append(dim.begin(), dim.end());
       for (size_t i = 0; i < all.size(); ++i)
         for (size_t j = 0; j < all.size(); ++j)
           if (i != j)
-            classes[all[i]].neighbours.insert(all[j]);
+            infos[all[i]].neighbours.insert(all[j]);
     };
     for (Value result : op.getResults())
       visit(result);
@@ -193,17 +192,17 @@ LogicalResult TensorParallel::collect() {
       bool isNew = counted.insert(operand).second;
       for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[i]))
         for (int factor : dim) {
-          const FactorAnalysis::Leaves &leaves = opFactors.leaves[factor];
-          for (auto [j, leaf] : llvm::enumerate(leaves)) {
-            ClassInfo &info = classes[leaf];
+          const FactorClasses &classes = opFactors.classes[factor];
+          for (auto [j, cls] : llvm::enumerate(classes)) {
+            ClassInfo &info = infos[cls];
             if (isNew)
               info.weightBytes += getTensorBytes(operand.getType());
             if (opFactors.rule.factors[factor].kind == FactorKind::Parallel)
               info.isOutput = true;
             if (lookup && lookup.getTableOperand() == i && lookup.getTableDim() == int64_t(d))
               info.isTableRows = true;
-            if (j + 1 < leaves.size() && !llvm::is_contained(info.below, leaves[j + 1]))
-              info.below.push_back(leaves[j + 1]);
+            if (j + 1 < classes.size() && !llvm::is_contained(info.below, classes[j + 1]))
+              info.below.push_back(classes[j + 1]);
           }
         }
     }
@@ -211,8 +210,8 @@ LogicalResult TensorParallel::collect() {
   return success();
 }
 
-bool TensorParallel::place(int leaf) {
-  int64_t n = factors.getSize(leaf);
+bool TensorParallel::place(int cls) {
+  int64_t n = factors.getSize(cls);
   bool fits = n < size && size % n == 0;
   std::optional<AxisList> own = fits ? getPart(group, 1, n) : std::nullopt;
   std::optional<AxisList> rest = own ? getPart(group, n, size / n) : std::nullopt;
@@ -220,14 +219,14 @@ bool TensorParallel::place(int leaf) {
     // With less than half an element per rank, most of the work is padding.
     if (2 * n <= size)
       return false;
-    chosen[leaf] = group;
+    chosen[cls] = group;
     return true;
   }
   // The factor takes a part of the axes. The next minor one, the query heads of a group,
   // takes the rest, or else the values are replicated over the rest.
-  chosen[leaf] = *own;
-  for (int below : classes[leaf].below)
-    if (!classes[below].isSpecial && !classes[below].isForbidden && !chosen.count(below)) {
+  chosen[cls] = *own;
+  for (int below : infos[cls].below)
+    if (!infos[below].isSpecial && !infos[below].isForbidden && !chosen.count(below)) {
       chosen[below] = *rest;
       break;
     }
@@ -236,23 +235,23 @@ bool TensorParallel::place(int leaf) {
 
 void TensorParallel::choose() {
   SmallVector<int> candidates;
-  for (auto [leaf, info] : llvm::enumerate(classes)) {
+  for (auto [cls, info] : llvm::enumerate(infos)) {
     if (info.weightBytes == 0 || info.isSpecial || info.isForced || info.isForbidden ||
-        info.neighbours.contains(leaf))
+        info.neighbours.contains(cls))
       continue;
-    int64_t n = factors.getSize(leaf);
+    int64_t n = factors.getSize(cls);
     if (info.isTableRows && n < kMinTableRows * size)
       continue;
     // A small factor that no op contracts is not worth sharding.
     if (n < size && !(info.isOutput && info.isContracted))
       continue;
-    candidates.push_back(leaf);
+    candidates.push_back(cls);
   }
   // Classes that pair a column-parallel with a row-parallel weight come first, then classes
   // without a partner. Within each group, classes are ordered by communication per byte of
   // weight, then by size (larger first), then by position.
   llvm::sort(candidates, [&](int a, int b) {
-    const ClassInfo &x = classes[a], &y = classes[b];
+    const ClassInfo &x = infos[a], &y = infos[b];
     bool xPairs = x.isOutput && x.isContracted, yPairs = y.isOutput && y.isContracted;
     if (xPairs != yPairs)
       return xPairs;
@@ -263,13 +262,13 @@ void TensorParallel::choose() {
       return x.weightBytes > y.weightBytes;
     return a < b;
   });
-  for (int leaf : candidates) {
-    if (chosen.count(leaf))
+  for (int cls : candidates) {
+    if (chosen.count(cls))
       continue;
     bool isFree =
-        llvm::none_of(classes[leaf].neighbours, [&](int other) { return chosen.count(other); });
+        llvm::none_of(infos[cls].neighbours, [&](int other) { return chosen.count(other); });
     if (isFree)
-      place(leaf);
+      place(cls);
   }
 }
 
@@ -278,11 +277,11 @@ void TensorParallel::annotate() {
   for (BlockArgument arg : func.getArguments()) {
     if (!getWeight(arg) || getShardingAttr(arg))
       continue;
-    ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(arg));
+    ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(arg));
     AxisList used;
-    for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(arg), sharding.dims))
-      for (auto [leaf, axes] : llvm::zip_equal(leaves, dim)) {
-        auto it = chosen.find(leaf);
+    for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(arg), sharding.dims))
+      for (auto [cls, axes] : llvm::zip_equal(classes, dim)) {
+        auto it = chosen.find(cls);
         if (it == chosen.end() || anyOverlap(used, it->second))
           continue;
         axes = it->second;
@@ -304,9 +303,9 @@ void TensorParallel::report() {
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     const char *role = nullptr;
     int64_t features = 0;
-    for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
-      for (int leaf : leaves) {
-        if (!chosen.count(leaf))
+    for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
+      for (int cls : classes) {
+        if (!chosen.count(cls))
           continue;
         bool isContracted = factor.kind == FactorKind::Contracted;
         role = isa<LookupOpInterface>(op) && isContracted ? "vocabulary-parallel"
@@ -335,9 +334,9 @@ void TensorParallel::expandNorms() {
     if (!op.hasTrait<RowNorm>())
       continue;
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
-    for (auto [factor, leaves] : llvm::zip_equal(opFactors.rule.factors, opFactors.leaves))
+    for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
       if (factor.kind == FactorKind::Special &&
-          llvm::any_of(leaves, [&](int leaf) { return chosen.count(leaf); })) {
+          llvm::any_of(classes, [&](int cls) { return chosen.count(cls); })) {
         norms.push_back(&op);
         break;
       }

@@ -242,9 +242,9 @@ struct ChooseContextParallelPass
         return signalPassFailure();
       location = func.getLoc();
       func.walk([&](nn::AttentionOp op) {
-        const FactorAnalysis::Leaves &queries = factors->getLeaves(op.getQuery())[2];
+        const FactorClasses &queries = factors->getClasses(op.getQuery())[2];
         if (stages.contains(op) && !queries.empty() &&
-            queries == factors->getLeaves(op.getKey())[2])
+            queries == factors->getClasses(op.getKey())[2])
           chooser.add(op);
       });
     }

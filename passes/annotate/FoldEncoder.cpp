@@ -237,9 +237,9 @@ void FoldEncoderPass::reportWeights(func::FuncOp func, const FactorAnalysis &fac
           readSharding(attr, arg, factors, mesh, [&] { return emitError(arg.getLoc()); });
       if (failed(sharding))
         continue;
-      for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(arg), sharding->dims))
-        for (auto [leaf, own] : llvm::zip_equal(leaves, dim)) {
-          int64_t ranks = getNumShards(own), features = factors.getSize(leaf);
+      for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(arg), sharding->dims))
+        for (auto [cls, own] : llvm::zip_equal(classes, dim)) {
+          int64_t ranks = getNumShards(own), features = factors.getSize(cls);
           shards *= ranks;
           if (features % ranks != 0)
             count(padded[{features, ranks}], weight->name, bytes);
@@ -279,8 +279,8 @@ int FoldEncoderPass::findBatch(func::FuncOp func, const FactorAnalysis &factors)
     bool isOwn = llvm::any_of(arg.getUsers(), [&](Operation *op) { return getStage(op) == stage; });
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) || !isOwn)
       continue;
-    ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(arg);
-    return leaves.empty() || leaves[0].empty() ? -1 : leaves[0].front();
+    ArrayRef<FactorClasses> classes = factors.getClasses(arg);
+    return classes.empty() || classes[0].empty() ? -1 : classes[0].front();
   }
   return -1;
 }
@@ -305,10 +305,10 @@ LogicalResult FoldEncoderPass::splitBatch(func::FuncOp func, const FactorAnalysi
     bool isOwn = llvm::any_of(arg.getUsers(), [&](Operation *op) { return getStage(op) == stage; });
     if (!func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) || !isOwn)
       continue;
-    ArrayRef<FactorAnalysis::Leaves> leaves = factors.getLeaves(arg);
-    if (leaves.empty() || leaves[0].empty() || leaves[0].front() != batch)
+    ArrayRef<FactorClasses> classes = factors.getClasses(arg);
+    if (classes.empty() || classes[0].empty() || classes[0].front() != batch)
       continue;
-    ValueSharding sharding = ValueSharding::getReplicated(leaves);
+    ValueSharding sharding = ValueSharding::getReplicated(classes);
     if (ShardingAttr attr = getShardingAttr(arg)) {
       auto given = readSharding(attr, arg, factors, mesh, [&] { return emitError(arg.getLoc()); });
       if (failed(given))
@@ -329,7 +329,7 @@ LogicalResult FoldEncoderPass::splitBatch(func::FuncOp func, const FactorAnalysi
       if (llvm::none_of(result.getUses(), isOther))
         continue;
       builder.setInsertionPointAfter(&op);
-      ValueSharding whole = ValueSharding::getReplicated(factors.getLeaves(result));
+      ValueSharding whole = ValueSharding::getReplicated(factors.getClasses(result));
       Value constrained = ConstrainOp::create(builder, op.getLoc(), result,
                                               writeSharding(whole, result, factors, mesh, symbol));
       constrained.getDefiningOp()->setAttr(nn::NnDialect::kStageAttr, builder.getStringAttr(stage));

@@ -22,13 +22,13 @@ using namespace meshwright::dist;
 ValueSharding Partitioner::project(Value value, const FactorRule::ValueFactors &dims,
                                    const FactorAnalysis::OpFactors &opFactors,
                                    const Assignment &assignment) const {
-  ValueSharding sharding = ValueSharding::getReplicated(factors.getLeaves(value));
+  ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(value));
   for (auto [d, dim] : llvm::enumerate(dims)) {
-    size_t leaf = 0;
+    size_t cls = 0;
     for (int factor : dim)
       for (const AxisList &axes : assignment[factor])
-        if (leaf < sharding.dims[d].size())
-          sharding.dims[d][leaf++] = axes;
+        if (cls < sharding.dims[d].size())
+          sharding.dims[d][cls++] = axes;
   }
   return sharding;
 }
@@ -49,31 +49,31 @@ ReductionKind Partitioner::getReduction(const FactorRule &rule, unsigned result)
 AxisList Partitioner::getContractedAxes(const FactorRule &rule, const Assignment &assignment,
                                         unsigned result) const {
   AxisList axes;
-  for (auto [factor, leaves] : llvm::enumerate(assignment))
+  for (auto [factor, classes] : llvm::enumerate(assignment))
     if (rule.isReducedIn(factor, result))
-      for (const AxisList &leaf : leaves)
-        axes.append(leaf.begin(), leaf.end());
+      for (const AxisList &cls : classes)
+        axes.append(cls.begin(), cls.end());
   llvm::sort(axes);
   canonicalizeAxes(axes, mesh);
   return axes;
 }
 
-void meshwright::forEachLeaf(
+void meshwright::forEachClass(
     const FactorRule::ValueFactors &dims, const ValueSharding &sharding,
     const FactorAnalysis::OpFactors &opFactors,
-    function_ref<void(int factor, size_t leaf, const AxisList &axes)> visit) {
+    function_ref<void(int factor, size_t cls, const AxisList &axes)> visit) {
   for (auto [d, dim] : llvm::enumerate(dims)) {
     size_t next = 0;
     for (int factor : dim)
-      for (size_t j = 0; j < opFactors.leaves[factor].size(); ++j, ++next)
+      for (size_t j = 0; j < opFactors.classes[factor].size(); ++j, ++next)
         if (next < sharding.dims[d].size())
           visit(factor, j, sharding.dims[d][next]);
   }
 }
 
-bool Partitioner::mayShard(Operation *op, int factor, size_t leaf) const {
+bool Partitioner::mayShard(Operation *op, int factor, size_t cls) const {
   auto model = dyn_cast<LocalOpInterface>(op);
-  return !model || model.mayShard(*this, factor, leaf);
+  return !model || model.mayShard(*this, factor, cls);
 }
 
 /// Chooses axes for each factor:
@@ -85,23 +85,22 @@ Assignment Partitioner::assignInOrder(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
   Assignment assignment;
-  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
-    assignment.emplace_back(leaves.size());
+  for (const FactorClasses &classes : opFactors.classes)
+    assignment.emplace_back(classes.size());
   AxisList used;
   auto take = [&](Value value, const FactorRule::ValueFactors &dims, FactorKind kind) {
-    forEachLeaf(dims, getState(value).target, opFactors,
-                [&](int factor, size_t leaf, const AxisList &axes) {
-                  AxisList &own = assignment[factor][leaf];
-                  if (rule.factors[factor].kind != kind || !own.empty() ||
-                      !mayShard(op, factor, leaf))
-                    return;
-                  for (const Axis &axis : axes) {
-                    if (anyOverlap(used, axis))
-                      break;
-                    own.push_back(axis);
-                  }
-                  used.append(own.begin(), own.end());
-                });
+    forEachClass(
+        dims, getState(value).target, opFactors, [&](int factor, size_t cls, const AxisList &axes) {
+          AxisList &own = assignment[factor][cls];
+          if (rule.factors[factor].kind != kind || !own.empty() || !mayShard(op, factor, cls))
+            return;
+          for (const Axis &axis : axes) {
+            if (anyOverlap(used, axis))
+              break;
+            own.push_back(axis);
+          }
+          used.append(own.begin(), own.end());
+        });
   };
   // Weights come first, since their layouts cost more to change than those of activations.
   // The weight of an op that contracts is its last operand.
@@ -135,12 +134,12 @@ private:
   /// Assignments that are priced at most.
   static constexpr int kMaxPriced = 128;
 
-  /// A leaf of a factor, and the axes that it may take.
+  /// A class of a factor, and the axes that it may take.
   struct Place {
     int factor;
-    size_t leaf;
+    size_t cls;
     SmallVector<ArrayRef<Axis>, 3> choices;
-    /// Whether all values shard the leaf over the axes of the first assignment.
+    /// Whether all values shard the class over the axes of the first assignment.
     bool isAgreed = true;
   };
 
@@ -241,8 +240,8 @@ bool Partitioner::AssignmentSearch::isCut(unsigned i, const Assignment &assignme
   for (auto [dim, have] : llvm::zip_equal(opFactors.rule.operands[i], from.dims)) {
     size_t next = 0;
     for (int factor : dim)
-      for (size_t leaf = 0; leaf < assignment[factor].size() && next < have.size(); ++leaf)
-        if (!isCutOf(assignment[factor][leaf], have[next++]))
+      for (size_t cls = 0; cls < assignment[factor].size() && next < have.size(); ++cls)
+        if (!isCutOf(assignment[factor][cls], have[next++]))
           return false;
     for (const AxisList &axes : llvm::drop_begin(have, next))
       if (!axes.empty())
@@ -265,23 +264,21 @@ bool Partitioner::AssignmentSearch::isFree(unsigned i, const Assignment &assignm
   return llvm::any_of(state.copies, [&](const auto &copy) { return copy.first == to; });
 }
 
-/// Adds the axes of a value, and each beginning of them, to the choices of its leaves.
-void Partitioner::AssignmentSearch::addChoices(Value value,
-                                               const FactorRule::ValueFactors &dims) {
-  forEachLeaf(dims, partitioner.getState(value).target, opFactors,
-              [&](int factor, size_t leaf, const AxisList &axes) {
+/// Adds the axes of a value, and each beginning of them, to the choices of its classes.
+void Partitioner::AssignmentSearch::addChoices(Value value, const FactorRule::ValueFactors &dims) {
+  forEachClass(dims, partitioner.getState(value).target, opFactors,
+              [&](int factor, size_t cls, const AxisList &axes) {
                 FactorKind kind = opFactors.rule.factors[factor].kind;
                 if ((kind != FactorKind::Parallel && kind != FactorKind::Contracted) ||
-                    !partitioner.mayShard(op, factor, leaf))
+                    !partitioner.mayShard(op, factor, cls))
                   return;
-                auto place = llvm::find_if(places, [&](const Place &p) {
-                  return p.factor == factor && p.leaf == leaf;
-                });
+                auto place = llvm::find_if(
+                    places, [&](const Place &p) { return p.factor == factor && p.cls == cls; });
                 if (place == places.end()) {
-                  places.push_back({factor, leaf, {first[factor][leaf]}});
+                  places.push_back({factor, cls, {first[factor][cls]}});
                   place = std::prev(places.end());
                 }
-                place->isAgreed &= axes == first[factor][leaf];
+                place->isAgreed &= axes == first[factor][cls];
                 for (size_t length = axes.size() + 1; length-- > 0;) {
                   ArrayRef<Axis> prefix = ArrayRef(axes).take_front(length);
                   if (!llvm::is_contained(place->choices, prefix))
@@ -290,7 +287,7 @@ void Partitioner::AssignmentSearch::addChoices(Value value,
               });
 }
 
-/// Lists the choices of each leaf. Leaves of parameters come first, then those of results, so
+/// Lists the choices of each class. Classes of parameters come first, then those of results, so
 /// that the axes of these decide early.
 void Partitioner::AssignmentSearch::collectChoices() {
   const FactorRule &rule = opFactors.rule;
@@ -309,23 +306,22 @@ void Partitioner::AssignmentSearch::keepParameters() {
     if (parameter.moved)
       continue;
     Value value = op->getOperand(parameter.operand);
-    forEachLeaf(opFactors.rule.operands[parameter.operand],
-                partitioner.getState(value).local.sharding, opFactors,
-                [&](int factor, size_t leaf, const AxisList &axes) {
-                  for (Place &place : places)
-                    if (place.factor == factor && place.leaf == leaf)
-                      llvm::erase_if(place.choices, [&, from = ArrayRef(axes)](
-                                                        ArrayRef<Axis> choice) {
-                        return !isCutOf(choice, from);
-                      });
-                });
+    forEachClass(
+        opFactors.rule.operands[parameter.operand], partitioner.getState(value).local.sharding,
+        opFactors, [&](int factor, size_t cls, const AxisList &axes) {
+          for (Place &place : places)
+            if (place.factor == factor && place.cls == cls)
+              llvm::erase_if(place.choices, [&, from = ArrayRef(axes)](ArrayRef<Axis> choice) {
+                return !isCutOf(choice, from);
+              });
+        });
   }
 }
 
 /// Removes choices that no cheaper assignment has. Returns true if another assignment than the
 /// first one remains.
-/// - A leaf with one choice takes its axes from all others.
-/// - A leaf that all values shard alike keeps its axes, unless another leaf may take them: to
+/// - A class with one choice takes its axes from all others.
+/// - A class that all values shard alike keeps its axes, unless another class may take them: to
 ///   drop them would move every value further.
 bool Partitioner::AssignmentSearch::leavesChoice() {
   auto isContested = [&](const Place &place, ArrayRef<Axis> axes) {
@@ -392,10 +388,10 @@ void Partitioner::AssignmentSearch::visit(size_t place) {
       continue;
     size_t before = used.size();
     used.append(axes.begin(), axes.end());
-    current[own.factor][own.leaf].assign(axes.begin(), axes.end());
+    current[own.factor][own.cls].assign(axes.begin(), axes.end());
     visit(place + 1);
     used.truncate(before);
-    current[own.factor][own.leaf].clear();
+    current[own.factor][own.cls].clear();
   }
 }
 
@@ -418,8 +414,8 @@ Assignment Partitioner::AssignmentSearch::run(Assignment given) {
   if (!leavesChoice())
     return first;
   best = first;
-  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
-    current.emplace_back(leaves.size());
+  for (const FactorClasses &classes : opFactors.classes)
+    current.emplace_back(classes.size());
   visit(0);
   return best;
 }

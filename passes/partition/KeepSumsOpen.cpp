@@ -59,7 +59,7 @@ LogicalResult OpenSums::addContractedAxes(OpResult value, AxisList &axes) {
     FailureOr<ValueSharding> sharding = getSharding(operand);
     if (failed(sharding))
       return failure();
-    forEachLeaf(dims, *sharding, opFactors, [&](int factor, size_t, const AxisList &own) {
+    forEachClass(dims, *sharding, opFactors, [&](int factor, size_t, const AxisList &own) {
       if (rule.isReducedIn(factor, result) &&
           rule.factors[factor].getReduction(result) == ReductionKind::Sum)
         join(axes, own);

@@ -177,8 +177,8 @@ LogicalResult Partitioner::maskSums(Operation *op, ArrayRef<int> summed,
   auto interface = cast<PaddingOpInterface>(op);
   auto reads = [&](int factor) {
     return llvm::is_contained(summed, factor) &&
-           llvm::any_of(opFactors.leaves[factor],
-                        [&](int leaf) { return padded[leaf] != factors.getSize(leaf); });
+           llvm::any_of(opFactors.classes[factor],
+                        [&](int cls) { return padded[cls] != factors.getSize(cls); });
   };
   for (auto [i, dims] : llvm::enumerate(opFactors.rule.operands))
     for (auto [d, dim] : llvm::enumerate(dims))
@@ -218,8 +218,8 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   for (auto [i, factor] : llvm::enumerate(opFactors.rule.factors))
     if (factor.kind == FactorKind::Contracted) {
       summed.push_back(i);
-      for (auto [leaf, axes] : llvm::zip_equal(opFactors.leaves[i], assignment[i]))
-        isPadded |= !axes.empty() && padded[leaf] != factors.getSize(leaf);
+      for (auto [cls, axes] : llvm::zip_equal(opFactors.classes[i], assignment[i]))
+        isPadded |= !axes.empty() && padded[cls] != factors.getSize(cls);
     }
   if (!isPadded)
     return success();

@@ -22,7 +22,7 @@ namespace meshwright {
 
 class Partitioner;
 
-/// The axes over which an op computes, for each leaf of each factor of its rule.
+/// The axes over which an op computes, for each class of each factor of its rule.
 using Assignment = mlir::SmallVector<mlir::SmallVector<dist::AxisList, 2>, 8>;
 
 } // namespace meshwright

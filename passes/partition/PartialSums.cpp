@@ -212,13 +212,13 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   // The op computes in the layout of its operand.
   Local from = getState(op->getOperand(which)).local;
   Assignment assignment;
-  for (const FactorAnalysis::Leaves &leaves : opFactors.leaves)
-    assignment.emplace_back(leaves.size());
+  for (const FactorClasses &classes : opFactors.classes)
+    assignment.emplace_back(classes.size());
   for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[which])) {
-    size_t leaf = 0;
+    size_t cls = 0;
     for (int factor : dim)
       for (size_t j = 0; j < assignment[factor].size(); ++j) {
-        const AxisList &axes = from.sharding.dims[d][leaf++];
+        const AxisList &axes = from.sharding.dims[d][cls++];
         // A reshape that cuts other chunks reads the dimension whole.
         if (!axes.empty() && opFactors.rule.factors[factor].kind != FactorKind::Parallel)
           return false;

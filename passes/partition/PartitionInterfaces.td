@@ -63,11 +63,11 @@ def Partition_LocalOpInterface : OpInterface<"LocalOpInterface"> {
     // The copy on local operands
     //===------------------------------------------------------------------===//
 
-    InterfaceMethod<"Returns true if the op may compute over axes that shard a leaf of a factor of "
+    InterfaceMethod<"Returns true if the op may compute over axes that shard a class of a factor of "
                     "its rule.",
                     "bool", "mayShard",
                     (ins "const ::meshwright::Partitioner &":$partitioner, "int":$factor,
-                         "size_t":$leaf),
+                         "size_t":$cls),
                     /*methodBody=*/"", /*defaultImplementation=*/[{ return true; }]>,
     InterfaceMethod<"Overwrites padding that the op, or its only user, would count.",
                     "::mlir::LogicalResult", "maskOperands",

@@ -115,13 +115,13 @@ void Partitioner::readDemands() {
 
 void Partitioner::addShards(PaddedSizes &sizes) {
   auto add = [&](Value value, const ValueSharding &sharding) {
-    for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
-      for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim)) {
+    for (auto [dimClasses, dim] : llvm::zip_equal(factors.getClasses(value), sharding.dims))
+      for (auto [cls, axes] : llvm::zip_equal(dimClasses, dim)) {
         if (axes.empty())
           continue;
-        FactorAnalysis::Order order = factors.getOrder(leaf);
+        FactorAnalysis::Order order = factors.getOrder(cls);
         int64_t chunks = std::lcm(getNumShards(axes), getOrderChunks(order.order, order.ranks));
-        sizes.multiple[leaf] = std::lcm(sizes.multiple[leaf], chunks);
+        sizes.multiple[cls] = std::lcm(sizes.multiple[cls], chunks);
       }
   };
   for (const auto &[value, index] : stateIndices)
@@ -131,29 +131,29 @@ void Partitioner::addShards(PaddedSizes &sizes) {
     add(value, target.sharding);
 }
 
-/// Chooses one padded size for each leaf.
+/// Chooses one padded size for each class.
 void Partitioner::choosePadding(PaddedSizes &sizes) {
   padded.assign(sizes.multiple.size(), 1);
-  for (auto [leaf, multiple] : llvm::enumerate(sizes.multiple)) {
-    padded[leaf] = llvm::alignTo(factors.getSize(leaf), multiple);
-    hasPadding |= padded[leaf] != factors.getSize(leaf);
+  for (auto [cls, multiple] : llvm::enumerate(sizes.multiple)) {
+    padded[cls] = llvm::alignTo(factors.getSize(cls), multiple);
+    hasPadding |= padded[cls] != factors.getSize(cls);
   }
 
-  // Report the cost of padding once for each leaf.
+  // Report the cost of padding once for each class.
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
   auto report = [&](Value value) {
-    for (const FactorAnalysis::Leaves &dim : factors.getLeaves(value))
-      for (int leaf : dim) {
-        int64_t size = factors.getSize(leaf);
-        if (padded[leaf] == size || !sizes.reported.insert(leaf).second)
+    for (const FactorClasses &dim : factors.getClasses(value))
+      for (int cls : dim) {
+        int64_t size = factors.getSize(cls);
+        if (padded[cls] == size || !sizes.reported.insert(cls).second)
           continue;
-        double waste = double(padded[leaf] - size) / size;
+        double waste = double(padded[cls] - size) / size;
         log.add("partition", Outcome::Note, value.getLoc(),
                 llvm::formatv("a dimension of size {0} is padded to {1} to divide over {2} "
                               "shards: {3:P1} more of it is computed and stored",
-                              size, padded[leaf], sizes.multiple[leaf], waste)
+                              size, padded[cls], sizes.multiple[cls], waste)
                     .str(),
-                {{"size", double(size)}, {"padded", double(padded[leaf])}});
+                {{"size", double(size)}, {"padded", double(padded[cls])}});
       }
   };
   Block &block = func.getBody().front();
@@ -167,10 +167,10 @@ void Partitioner::choosePadding(PaddedSizes &sizes) {
 Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
                               const Part &unreduced) const {
   Layout layout;
-  for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
+  for (auto [dimClasses, dim] : llvm::zip_equal(factors.getClasses(global), sharding.dims)) {
     DimLayout dimLayout;
-    for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim)) {
-      LayoutFactor factor = factors.getFactor(leaf, axes, padded[leaf]);
+    for (auto [cls, axes] : llvm::zip_equal(dimClasses, dim)) {
+      LayoutFactor factor = factors.getFactor(cls, axes, padded[cls]);
       // The verifier derives the state of the padding.
       factor.padding = Padding::Arbitrary;
       dimLayout.factors.push_back(std::move(factor));
@@ -190,10 +190,10 @@ RankedTensorType Partitioner::getLocalType(Value global, const ValueSharding &sh
   if (sharding.isReplicated())
     return type;
   SmallVector<int64_t> shape;
-  for (auto [dimLeaves, dim] : llvm::zip_equal(factors.getLeaves(global), sharding.dims)) {
+  for (auto [dimClasses, dim] : llvm::zip_equal(factors.getClasses(global), sharding.dims)) {
     int64_t size = 1;
-    for (auto [leaf, axes] : llvm::zip_equal(dimLeaves, dim))
-      size *= axes.empty() ? factors.getSize(leaf) : padded[leaf] / getNumShards(axes);
+    for (auto [cls, axes] : llvm::zip_equal(dimClasses, dim))
+      size *= axes.empty() ? factors.getSize(cls) : padded[cls] / getNumShards(axes);
     shape.push_back(size);
   }
   return RankedTensorType::get(shape, type.getElementType());
@@ -205,9 +205,9 @@ RankedTensorType Partitioner::getLocalType(Value global, const ValueSharding &sh
 
 ValueSharding Partitioner::projectBroadcast(Value value, Value target,
                                             const ValueSharding &sharding) const {
-  ValueSharding result = ValueSharding::getReplicated(factors.getLeaves(value));
-  ArrayRef<FactorAnalysis::Leaves> own = factors.getLeaves(value);
-  ArrayRef<FactorAnalysis::Leaves> other = factors.getLeaves(target);
+  ValueSharding result = ValueSharding::getReplicated(factors.getClasses(value));
+  ArrayRef<FactorClasses> own = factors.getClasses(value);
+  ArrayRef<FactorClasses> other = factors.getClasses(target);
   size_t missing = other.size() - own.size();
   for (size_t d = 0; d < own.size(); ++d)
     if (own[d] == other[missing + d])
@@ -230,7 +230,7 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   Block *block = builder.getInsertionBlock();
   Operation *before = block->empty() ? nullptr : &block->back();
   auto moved = changesOrder(global, from.sharding, to)
-                   ? reshardByLeaves(global, from, to, loc, unreduced)
+                   ? reshardByClasses(global, from, to, loc, unreduced)
                    : resharder.reshard(builder, loc, from.value, source, target);
   if (failed(moved))
     return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
@@ -241,28 +241,28 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   return moved;
 }
 
-/// Returns true if a leaf with an order is sharded on one side only. A leaf that is not
+/// Returns true if a class with an order is sharded on one side only. A class that is not
 /// sharded is in contiguous order.
 bool Partitioner::changesOrder(Value global, const ValueSharding &from,
                                const ValueSharding &to) const {
-  for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global)))
-    for (auto [i, leaf] : llvm::enumerate(leaves))
-      if (factors.getOrder(leaf).order != TokenOrder::Contiguous &&
+  for (auto [d, classes] : llvm::enumerate(factors.getClasses(global)))
+    for (auto [i, cls] : llvm::enumerate(classes))
+      if (factors.getOrder(cls).order != TokenOrder::Contiguous &&
           from.dims[d][i].empty() != to.dims[d][i].empty())
         return true;
   return false;
 }
 
-/// A reshard that changes orders. Each leaf is a dimension of its own while it is resharded.
-/// Between two orders a leaf is not sharded, and has its padded size.
-FailureOr<Value> Partitioner::reshardByLeaves(Value global, const Local &from,
+/// A reshard that changes orders. Each class is a dimension of its own while it is resharded.
+/// Between two orders a class is not sharded, and has its padded size.
+FailureOr<Value> Partitioner::reshardByClasses(Value global, const Local &from,
                                               const ValueSharding &to, Location loc,
                                               const Part &unreduced) {
   Layout at, target;
-  for (auto [d, leaves] : llvm::enumerate(factors.getLeaves(global))) {
-    for (auto [i, leaf] : llvm::enumerate(leaves)) {
-      at.dims.emplace_back(factors.getFactor(leaf, from.sharding.dims[d][i], padded[leaf]));
-      target.dims.emplace_back(factors.getFactor(leaf, to.dims[d][i], padded[leaf]));
+  for (auto [d, classes] : llvm::enumerate(factors.getClasses(global))) {
+    for (auto [i, cls] : llvm::enumerate(classes)) {
+      at.dims.emplace_back(factors.getFactor(cls, from.sharding.dims[d][i], padded[cls]));
+      target.dims.emplace_back(factors.getFactor(cls, to.dims[d][i], padded[cls]));
     }
   }
   at.setUnreduced(from.unreduced.axes, from.unreduced.reduction);
@@ -411,7 +411,7 @@ FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &shard
   if (auto model = dyn_cast<LocalOpInterface>(op))
     if (Value part = model.generate(builder, getLocalType(value, sharding)))
       return part;
-  ValueSharding replicated = ValueSharding::getReplicated(factors.getLeaves(value));
+  ValueSharding replicated = ValueSharding::getReplicated(factors.getClasses(value));
   State &state = getState(value);
   auto whole = llvm::find_if(state.copies, [&](auto &copy) { return copy.first == replicated; });
   if (whole == state.copies.end()) {

@@ -18,20 +18,21 @@
 
 namespace meshwright {
 
-/// The padded sizes of leaves, which all functions of a module share.
+/// The padded sizes of classes, which all functions of a module share.
 struct PaddedSizes {
-  explicit PaddedSizes(int numLeaves) : multiple(numLeaves, 1) {}
-  /// Every number of shards of a leaf divides its multiple, so that chunks nest.
+  explicit PaddedSizes(int numClasses) : multiple(numClasses, 1) {}
+  /// Every number of shards of a class divides its multiple, so that chunks nest.
   mlir::SmallVector<int64_t> multiple;
-  /// Leaves whose padding the decision log has.
+  /// Classes whose padding the decision log has.
   llvm::SmallDenseSet<int> reported;
 };
 
-/// Visits the axes of each leaf of each factor in the dimensions of a value. `leaf` counts the
-/// leaves of one factor.
-void forEachLeaf(const dist::FactorRule::ValueFactors &dims, const ValueSharding &sharding,
-                 const FactorAnalysis::OpFactors &opFactors,
-                 mlir::function_ref<void(int factor, size_t leaf, const dist::AxisList &axes)> visit);
+/// Visits the axes of each class of each factor in the dimensions of a value. `cls` counts the
+/// classes of one factor.
+void forEachClass(
+    const dist::FactorRule::ValueFactors &dims, const ValueSharding &sharding,
+    const FactorAnalysis::OpFactors &opFactors,
+    mlir::function_ref<void(int factor, size_t cls, const dist::AxisList &axes)> visit);
 
 /// Returns true for cheap ops that are linear in an operand and may stand between a partial sum
 /// and the sum that takes it. A constraint may not: it asks for a layout.
@@ -99,12 +100,12 @@ public:
   dist::MeshAttr getMesh() const { return mesh; }
   mlir::OpBuilder &getBuilder() { return builder; }
   const FactorAnalysis &getFactors() const { return factors; }
-  /// The factor of a layout that a leaf with these axes is.
-  dist::LayoutFactor getFactor(int leaf, const dist::AxisList &axes) const {
-    return factors.getFactor(leaf, axes, padded[leaf]);
+  /// The factor of a layout that a class with these axes is.
+  dist::LayoutFactor getFactor(int cls, const dist::AxisList &axes) const {
+    return factors.getFactor(cls, axes, padded[cls]);
   }
-  /// Returns true if a leaf has padding where it is sharded.
-  bool isPadded(int leaf) const { return padded[leaf] != factors.getSize(leaf); }
+  /// Returns true if a class has padding where it is sharded.
+  bool isPadded(int cls) const { return padded[cls] != factors.getSize(cls); }
 
   State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
   const State &getState(mlir::Value value) const {
@@ -190,7 +191,7 @@ private:
 
   /// True if the op contracts a factor: its result may be a partial value.
   static bool contracts(const dist::FactorRule &rule);
-  bool mayShard(mlir::Operation *op, int factor, size_t leaf) const;
+  bool mayShard(mlir::Operation *op, int factor, size_t cls) const;
   Assignment assignInOrder(mlir::Operation *op);
   class AssignmentSearch;
 
@@ -247,7 +248,7 @@ private:
                                        const ValueSharding &to, mlir::Location loc,
                                        const dist::Part &unreduced);
   bool changesOrder(mlir::Value global, const ValueSharding &from, const ValueSharding &to) const;
-  mlir::FailureOr<mlir::Value> reshardByLeaves(mlir::Value global, const Local &from,
+  mlir::FailureOr<mlir::Value> reshardByClasses(mlir::Value global, const Local &from,
                                                const ValueSharding &to, mlir::Location loc,
                                                const dist::Part &unreduced);
 
@@ -281,7 +282,7 @@ private:
   llvm::DenseSet<mlir::Value> statedParts;
   /// The dimensions of global values along which all elements are equal; none for most values.
   llvm::DenseMap<mlir::Value, llvm::SmallBitVector> equalDims;
-  /// The padded size of each leaf where it is sharded.
+  /// The padded size of each class where it is sharded.
   mlir::SmallVector<int64_t> padded;
   /// Whether any of them is padded. If none is, layouts of local values are not derived.
   bool hasPadding = false;

@@ -190,7 +190,7 @@ SmallVector<Value, 4> Ring::writeGradients(nn::AttentionGradOp op, ArrayRef<Valu
 namespace {
 
 /// Writes the local form of attention whose keys stay sharded. `run` works in this order:
-/// 1. `assign` chooses axes. `findKeys` finds the leaf of the keys that is sharded.
+/// 1. `assign` chooses axes. `findKeys` finds the class of the keys that is sharded.
 /// 2. `bringOperands` brings the operands to their layouts, and zeroes padding.
 /// 3. `makeRing` prepares masks, and finds the steps and the ranks that take part.
 /// 4. `Ring` writes the steps. `defineGradients`, or `run`, states their results.
@@ -249,8 +249,8 @@ AxisList RingPartitioner::getAxes() {
     return {};
   auto getTokenAxes = [&](Value value) {
     AxisList axes;
-    for (const AxisList &leaf : partitioner.getState(value).target.dims[2])
-      axes.append(leaf.begin(), leaf.end());
+    for (const AxisList &cls : partitioner.getState(value).target.dims[2])
+      axes.append(cls.begin(), cls.end());
     return axes;
   };
   AxisList axes = getTokenAxes(op.getKey());
@@ -264,10 +264,10 @@ AxisList RingPartitioner::getAxes() {
 /// factor takes the axes of the ring.
 LogicalResult RingPartitioner::assign() {
   assignment = partitioner.assign(op);
-  for (auto &leaves : assignment)
-    for (AxisList &leaf : leaves)
-      if (anyOverlap(leaf, axes))
-        leaf.clear();
+  for (auto &classes : assignment)
+    for (AxisList &cls : classes)
+      if (anyOverlap(cls, axes))
+        cls.clear();
   AxisList queryAxes;
   for (auto [own, given] :
        llvm::zip(assignment[queryFactor], partitioner.getState(op.getQuery()).target.dims[2])) {
@@ -284,19 +284,19 @@ LogicalResult RingPartitioner::assign() {
 LogicalResult RingPartitioner::findKeys() {
   whole = assignment;
   bool found = false;
-  for (auto [i, leaf] : llvm::enumerate(opFactors.leaves[keyFactor])) {
+  for (auto [i, cls] : llvm::enumerate(opFactors.classes[keyFactor])) {
     const AxisList &own = partitioner.getState(op.getKey()).target.dims[2][i];
     assignment[keyFactor][i] = own;
     whole[keyFactor][i].clear();
     if (own.empty()) {
-      (found ? keys.below : keys.above) *= factors.getSize(leaf);
+      (found ? keys.below : keys.above) *= factors.getSize(cls);
       continue;
     }
     if (found)
       return op.emitOpError() << "has keys of which two factors are sharded, over "
                               << toString(axes, mesh) << ": a ring moves chunks of one";
     found = true;
-    keys.factor = partitioner.getFactor(leaf, own);
+    keys.factor = partitioner.getFactor(cls, own);
   }
   return success();
 }
@@ -338,12 +338,12 @@ Ring RingPartitioner::makeRing(ChunkWriter &chunks) {
   bool comparesIndices = mask.isPositional() && !op.getKvPositions();
   SmallVector<LayoutFactor, 2> queries;
   if (comparesIndices)
-    for (auto [leaf, own] : llvm::zip_equal(opFactors.leaves[queryFactor], assignment[queryFactor]))
-      queries.push_back(partitioner.getFactor(leaf, own));
+    for (auto [cls, own] : llvm::zip_equal(opFactors.classes[queryFactor], assignment[queryFactor]))
+      queries.push_back(partitioner.getFactor(cls, own));
   // A sequence of one token.
   if (comparesIndices && queries.empty())
     queries.emplace_back();
-  bool isProduct = opFactors.leaves[keyFactor].size() != 1 || queries.size() > 1;
+  bool isProduct = opFactors.classes[keyFactor].size() != 1 || queries.size() > 1;
   RingOperands local{operands[0], operands[1], operands[2], {}, {}, {}, {}, {}, {}, {}, {}, {}};
   addMasks(builder, op, mesh, keys, queries, chunks, ArrayRef(operands).drop_front(3), local);
   bool isKnown = comparesIndices && !isProduct;
@@ -400,8 +400,8 @@ LogicalResult RingPartitioner::defineGradients(nn::AttentionGradOp gradient,
   own.factors[queryFactor].kind = FactorKind::Contracted;
   // The steps are the sums of other gradients over queries and keys.
   Assignment summed = whole;
-  for (AxisList &leaf : summed[queryFactor])
-    leaf.clear();
+  for (AxisList &cls : summed[queryFactor])
+    cls.clear();
   for (auto [i, made] : llvm::enumerate(gradients)) {
     Value result = op->getResult(i);
     bool isBias = result == gradient.getBiasGrad();

@@ -28,7 +28,7 @@ Value ChunkWriter::reshape(Value value, ArrayRef<int64_t> shape) {
 
 Value ChunkWriter::prepare(Value whole, int64_t dim) {
   auto type = cast<RankedTensorType>(whole.getType());
-  // Make the leaf a dimension of its own, after the leaves above it.
+  // Make the class a dimension of its own, after the classes above it.
   SmallVector<int64_t> shape(type.getShape());
   if (keys.above * keys.below > 1) {
     shape[dim] = keys.above;

@@ -18,11 +18,11 @@
 
 namespace meshwright {
 
-/// The dimension of the keys. One leaf of it is sharded around the ring.
+/// The dimension of the keys. One class of it is sharded around the ring.
 struct KeyDim {
-  /// The sharded leaf.
+  /// The sharded class.
   dist::LayoutFactor factor;
-  /// The numbers of elements of the leaves above and below it.
+  /// The numbers of elements of the classes above and below it.
   int64_t above = 1, below = 1;
 
   int64_t getLocalSize() const { return above * factor.getLocalSize() * below; }

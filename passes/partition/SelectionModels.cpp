@@ -30,8 +30,8 @@ static LogicalResult maskCondition(nn::SelectOp select, Partitioner &partitioner
       continue;
     bool isPadded = false;
     for (int factor : condition[dim - missing])
-      for (auto [leaf, axes] : llvm::zip_equal(opFactors.leaves[factor], assignment[factor]))
-        isPadded |= !axes.empty() && partitioner.isPadded(leaf);
+      for (auto [cls, axes] : llvm::zip_equal(opFactors.classes[factor], assignment[factor]))
+        isPadded |= !axes.empty() && partitioner.isPadded(cls);
     if (!isPadded)
       continue;
     const Layout *layout = partitioner.derive(operands[0]);

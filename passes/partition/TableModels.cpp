@@ -27,17 +27,16 @@ static ArrayRef<int> getRowFactors(LookupOpInterface lookup, const FactorRule &r
 
 namespace {
 
-template <typename OpT>
-struct TableModel : LocalOpInterface::ExternalModel<TableModel<OpT>, OpT> {
-  /// Axes shard the major leaf of the rows alone.
-  bool mayShard(Operation *op, const Partitioner &partitioner, int factor, size_t leaf) const {
+template <typename OpT> struct TableModel : LocalOpInterface::ExternalModel<TableModel<OpT>, OpT> {
+  /// Axes shard the major class of the rows alone.
+  bool mayShard(Operation *op, const Partitioner &partitioner, int factor, size_t cls) const {
     const FactorAnalysis &factors = partitioner.getFactors();
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
     ArrayRef<int> rows = getRowFactors(cast<LookupOpInterface>(op), opFactors.rule);
     if (!llvm::is_contained(rows, factor))
       return true;
-    return factor == rows.front() && leaf == 0 &&
-           factors.getOrder(opFactors.leaves[factor][leaf]).order == TokenOrder::Contiguous;
+    return factor == rows.front() && cls == 0 &&
+           factors.getOrder(opFactors.classes[factor][cls]).order == TokenOrder::Contiguous;
   }
 
   /// Adds the offset if the rows are sharded.
@@ -46,8 +45,8 @@ struct TableModel : LocalOpInterface::ExternalModel<TableModel<OpT>, OpT> {
     auto lookup = cast<LookupOpInterface>(op);
     AxisList axes;
     for (int factor : getRowFactors(lookup, partitioner.getFactors().getFactors(op).rule))
-      for (const AxisList &leaf : assignment[factor])
-        axes.append(leaf.begin(), leaf.end());
+      for (const AxisList &cls : assignment[factor])
+        axes.append(cls.begin(), cls.end());
     if (axes.empty())
       return;
     std::optional<unsigned> table = lookup.getTableOperand();
