@@ -47,7 +47,7 @@ def parse():
     parser.add_argument("--checkpoint", type=pathlib.Path, help="a folder for the trained state")
     options = parser.parse_args()
     if options.steps < 1:
-        parser.error(f"--steps is {options.steps}: expected a number from 1 on")
+        parser.error(f"--steps: expected a number from 1 on, got {options.steps}")
     return options
 
 
@@ -163,7 +163,7 @@ def main():
     letters = sorted(set(text))
     ids = torch.tensor([letters.index(letter) for letter in text[:200_000]])
     if len(ids) <= options.tokens:
-        sys.exit(f"error: the text has {len(ids)} characters: expected more than {options.tokens}")
+        sys.exit(f"error: the text: expected more than {options.tokens} characters, got {len(ids)}")
     torch.manual_seed(0)
     net = transformers.GPT2LMHeadModel(
         transformers.GPT2Config(

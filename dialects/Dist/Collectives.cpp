@@ -224,8 +224,8 @@ static LogicalResult verifyOperands(Operation *op) {
   if (op->getNumOperands() == 0)
     return op->emitOpError() << "expected at least one operand";
   if (op->getNumOperands() != op->getNumResults())
-    return op->emitOpError() << "has " << op->getNumOperands() << " operands and "
-                             << op->getNumResults() << " results, expected as many of each";
+    return op->emitOpError() << "expected as many operands as results, got " << op->getNumOperands()
+                             << " operands and " << op->getNumResults() << " results";
   for (auto [in, out] : llvm::zip_equal(op->getOperandTypes(), op->getResultTypes())) {
     auto a = cast<RankedTensorType>(in), b = cast<RankedTensorType>(out);
     if (!a.hasStaticShape() || !b.hasStaticShape())
@@ -243,9 +243,8 @@ static LogicalResult verifyCombined(CollectiveOpInterface op) {
     return success();
   for (auto [i, type] : llvm::enumerate(op->getOperandTypes()))
     if (isCode(getElementTypeOrSelf(type)))
-      return op->emitOpError() << "operand " << i << " has type " << type
-                               << ", expected elements that have sums: programs only store and "
-                                  "move "
+      return op->emitOpError() << "operand " << i << ": expected elements that have sums, got "
+                               << type << ": programs only store and move "
                                << getElementTypeOrSelf(type);
   return success();
 }
@@ -258,9 +257,8 @@ static LogicalResult verifyDims(CollectiveOpInterface op) {
     if (!dims)
       continue;
     if (dims.size() != op->getNumOperands())
-      return op->emitOpError() << "'" << name << "' lists " << dims.size()
-                               << " dimensions, expected one for each of the "
-                               << op->getNumOperands() << " operands";
+      return op->emitOpError() << "'" << name << "': expected one dimension for each of the "
+                               << op->getNumOperands() << " operands, got " << dims.size();
     for (auto [dim, type] : llvm::zip_equal(dims.asArrayRef(), op->getOperandTypes()))
       if (dim < 0 || dim >= cast<RankedTensorType>(type).getRank())
         return op->emitOpError() << "dimension " << dim << " is out of range for " << type;
@@ -284,17 +282,18 @@ static LogicalResult verifyShape(CollectiveOpInterface op, unsigned i, int64_t r
                                << *dim << ": too small, the operand's " << size << " rows over "
                                << ranks << " ranks need " << llvm::divideCeil(size, ranks);
     if (!op.padsChunks() && size % ranks != 0)
-      return op->emitOpError() << "operand " << i << " has size " << size << " in dimension "
-                               << *dim << ", expected a multiple of the " << ranks
-                               << " ranks of the group";
+      return op->emitOpError() << "operand " << i << ", dimension " << *dim
+                               << ": expected a multiple of the " << ranks
+                               << " ranks of the group, got size " << size;
     size = chunk;
   }
   if (std::optional<int64_t> dim = op.getLostDim(i))
     if (llvm::MulOverflow(expected[*dim], ranks, expected[*dim]))
       return op->emitOpError() << "expected a result of less than 2^63 rows, got more";
   if (ArrayRef<int64_t>(expected) != out.getShape())
-    return op->emitOpError() << "result " << i << " has type " << out << ", expected "
-                             << RankedTensorType::get(expected, in.getElementType());
+    return op->emitOpError() << "result " << i << ": expected "
+                             << RankedTensorType::get(expected, in.getElementType()) << ", got "
+                             << out;
   return success();
 }
 

@@ -46,10 +46,11 @@ static FailureOr<AxisRoles> parseRoles(AsmParser &parser, StringRef axis) {
     std::optional<AxisRole> role = parseSpelling<AxisRole>(text);
     if (!role)
       return parser.emitError(loc, "mesh axis \"")
-             << axis << "\" has the role '" << text << "', expected " << listSpellings<AxisRole>();
+             << axis << "\": expected the role " << listSpellings<AxisRole>() << ", got '" << text
+             << "'";
     if (roles.contains(*role))
       return parser.emitError(loc, "mesh axis \"")
-             << axis << "\" has the role " << text << " twice, expected it once";
+             << axis << "\": expected the role " << text << " once, got it twice";
     roles.insert(*role);
     return success();
   };
@@ -67,7 +68,7 @@ static FailureOr<TokenOrder> parseOrder(AsmParser &parser, StringRef axis) {
     if (std::optional<TokenOrder> tokens = getTokenOrder(*order))
       return *tokens;
   return parser.emitError(loc, "mesh axis \"")
-         << axis << "\" has the order '" << text << "', expected contiguous, zigzag or striped";
+         << axis << "\": expected the order contiguous, zigzag or striped, got '" << text << "'";
 }
 
 /// axis ::= string `=` integer (`{` field (`,` field)* `}`)?
@@ -193,8 +194,8 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError,
     if (!names.insert(axis.getName()).second)
       return emitError() << "mesh axis \"" << axis.getName() << "\" occurs twice";
     if (axis.getSize() < 1)
-      return emitError() << "mesh axis \"" << axis.getName() << "\" has size " << axis.getSize()
-                         << ", expected at least 1";
+      return emitError() << "mesh axis \"" << axis.getName()
+                         << "\": expected a size of at least 1, got " << axis.getSize();
     if (axis.getBandwidth() < 0 || axis.getLatency() < 0)
       return emitError() << "mesh axis \"" << axis.getName()
                          << "\" has a negative bandwidth or latency";
@@ -203,12 +204,12 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError,
     ranks *= axis.getSize();
     if (bool(axis.getRoles()) != bool(axes.front().getRoles()))
       return emitError() << "mesh axis \"" << (axis.getRoles() ? axes.front() : axis).getName()
-                         << "\" has no list of roles, expected one as on axis \""
-                         << (axis.getRoles() ? axis : axes.front()).getName() << '"';
+                         << "\": expected a list of roles as on axis \""
+                         << (axis.getRoles() ? axis : axes.front()).getName() << "\", got none";
     if (axis.getOrder() && !axis.hasRole(AxisRole::Ring))
-      return emitError() << "mesh axis \"" << axis.getName() << "\" has the order "
+      return emitError() << "mesh axis \"" << axis.getName() << "\" with the order "
                          << stringify(getSequenceOrder(*axis.getOrder()))
-                         << ", expected the role ring, got "
+                         << ": expected the role ring, got "
                          << llvm::to_string(axis.getRoles().value_or(AxisRoles()));
   }
   for (const AxisRoleDescription &known : kAxisRoles) {
@@ -216,8 +217,8 @@ LogicalResult MeshAttr::verify(function_ref<InFlightDiagnostic()> emitError,
         axes, [&](MeshAxisAttr axis) { return known.isSingle && axis.hasRole(known.role); });
     if (auto it = own.begin(); it != own.end() && std::next(it) != own.end())
       return emitError() << "mesh axes \"" << (*it).getName() << "\" and \""
-                         << (*std::next(it)).getName() << "\" have the role "
-                         << stringify(known.role) << ", expected one axis";
+                         << (*std::next(it)).getName() << "\": expected one axis with the role "
+                         << stringify(known.role);
   }
   return success();
 }
@@ -343,7 +344,7 @@ static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
       if (parser.parseInteger(orderRanks))
         return failure();
       if (orderRanks < 1)
-        return parser.emitError(loc, "order for ") << orderRanks << " ranks, expected at least 1";
+        return parser.emitError(loc, "order: expected at least 1 rank, got ") << orderRanks;
     }
   if (succeeded(parser.parseOptionalLBrace())) {
     if (failed(parser.parseOptionalRBrace())) {
@@ -357,9 +358,11 @@ static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
         return failure();
     }
   }
-  if (size < 1 || (padded != 0 && padded < size))
-    return parser.emitError(loc, "factor of size ")
-           << size << (padded ? " with a smaller padded size" : ", expected at least 1");
+  if (size < 1)
+    return parser.emitError(loc, "factor: expected a size of at least 1, got ") << size;
+  if (padded != 0 && padded < size)
+    return parser.emitError(loc, "factor: expected a padded size of at least ")
+           << size << ", got " << padded;
   return FactorShardingAttr::get(parser.getContext(), size, padded, order, orderRanks, axes);
 }
 

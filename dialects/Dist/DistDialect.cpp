@@ -41,7 +41,7 @@ FailureOr<MeshOp> meshwright::dist::getOnlyMesh(ModuleOp module) {
   if (meshes.empty())
     return module.emitError() << "module has no dist.mesh";
   if (meshes.size() > 1)
-    return meshes[1].emitOpError() << "is the module's second mesh, expected one";
+    return meshes[1].emitOpError() << "is the module's second mesh: expected one";
   return meshes.front();
 }
 
@@ -70,11 +70,10 @@ static LogicalResult verifySharding(Operation *op, Attribute attr, Type type) {
     return op->emitOpError() << "'dist.sharding': no mesh named @" << sharding.getMesh().getValue();
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape())
-    return op->emitOpError() << "'dist.sharding' on a value of type " << type
-                             << ", expected a tensor of static shape";
+    return op->emitOpError() << "'dist.sharding': expected a tensor of static shape, got " << type;
   if (sharding.getRank() != tensor.getRank())
-    return op->emitOpError() << "'dist.sharding' has " << sharding.getRank()
-                             << " dimensions, expected " << tensor.getRank();
+    return op->emitOpError() << "'dist.sharding': expected " << tensor.getRank()
+                             << " dimensions, got " << sharding.getRank();
   return sharding.verifyForMesh(mesh, [&] { return op->emitOpError() << "'dist.sharding': "; });
 }
 
@@ -102,8 +101,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
                                  << ": 'dist.global': expected a tensor type of static shape";
       if (!localType || !localType.hasStaticShape() ||
           localType.getElementType() != globalType.getElementType())
-        return op->emitOpError() << what << " " << i << " has type " << type
-                                 << ", expected a static tensor of " << globalType.getElementType();
+        return op->emitOpError() << what << " " << i << ": expected a static tensor of "
+                                 << globalType.getElementType() << ", got " << type;
       auto shardingAttr = dyn_cast<ShardingAttr>(sharding);
       if (!shardingAttr || shardingAttr.getMesh() != symbol)
         return op->emitOpError() << what << " " << i << ": expected a sharding on @"
@@ -125,8 +124,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
   if (attr.getName() == kShardingAttr) {
     if (auto array = dyn_cast<ArrayAttr>(attr.getValue())) {
       if (array.size() != op->getNumResults())
-        return op->emitOpError() << "'dist.sharding' lists " << array.size()
-                                 << " shardings, expected " << op->getNumResults();
+        return op->emitOpError() << "'dist.sharding': expected a list of " << op->getNumResults()
+                                 << " shardings, got " << array.size();
       // A unit attribute stands for one of several results that has no sharding.
       for (auto [sharding, type] : llvm::zip_equal(array, op->getResultTypes()))
         if (!(array.size() > 1 && isa<UnitAttr>(sharding)) &&
@@ -152,8 +151,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
       auto mesh = dyn_cast<MeshAttr>(stage.getValue());
       if (!mesh || mesh.getNumRanks() != meshOp.getMesh().getNumRanks())
         return op->emitOpError() << "'dist.stages': stage '" << stage.getName().getValue()
-                                 << "' has " << stage.getValue() << ", expected a mesh of "
-                                 << meshOp.getMesh().getNumRanks() << " ranks";
+                                 << "': expected a mesh of " << meshOp.getMesh().getNumRanks()
+                                 << " ranks, got " << stage.getValue();
     }
     return success();
   }

@@ -112,8 +112,8 @@ LogicalResult ConstrainOp::verify() {
   auto type = cast<RankedTensorType>(getInput().getType());
   ShardingAttr sharding = getSharding();
   if (sharding.getRank() != type.getRank())
-    return emitOpError() << "sharding has " << sharding.getRank() << " dimensions, expected "
-                         << type.getRank();
+    return emitOpError() << "expected a sharding of " << type.getRank() << " dimensions, got "
+                         << sharding.getRank();
   MeshAttr mesh = lookupMesh(*this, sharding.getMesh());
   if (!mesh)
     return emitOpError() << "no mesh named @" << sharding.getMesh().getValue();
@@ -170,8 +170,8 @@ LogicalResult RedistributeOp::verify() {
         return emitOpError() << "'" << name << "': no mesh named @"
                              << sharding.getMesh().getValue();
       if (sharding.getRank() != in.getRank())
-        return emitOpError() << "'" << name << "' has " << sharding.getRank()
-                             << " dimensions, expected " << in.getRank();
+        return emitOpError() << "'" << name << "': expected " << in.getRank() << " dimensions, got "
+                             << sharding.getRank();
       if (!sharding.getUnreduced().empty())
         return emitOpError() << "'" << name << "': unreduced axes cannot be redistributed";
       if (failed(
@@ -195,9 +195,9 @@ LogicalResult PadOp::verify() {
   for (int64_t d = 0; d < in.getRank(); ++d) {
     bool listed = llvm::is_contained(getDims(), d);
     if (listed ? out.getDimSize(d) < in.getDimSize(d) : out.getDimSize(d) != in.getDimSize(d))
-      return emitOpError() << "dimension " << d << " goes from " << in.getDimSize(d) << " to "
-                           << out.getDimSize(d) << ", expected " << (listed ? "at least " : "")
-                           << in.getDimSize(d);
+      return emitOpError() << "dimension " << d << ": expected " << (listed ? "at least " : "")
+                           << "the operand's size " << in.getDimSize(d) << ", got "
+                           << out.getDimSize(d);
   }
   return success();
 }
@@ -256,10 +256,10 @@ LogicalResult ReorderOp::verify() {
     if (failed(verifyFactor(*this, name, factor, mesh)))
       return failure();
     if (!factor.getAxes().empty())
-      return emitOpError() << "'" << name << "' is sharded, expected a whole dimension";
+      return emitOpError() << "'" << name << "': expected a whole dimension, got a sharded one";
     if (int64_t padded = getFactor(factor, mesh).padded; padded != type.getDimSize(getDim()))
-      return emitOpError() << "'" << name << "' has " << padded << " elements, expected the "
-                           << type.getDimSize(getDim()) << " of dimension " << getDim();
+      return emitOpError() << "'" << name << "': expected the " << type.getDimSize(getDim())
+                           << " elements of dimension " << getDim() << ", got " << padded;
   }
   if (getFrom().getSize() != getTo().getSize())
     return emitOpError() << "goes from " << getFrom().getSize() << " true elements to "
@@ -274,8 +274,8 @@ LogicalResult PlaceOp::verify() {
   if (failed(ranks))
     return failure();
   if (getChunks().empty() || getShifts().size() != getChunks().size())
-    return emitOpError() << "has " << getShifts().size() << " shifts for " << getChunks().size()
-                         << " chunks, expected one for each of at least one chunk";
+    return emitOpError() << "expected one shift for each of at least one chunk, got "
+                         << getShifts().size() << " shifts for " << getChunks().size() << " chunks";
   llvm::SmallDenseSet<int64_t> seen;
   for (int64_t shift : getWrappedShifts(*ranks))
     if (!seen.insert(shift).second)
@@ -283,18 +283,17 @@ LogicalResult PlaceOp::verify() {
   auto type = cast<RankedTensorType>(getChunks().front().getType());
   for (Type other : getChunks().getTypes())
     if (other != type)
-      return emitOpError() << "has chunks of types " << type << " and " << other
-                           << ", expected one type";
+      return emitOpError() << "expected chunks of one type, got " << type << " and " << other;
   int64_t dim = getDim();
   if (dim < 0 || dim >= type.getRank())
     return emitOpError() << "dimension " << dim << " is out of range for " << type;
   if (!type.hasStaticShape())
-    return emitOpError() << "has chunks of type " << type << ", expected a static shape";
+    return emitOpError() << "expected chunks of static shape, got " << type;
   SmallVector<int64_t> shape(type.getShape());
   shape[dim] *= *ranks;
   if (getResult().getType() != type.clone(shape))
-    return emitOpError() << "has result type " << getResult().getType() << ", expected "
-                         << type.clone(shape);
+    return emitOpError() << "expected result of type " << type.clone(shape) << ", got "
+                         << getResult().getType();
   return success();
 }
 
@@ -307,7 +306,7 @@ LogicalResult PositionsOp::verify() {
   auto type = cast<RankedTensorType>(getResult().getType());
   int64_t local = dist::getFactor(getFactor(), mesh).getLocalSize();
   if (type.getRank() != 1 || !type.getElementType().isInteger(64) || type.getDimSize(0) != local)
-    return emitOpError() << "has type " << type << ", expected tensor<" << local << "xi64>";
+    return emitOpError() << "expected result of type tensor<" << local << "xi64>, got " << type;
   return success();
 }
 
@@ -316,6 +315,6 @@ LogicalResult AxisIndexOp::verify() {
     return failure();
   auto type = cast<RankedTensorType>(getResult().getType());
   if (type.getRank() != 0 || !type.getElementType().isInteger(64))
-    return emitOpError() << "has type " << type << ", expected tensor<i64>";
+    return emitOpError() << "expected result of type tensor<i64>, got " << type;
   return success();
 }

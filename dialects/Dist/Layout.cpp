@@ -297,10 +297,11 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
                                        std::optional<ArrayRef<int64_t>> local, Padding padding,
                                        function_ref<InFlightDiagnostic()> emitError) {
   if (sharding.getRank() != int64_t(global.size()))
-    return emitError() << "sharding has " << sharding.getRank() << " dimensions, expected "
-                       << global.size();
+    return emitError() << "expected a sharding of " << global.size() << " dimensions, got "
+                       << sharding.getRank();
   if (local && local->size() != global.size())
-    return emitError() << "local type has rank " << local->size() << ", expected " << global.size();
+    return emitError() << "expected a local type of rank " << global.size() << ", got rank "
+                       << local->size();
   if (failed(sharding.verifyForMesh(mesh, emitError)))
     return failure();
   Layout layout;

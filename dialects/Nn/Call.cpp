@@ -56,20 +56,20 @@ LogicalResult CallStepAttr::verify(function_ref<InFlightDiagnostic()> emitError,
                                    StringAttr until) {
   int64_t runs;
   if (chunks < 1 || times < 1 || llvm::MulOverflow(chunks, times, runs))
-    return emitError() << "step of '" << function.getValue() << "' has " << chunks
-                       << " chunks and runs " << times
-                       << " times: expected positive numbers, and a product below 2^63";
+    return emitError() << "step of '" << function.getValue()
+                       << "': expected positive numbers with a product below 2^63, got " << chunks
+                       << " chunks and " << times << " runs";
   if (until && (until.empty() || times == 1))
-    return emitError() << "step of '" << function.getValue() << "' runs " << times
-                       << " times until " << until
-                       << ": expected the name of an output, and several times";
+    return emitError() << "step of '" << function.getValue()
+                       << "': expected several runs until a named output, got " << times
+                       << " until " << until;
   return success();
 }
 
 LogicalResult CallAttr::verify(function_ref<InFlightDiagnostic()> emitError,
                                ArrayRef<CallStepAttr> steps) {
   if (steps.empty())
-    return emitError() << "call has no steps: expected one at least";
+    return emitError() << "call: expected at least one step, got none";
   return success();
 }
 
@@ -87,8 +87,8 @@ LogicalResult nn::verifyCallAttr(Operation *op, Attribute value) {
                                   "function";
   CallStepAttr last = call.getSteps().back();
   if (last != CallStepAttr::get(op->getContext(), FlatSymbolRefAttr::get(op), 1, 1, {}))
-    return op->emitOpError() << "has the last step " << last << ": expected <@"
-                             << function.getName() << ">, the function itself, once";
+    return op->emitOpError() << "expected the last step <@" << function.getName()
+                             << ">, the function itself, once, got " << last;
   return success();
 }
 
@@ -115,9 +115,9 @@ public:
     StepPort known = ports.try_emplace(name.getValue(), port).first->second;
     if (known.type != port.type)
       return port.function.emitError()
-             << "'" << name.getValue() << "' of '" << port.function.getName() << "' is "
-             << port.type << ", and " << known.type << " of '" << known.function.getName()
-             << "': expected one type";
+             << "'" << name.getValue() << "': expected one type, got " << port.type << " of '"
+             << port.function.getName() << "' and " << known.type << " of '"
+             << known.function.getName() << "'";
     if (known.isWhole != port.isWhole)
       return port.function.emitError()
              << "input '" << name.getValue() << "' of '" << port.function.getName() << "' "
@@ -160,8 +160,8 @@ static LogicalResult verifyPart(FunctionOpInterface entry, CallStepAttr step) {
       isNamed = true;
       Type type = function.getResultTypes()[i];
       if (type != RankedTensorType::get({}, IntegerType::get(entry.getContext(), 1)))
-        return refuse() << " until output " << step.getUntil() << ", which is " << type
-                        << ": expected tensor<i1>";
+        return refuse() << " until output " << step.getUntil() << ": expected tensor<i1>, got "
+                        << type;
     }
   }
   if (!isNamed)

@@ -265,9 +265,9 @@ static LogicalResult verifySize(Location location, Type type) {
     return emitError(location) << "a value is " << type << ", of more than 2^60 bytes";
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (tensor && tensor.hasStaticShape() && !getPackedType(tensor))
-    return emitError(location) << "a value is " << type
-                               << ", expected an even last dimension: two elements of "
-                               << tensor.getElementType() << " share a byte";
+    return emitError(location) << "value: expected an even last dimension, got " << type
+                               << ": two elements of " << tensor.getElementType()
+                               << " share a byte";
   return success();
 }
 

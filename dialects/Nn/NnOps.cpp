@@ -378,17 +378,18 @@ LogicalResult CrossEntropyOp::verify() {
                              std::pair("result", Value(getResult()))}) {
     auto type = cast<RankedTensorType>(value.getType());
     if (type.getShape() != ArrayRef(rows))
-      return emitOpError() << name << " of type " << type << ", expected the dimensions of the "
-                           << "logits " << logits << " without dimension " << getDim();
+      return emitOpError() << name << ": expected the dimensions of the logits " << logits
+                           << " without dimension " << getDim() << ", got " << type;
   }
   Type have = getElementTypeOrSelf(getResult().getType()), own = logits.getElementType();
   if (have != own && !(have.isF32() && own.getIntOrFloatBitWidth() < 32))
-    return emitOpError() << "result of element type " << have << ", expected " << own
-                         << (own.getIntOrFloatBitWidth() < 32 ? " or 'f32'" : "");
+    return emitOpError() << "expected result of element type " << own
+                         << (own.getIntOrFloatBitWidth() < 32 ? " or 'f32'" : "") << ", got "
+                         << have;
   if (std::optional<APFloat> smoothing = getLabelSmoothing()) {
     double value = smoothing->convertToDouble();
     if (!(value >= 0 && value <= 1))
-      return emitOpError() << "'label_smoothing' is " << value << ", expected 0 to 1";
+      return emitOpError() << "'label_smoothing': expected 0 to 1, got " << value;
   }
   return success();
 }

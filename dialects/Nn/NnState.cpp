@@ -68,23 +68,24 @@ LogicalResult StateOp::verify() {
   if (getSymName().empty())
     return emitOpError() << "has an empty name";
   if (getParameterAttr() && getFillAttr())
-    return emitOpError() << "@" << getSymName() << " has two initial values, parameter "
-                         << getParameterAttr() << " and fill " << getFillAttr()
-                         << ": expected one";
+    return emitOpError() << "@" << getSymName() << ": expected one initial value, got parameter "
+                         << getParameterAttr() << " and fill " << getFillAttr();
   if (getParameterAttr() && getParameterAttr().empty())
     return emitOpError() << "@" << getSymName() << " starts as a parameter without a name";
   Type element = getMemoryType().getElementType();
   TypedAttr fill = getFillAttr();
   if (fill && !isElement(fill, element))
-    return emitOpError() << "@" << getSymName() << " has fill " << fill << ": expected a number of type "
-                         << element;
+    return emitOpError() << "@" << getSymName() << ": expected a fill that is a number of type "
+                         << element << ", got " << fill;
   if (getTransient() && !fill)
     return emitOpError() << "@" << getSymName()
                          << " is transient and has no fill: expected the value that it begins with";
   if (auto role = getRole(); role && *role != "parameter" && *role != "master" &&
                              *role != "optimizer" && *role != "gradient")
-    return emitOpError() << "@" << getSymName() << " has the role \"" << *role
-                         << "\": expected \"parameter\", \"master\", \"optimizer\" or \"gradient\"";
+    return emitOpError() << "@" << getSymName()
+                         << ": expected the role \"parameter\", \"master\", \"optimizer\" or "
+                            "\"gradient\", got \""
+                         << *role << "\"";
   return success();
 }
 
@@ -107,8 +108,9 @@ static LogicalResult verifyUse(Operation *op, FlatSymbolRefAttr name, Type type,
     return op->emitOpError() << "names " << name
                              << ", which is no state: expected an nn.state of that name in the module";
   if (state.getMemoryType() != type) {
-    InFlightDiagnostic error = op->emitOpError() << "has a value of type " << type << ": expected "
-                                                 << state.getMemoryType() << ", the type of " << name;
+    InFlightDiagnostic error = op->emitOpError()
+                               << "expected a value of type " << state.getMemoryType()
+                               << ", the type of " << name << ", got " << type;
     error.attachNote(state.getLoc()) << "the state";
     return error;
   }
@@ -165,8 +167,8 @@ LogicalResult nn::verifyBoundState(FunctionOpInterface function, unsigned index,
     type = global.getValue();
   if (type != state.getMemoryType()) {
     InFlightDiagnostic error = function.emitOpError()
-                               << "has " << where << " of type " << type << " for the state '"
-                               << name << "': expected " << state.getMemoryType();
+                               << "expected " << where << " of type " << state.getMemoryType()
+                               << " for the state '" << name << "', got " << type;
     error.attachNote(state.getLoc()) << "the state";
     return error;
   }
@@ -176,9 +178,9 @@ LogicalResult nn::verifyBoundState(FunctionOpInterface function, unsigned index,
   Attribute own = getAttr(index, NnDialect::kStateAttr);
   for (unsigned i = 0; i < index; ++i)
     if (cast<DictionaryAttr>(all[i]).get(key) == own)
-      return function.emitOpError() << "has " << where << " for the state '" << name
-                                    << "', as " << (isResult ? "result " : "argument ") << i
-                                    << ": expected one";
+      return function.emitOpError()
+             << "expected one " << (isResult ? "result" : "argument") << " for the state '" << name
+             << "', got " << (isResult ? "result " : "argument ") << i << " and " << where;
   return success();
 }
 

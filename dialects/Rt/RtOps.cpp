@@ -111,20 +111,20 @@ bool rt::isReadUnpacked(Value value) {
 /// - each result is made in the region, and yielded once.
 static LogicalResult verifyLaunch(Operation *op, Block &block, TypeRange results) {
   if (block.getArgumentTypes() != op->getOperandTypes())
-    return op->emitOpError() << "has a region with arguments of types (" << block.getArgumentTypes()
-                             << "), expected those of the operands, (" << op->getOperandTypes()
+    return op->emitOpError() << "expected a region with arguments of the operands' types, ("
+                             << op->getOperandTypes() << "), got (" << block.getArgumentTypes()
                              << ")";
   auto yield = dyn_cast<YieldOp>(block.getTerminator());
   if (!yield)
     return op->emitOpError() << "expected a region that ends with rt.yield";
   if (yield.getOperandTypes() != results)
-    return yield.emitOpError() << "yields (" << yield.getOperandTypes() << "), expected ("
-                               << results << ")";
+    return yield.emitOpError() << "expected operands of types (" << results << "), got ("
+                               << yield.getOperandTypes() << ")";
   llvm::SmallPtrSet<void *, 4> seen;
   for (auto [i, value] : llvm::enumerate(yield.getValues())) {
     if (isa<BlockArgument>(value))
       return yield.emitOpError() << "operand " << i
-                                 << " is an operand of the launch, expected a value made in it";
+                                 << ": expected a value made in the launch, got an operand of it";
     if (!seen.insert(value.getAsOpaquePointer()).second)
       return yield.emitOpError() << "operand " << i << " is yielded twice";
   }
@@ -138,12 +138,12 @@ static LogicalResult verifyOffsets(Operation *op, std::optional<ArrayRef<int64_t
   if (!offsets)
     return success();
   if (offsets->size() != count)
-    return op->emitOpError() << "has " << offsets->size() << " offsets, expected " << count
-                             << ", one for each result";
+    return op->emitOpError() << "expected " << count << " offsets, one for each result, got "
+                             << offsets->size();
   for (int64_t offset : *offsets)
     if (offset < 0 || offset % kBufferAlignment != 0)
-      return op->emitOpError() << "has offset " << offset << ", expected a multiple of "
-                               << kBufferAlignment;
+      return op->emitOpError() << "expected offsets that are multiples of " << kBufferAlignment
+                               << ", got " << offset;
   return success();
 }
 
@@ -161,8 +161,8 @@ LogicalResult KernelOp::verify() {
   if (getNumResults() == 0)
     return emitOpError() << "has no results";
   if (getOver() && getOver()->size() != getNumResults())
-    return emitOpError() << "names " << getOver()->size() << " states, expected "
-                         << getNumResults() << ", one for each result";
+    return emitOpError() << "expected the names of " << getNumResults()
+                         << " states, one for each result, got " << getOver()->size();
   return verifyOffsets(*this, getOffsets(), getNumResults());
 }
 
@@ -172,7 +172,7 @@ LogicalResult KernelOp::verifyRegions() {
     if (dist::communicates(&op) ||
         (isa<RtDialect>(op.getDialect()) && !(isa<PrepareOp>(op) && isAlone))) {
       InFlightDiagnostic diagnostic = op.emitOpError()
-                                      << "is in a kernel, expected it "
+                                      << "is in a kernel: expected it "
                                       << (dist::communicates(&op) ? "in an rt.start" : "outside");
       diagnostic.attachNote(getLoc()) << "the kernel";
       return diagnostic;
@@ -182,8 +182,8 @@ LogicalResult KernelOp::verifyRegions() {
 
 LogicalResult StartOp::verify() {
   if (getStream() < 1)
-    return emitOpError() << "has stream " << getStream()
-                         << ", expected 1 or more: 0 is the compute stream";
+    return emitOpError() << "expected stream 1 or more, got " << getStream()
+                         << ": 0 is the compute stream";
   return verifyOffsets(*this, getOffsets(), getFuture().getType().getTypes().size());
 }
 
@@ -217,8 +217,8 @@ LogicalResult WaitOp::verify() {
   if (!getStart())
     return emitOpError() << "waits for a value that is not the result of an rt.start";
   if (!llvm::equal(getResultTypes(), getFuture().getType().getTypes()))
-    return emitOpError() << "has results of types (" << getResultTypes() << "), expected those of "
-                         << getFuture().getType();
+    return emitOpError() << "expected results of the types of " << getFuture().getType()
+                         << ", got (" << getResultTypes() << ")";
   return success();
 }
 
@@ -233,7 +233,7 @@ static ParseResult parseForm(OpAsmParser &parser, PackingAttr &packing, PrepareT
   std::optional<PrepareTime> known = symbolizePrepareTime(word);
   if (!known)
     return parser.emitError(location)
-           << "has '" << word << "' as its time, expected load, update or use";
+           << "expected load, update or use as the time, got '" << word << "'";
   time = PrepareTimeAttr::get(parser.getContext(), *known);
   return success();
 }
@@ -283,14 +283,14 @@ static LogicalResult verifyTime(PrepareOp op) {
   bool isInKernel = isa<KernelOp>(op->getParentOp());
   if (op.getTime() == PrepareTime::Use) {
     if (!isInKernel)
-      return op.emitOpError() << "prepares a value at use outside of a kernel, expected it in one";
+      return op.emitOpError() << "prepares a value at use outside of a kernel: expected it in one";
     if (!op.getPacking())
-      return op.emitOpError() << "has no packing, expected one: a kernel casts by nn.cast";
+      return op.emitOpError() << "expected a packing, got none: a kernel casts by nn.cast";
     return success();
   }
   if (isInKernel)
-    return op.emitOpError() << "prepares a value at " << stringifyPrepareTime(op.getTime())
-                            << " in a kernel, expected at use";
+    return op.emitOpError() << "expected to prepare a value in a kernel at use, got at "
+                            << stringifyPrepareTime(op.getTime());
   auto argument = dyn_cast<BlockArgument>(getBuffer(op.getWeight()));
   auto function = argument
                       ? dyn_cast_or_null<FunctionOpInterface>(argument.getOwner()->getParentOp())
@@ -303,10 +303,11 @@ static LogicalResult verifyTime(PrepareOp op) {
     return op.emitOpError()
            << "prepares a value that is neither a parameter nor a state of the function";
   if (isState != (op.getTime() == PrepareTime::Update))
-    return op.emitOpError() << "prepares a " << (isState ? "state" : "parameter") << " at "
-                            << stringifyPrepareTime(op.getTime()) << ", expected at "
+    return op.emitOpError() << "expected to prepare a " << (isState ? "state" : "parameter")
+                            << " at "
                             << stringifyPrepareTime(isState ? PrepareTime::Update
-                                                            : PrepareTime::Load);
+                                                            : PrepareTime::Load)
+                            << ", got at " << stringifyPrepareTime(op.getTime());
   return success();
 }
 
@@ -326,24 +327,23 @@ LogicalResult PrepareOp::verify() {
   Type stored = type.getElementType(), used = result.getElementType();
   if (type.getShape() != result.getShape() ||
       (stored != used && !(isCastable(stored) && isCastable(used))))
-    return emitOpError() << "makes " << result << " of " << type
-                         << ", expected the same shape, and the same elements or a cast between "
-                            "f32, bf16 and f16";
+    return emitOpError() << "expected the same shape, and the same elements or a cast between "
+                            "f32, bf16 and f16, got "
+                         << result << " of " << type;
   std::optional<PackingAttr> packing = getPacking();
   if (!packing) {
     if (stored == used)
-      return emitOpError()
-             << "has neither a packing nor another element type, expected one of them";
+      return emitOpError() << "expected a packing or another element type, got neither";
     return success();
   }
   int64_t rows = packing->getTransposed() ? packing->getN() : packing->getK();
   int64_t columns = packing->getTransposed() ? packing->getK() : packing->getN();
   if (type.getRank() != 2 || type.getDimSize(0) != rows || type.getDimSize(1) != columns)
-    return emitOpError() << "has a packing of " << rows << "x" << columns
-                         << ", expected the weight's shape, " << type;
+    return emitOpError() << "expected a packing of the weight's shape, " << type << ", got " << rows
+                         << "x" << columns;
   if (Operation *user = findOtherReader(getResult())) {
-    InFlightDiagnostic diagnostic = emitOpError() << "is read by '" << user->getName()
-                                                  << "', expected only rt.kernel";
+    InFlightDiagnostic diagnostic = emitOpError() << "expected to be read by rt.kernel only, got '"
+                                                  << user->getName() << "'";
     diagnostic.attachNote(user->getLoc()) << "the reader";
     return diagnostic;
   }

@@ -36,8 +36,8 @@ static LogicalResult describeAxisIndex(dist::AxisIndexOp op, mw_rt_axis_index &w
     return failure();
   what.dtype = codeOf(op.getResult());
   if (what.dtype != MW_I64 && what.dtype != MW_I32)
-    return op.emitOpError("is of type ")
-           << getElementTypeOrSelf(op.getResult().getType()) << ", expected i64 or i32";
+    return op.emitOpError("expected type i64 or i32, got ")
+           << getElementTypeOrSelf(op.getResult().getType());
   what.chunk = op.getChunk();
   return setAxes(op, dist::getAxes(op.getAxes(), *mesh), what.axes);
 }

@@ -105,8 +105,8 @@ Expected<Processor> Processor::get(StringRef cpu) {
   subtarget.reset(registered->createMCSubtargetInfo(triple, cpu, ""));
   // LLVM ends the process if it generates 64-bit code for a processor without it.
   if (triple.isX86() && triple.isArch64Bit() && !subtarget->checkFeatures("+64bit"))
-    return createStringError("processor '" + cpu.str() +
-                             "' has no 64-bit code, expected one for " + triple.str());
+    return createStringError("processor '" + cpu.str() + "' has no 64-bit code: expected one for " +
+                             triple.str());
   readFeatures(processor, *subtarget);
   return processor;
 }

@@ -65,7 +65,7 @@ std::optional<Device> meshwright::getDevice(llvm::StringRef spelling, std::strin
       const Preset *preset =
           llvm::find_if(presets, [&](const Preset &preset) { return preset.name == word; });
       if (i != 0 || preset == std::end(presets))
-        return fail("unknown device '" + word + "', expected one of " +
+        return fail("unknown device '" + word + "': expected one of " +
                     llvm::join(getDeviceNames(), ", ") + ", or key=number");
       device = preset->device;
       continue;

@@ -113,11 +113,10 @@ LogicalResult FactorAnalysis::addValue(Value value, Ties &ties) {
   auto type = dyn_cast<RankedTensorType>(value.getType());
   if (!type || !type.hasStaticShape())
     return emitError(value.getLoc())
-           << "value of type " << value.getType() << ", expected a tensor of static shape";
+           << "value: expected a tensor of static shape, got " << value.getType();
   // Users divide by sizes.
   if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
-    return emitError(value.getLoc())
-           << "value of type " << type << ", expected at least one element";
+    return emitError(value.getLoc()) << "value: expected at least one element, got " << type;
   auto [known, isNew] = values.try_emplace(value);
   if (!isNew)
     return success();
@@ -253,8 +252,7 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(ArrayRef<func::FuncOp> functions) 
   size_t numValues = 0, numOps = 0;
   for (func::FuncOp func : functions) {
     if (!func.getBody().hasOneBlock())
-      return func.emitOpError() << "has " << func.getBody().getBlocks().size()
-                                << " blocks, expected one";
+      return func.emitOpError() << "expected one block, got " << func.getBody().getBlocks().size();
     Block &block = func.getBody().front();
     size_t own = block.getOperations().size();
     numOps += own;

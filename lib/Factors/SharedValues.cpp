@@ -38,11 +38,10 @@ static LogicalResult checkTypes(const SharedValue &value) {
   for (BlockArgument other : value.arguments) {
     if (other.getType() == first.getType())
       continue;
-    InFlightDiagnostic error =
-        emitError(other.getLoc()) << value.describe() << " is of type " << other.getType()
-                                  << " in '" << getFunction(other).getName() << "': expected "
-                                  << first.getType() << ", as in '"
-                                  << getFunction(first).getName() << "'";
+    InFlightDiagnostic error = emitError(other.getLoc())
+                               << value.describe() << " in '" << getFunction(other).getName()
+                               << "': expected " << first.getType() << ", as in '"
+                               << getFunction(first).getName() << "', got " << other.getType();
     error.attachNote(first.getLoc()) << "the other place";
     return error;
   }
@@ -133,8 +132,8 @@ meshwright::getStatedSharding(const SharedValue &value) {
     if (other.attr == first.attr)
       continue;
     InFlightDiagnostic error = emitError(other.place)
-                               << value.describe() << " has the sharding " << other.attr
-                               << " here: expected " << first.attr << ", as in another place";
+                               << value.describe() << ": expected the sharding " << first.attr
+                               << ", as in another place, got " << other.attr << " here";
     error.attachNote(first.place) << "the other place";
     return error;
   }

@@ -92,7 +92,7 @@ LogicalResult RaceAnalysis::checkWaits(rt::StartOp start) {
     auto next = dyn_cast<rt::WaitOp>(user);
     if (!next) {
       InFlightDiagnostic diagnostic = user->emitOpError()
-                                      << "uses a collective in flight, expected only rt.wait";
+                                      << "uses a collective in flight: expected only rt.wait";
       diagnostic.attachNote(start.getLoc()) << "it starts here";
       return diagnostic;
     }
@@ -126,10 +126,10 @@ LogicalResult RaceAnalysis::checkStreams(rt::StartOp start) {
   rt::StartOp first = firstOf.try_emplace(start.getStream(), start).first->second;
   if (first.getCollective().getRole() != role) {
     InFlightDiagnostic diagnostic =
-        start.emitOpError() << "hands a collective of role " << stringifyCollectiveRole(role)
-                            << " to stream " << start.getStream() << ", expected role "
+        start.emitOpError() << "hands a collective to stream " << start.getStream()
+                            << ": expected role "
                             << stringifyCollectiveRole(first.getCollective().getRole())
-                            << ", as the stream's first has";
+                            << ", as the stream's first has, got " << stringifyCollectiveRole(role);
     diagnostic.attachNote(first.getLoc()) << "the first starts here";
     return diagnostic;
   }
@@ -161,17 +161,17 @@ LogicalResult RaceAnalysis::checkGraphs(Operation *op) {
     return success();
   if (!inFlight.empty()) {
     InFlightDiagnostic diagnostic = op->emitOpError()
-                                    << "has a collective in flight, expected none";
+                                    << "has a collective in flight: expected none";
     diagnostic.attachNote(inFlight.front().getLoc()) << "it starts here";
     return diagnostic;
   }
   if (begin && graph) {
-    InFlightDiagnostic diagnostic = op->emitOpError() << "is in another graph, expected it outside";
+    InFlightDiagnostic diagnostic = op->emitOpError() << "is in another graph: expected it outside";
     diagnostic.attachNote(graph.getLoc()) << "the other begins here";
     return diagnostic;
   }
   if (!begin && !graph)
-    return op->emitOpError() << "ends no graph, expected an rt.graph_begin before it";
+    return op->emitOpError() << "ends no graph: expected an rt.graph_begin before it";
   graph = begin;
   return success();
 }
@@ -303,8 +303,8 @@ LogicalResult RaceAnalysis::update(rt::KernelOp kernel, unsigned result, int64_t
   if (memory.isWritten && (kind == UpdateKind::Whole || memory.logEnd < 0))
     return describe() << " a second time";
   if (kind == UpdateKind::Rows && log < memory.logEnd)
-    return describe() << " with the rows that it replaces at " << log
-                      << " of the log, expected at least " << memory.logEnd;
+    return describe() << ": expected the rows that it replaces at " << memory.logEnd
+                      << " of the log or later, got " << log;
   memory = {kernel.getResult(result), true,
             kind == UpdateKind::Rows ? log + getLogBytes(kernel) : -1};
   return success();
@@ -338,7 +338,7 @@ LogicalResult RaceAnalysis::visitPlaces(Operation *op) {
     return success();
   std::optional<ArrayRef<int64_t>> offsets = kernel ? kernel.getOffsets() : start.getOffsets();
   if (!offsets)
-    return op->emitOpError() << "has no offsets, expected them: the function has an arena";
+    return op->emitOpError() << "has no offsets: expected them, as the function has an arena";
   for (auto [i, offset] : llvm::enumerate(*offsets))
     if (failed(kernel && kernel.getOverState(i)
                    ? update(kernel, i, offset)
@@ -375,7 +375,7 @@ LogicalResult RaceAnalysis::run() {
       llvm::erase(inFlight, wait.getStart());
   }
   if (graph)
-    return graph.emitOpError() << "is never ended, expected an rt.graph_end";
+    return graph.emitOpError() << "is never ended: expected an rt.graph_end";
   return checkUpdates();
 }
 

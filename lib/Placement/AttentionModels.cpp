@@ -92,8 +92,9 @@ LogicalResult ScoresTransfer::checkOrder() {
   bool isPositional = attention.getKvLength() ||
                       (!attention.getKvPositions() &&
                        (attention.getKvLengths() || MaskShape::of(attention).isPositional()));
-  return isPositional ? checkContiguousOrder("; expected positions that follow the order")
-                      : success();
+  return isPositional
+             ? checkContiguousOrder("expected positions that follow the order, got layout ")
+             : success();
 }
 
 /// The value before the permutes that moved it around the ring.
@@ -176,14 +177,14 @@ FailureOr<const LayoutFactor *> ScoresTransfer::getShardedKeys() {
           context, "axes " + axes + " shard the keys and another dimension than the queries'"));
   if (!queryAxes.empty() && anyOverlap(queryAxes, sharded->axes) && queryAxes != sharded->axes)
     return LogicalResult(report(context,
-                                "has keys sharded over " + axes + " and queries over " +
-                                    toString(queryAxes, mesh) + ", expected the same axes",
+                                "expected keys and queries sharded over the same axes, got " +
+                                    axes + " and " + toString(queryAxes, mesh),
                                 1));
   bool isPositional = MaskShape::of(attention).isPositional() || attention.getKvLengths();
   if (isPositional && !attention.getKvPositions())
     return LogicalResult(report(context,
                                 "compares positions of keys that are sharded over " + axes +
-                                    ", expected the positions as operands",
+                                    ": expected the positions as operands",
                                 1));
   if (attention.getKvLength())
     return LogicalResult(report(
@@ -370,7 +371,7 @@ LogicalResult ScoresTransfer::checkOwnPadding() {
                     (attention.getKeyPadding() && padding::isZero(getState(3, tail)));
     // Its value has weight zero, and zero times NaN is NaN.
     if (State values = padding::getUnconditional(getState(2, tail)); isHidden && !padding::isFinite(values))
-      return readsPadding(tail, values, "as values: expected it to be finite");
+      return readsPadding(tail, values, "expected finite values");
     if (isHidden)
       continue;
     if (length)

@@ -218,8 +218,8 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
     FailureOr<Layout> whole = read(op.getFrom(), op.getOperand(i), "from", /*reports=*/false);
     if (failed(whole) || !isLayout(layout, *whole, mesh))
       return report(context,
-                    "expects operand " + Twine(i) + " as " + toString(*from, mesh) +
-                        ", but it has layout " + toString(layout, mesh),
+                    "expected operand " + Twine(i) + " as " + toString(*from, mesh) +
+                        ", got layout " + toString(layout, mesh),
                     i);
     from = std::move(whole);
   }
@@ -344,7 +344,7 @@ LogicalResult CollectiveTransfer::permute(PermuteOp op, Layout &layout, unsigned
     return report(context,
                   "leaves out ranks " + toString(leftOut) + " of " + text(axes) +
                       ": expected chunks of operand " + Twine(i) +
-                      " that all go equally far along the axes that shard it, but it has layout " +
+                      " that all go equally far along the axes that shard it, got layout " +
                       toString(layout, mesh),
                   i);
   return report(context,
@@ -391,9 +391,9 @@ LogicalResult CollectiveTransfer::reorder(ReorderOp op, Layout &layout) {
     Layout expected;
     expected.dims.emplace_back(from);
     return report(context,
-                  "expects dimension " + Twine(op.getDim()) + " of operand 0 as " +
+                  "expected dimension " + Twine(op.getDim()) + " of operand 0 as " +
                       toString(expected, mesh) + " of true size " + Twine(from.size) +
-                      ", but it has layout " + toString(layout, mesh),
+                      ", got layout " + toString(layout, mesh),
                   0);
   }
   dim.factors.front().order = to.order;

@@ -198,10 +198,14 @@ bool layout_transfer::keepsBlocks(Operation *op) {
 
 LogicalResult RuleTransfer::readsPadding(const Tail &tail, State state, StringRef need) {
   const LayoutFactor &piece = *tail.piece;
+  StringRef first = need, second = padding::toString(state);
+  bool isExpectation = need.starts_with("expected ");
+  if (!isExpectation)
+    std::swap(first, second);
   return report(context,
                 "reads the padding behind the " + Twine(piece.size) + " true of " +
-                    Twine(piece.padded) + " rows, which is " + padding::toString(state) + ", " +
-                    need,
+                    Twine(piece.padded) + " rows" + (isExpectation ? ": " : ", which is ") + first +
+                    (isExpectation ? ", got " : ", ") + second,
                 owners[tail.factor]);
 }
 
@@ -249,9 +253,9 @@ LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
         return failure();
       return report(context,
                     "sums over the padding behind the " + Twine(piece.size) + " true of " +
-                        Twine(piece.padded) + " rows of operand " + Twine(i) + ", which is " +
-                        padding::toString(*own) + ", expected " +
-                        (padding::isMaskable(*need) ? padding::toString(*need) : "a number"),
+                        Twine(piece.padded) + " rows of operand " + Twine(i) + ": expected " +
+                        (padding::isMaskable(*need) ? padding::toString(*need) : "a number") +
+                        ", got " + padding::toString(*own),
                     i);
     }
   }

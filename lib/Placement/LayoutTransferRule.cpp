@@ -46,10 +46,10 @@ LogicalResult RuleTransfer::mismatch(int factor, ArrayRef<LayoutFactor> list, un
   a.dims.push_back(std::move(have));
   b.dims.push_back(std::move(got));
   return report(context,
-                "dimension " + Twine(dim) + " of operand " + Twine(operand) + " has layout " +
-                    toString(b, mesh) + " of true size " + Twine(b.dims[0].getGlobalSize()) +
-                    ", expected " + toString(a, mesh) + " of " + Twine(a.dims[0].getGlobalSize()) +
-                    " as in operand " + Twine(owners[factor]),
+                "dimension " + Twine(dim) + " of operand " + Twine(operand) + ": expected layout " +
+                    toString(a, mesh) + " of true size " + Twine(a.dims[0].getGlobalSize()) +
+                    " as in operand " + Twine(owners[factor]) + ", got " + toString(b, mesh) +
+                    " of " + Twine(b.dims[0].getGlobalSize()),
                 operand);
 }
 
@@ -260,7 +260,7 @@ LogicalResult RuleTransfer::checkAxes() {
 }
 
 LogicalResult RuleTransfer::checkOrder() {
-  return op->hasTrait<CountsElements>() ? checkContiguousOrder("") : success();
+  return op->hasTrait<CountsElements>() ? checkContiguousOrder("they have layout ") : success();
 }
 
 LogicalResult RuleTransfer::checkContiguousOrder(StringRef hint) {
@@ -273,8 +273,7 @@ LogicalResult RuleTransfer::checkContiguousOrder(StringRef hint) {
     own.dims.emplace_back().factors = pieces[f];
     return report(context,
                   "counts elements of a dimension of operand " + Twine(owners[f]) +
-                      ", which are not in contiguous order: they have layout " +
-                      toString(own, mesh) + hint,
+                      ", which are not in contiguous order: " + hint + toString(own, mesh),
                   owners[f]);
   }
   return success();

@@ -24,7 +24,7 @@ static std::string describe(DictionaryAttr attributes, StringRef what, unsigned 
   std::string text = what.str() + " " + std::to_string(i);
   auto state = attributes ? attributes.getAs<StringAttr>(nn::NnDialect::kStateAttr) : StringAttr();
   if (state)
-    text += (what == "result" ? ", the new value of state '" : ", the state '") + state.str() + "',";
+    text += (what == "result" ? " (the new value of state '" : " (the state '") + state.str() + "')";
   return text;
 }
 
@@ -51,8 +51,8 @@ LogicalResult PlacementDerivation::checkState(StringAttr name, const Layout &lay
   if (layout.sameShardingAs(*stated))
     return success();
   InFlightDiagnostic error = func.emitOpError()
-                             << where << " has the layout " << spellExactly(layout)
-                             << ": expected that of the state, " << spellExactly(*stated);
+                             << "expected " << where << " to have the layout of the state, "
+                             << spellExactly(*stated) << ", got " << spellExactly(layout);
   error.attachNote(state.getLoc()) << "the state";
   return error;
 }

@@ -72,8 +72,8 @@ protected:
   dist::AxisList getBroadcastAxes(unsigned result, unsigned dim) const;
   /// Returns true if the result has the factor as a dimension, and does not broadcast along it.
   bool hasFactorInResult(unsigned result, int factor) const;
-  /// Checks that the factors that the op reads whole are in contiguous order. `hint` ends the
-  /// error.
+  /// Checks that the factors that the op reads whole are in contiguous order. In the error, `hint`
+  /// stands before the layout.
   mlir::LogicalResult checkContiguousOrder(llvm::StringRef hint);
   mlir::LogicalResult checkUnreduced();
   mlir::LogicalResult checkMaximum(int source);

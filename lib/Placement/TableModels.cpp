@@ -85,8 +85,8 @@ LogicalResult TableTransfer::checkTable() {
   canonicalizeAxes(own, mesh);
   if (own != axes)
     return report(context,
-                  "has an offset along " + toString(own, mesh) +
-                      ", expected the axes of the table's rows, " + toString(axes, mesh),
+                  "expected an offset along the axes of the table's rows, " + toString(axes, mesh) +
+                      ", got " + toString(own, mesh),
                   *offset);
   if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isContiguous(); }))
     return report(context, "counts rows of a table whose rows are not in contiguous order",
@@ -94,14 +94,13 @@ LogicalResult TableTransfer::checkTable() {
   int64_t chunk = index.getChunk();
   if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
     return report(context,
-                  "has an offset of " + Twine(chunk) + " rows a rank, expected " +
-                      Twine(rows.getLocalSize()),
+                  "expected an offset of " + Twine(rows.getLocalSize()) + " rows a rank, got " +
+                      Twine(chunk),
                   *offset);
   int64_t size = rows.getGlobalSize(), stated = nn::getTableRows(lookup).value_or(size);
   if (stated != size)
     return report(context,
-                  "has an offset in a table of " + Twine(stated) + " rows, expected " +
-                      Twine(size),
+                  "expected an offset in a table of " + Twine(size) + " rows, got " + Twine(stated),
                   table.value_or(*offset));
   return success();
 }

@@ -97,9 +97,9 @@ FailureOr<MeshAttr> meshwright::joinMeshes(ArrayRef<StageMesh> stages, StringRef
   int64_t ranks = first.mesh.getNumRanks();
   for (const StageMesh &stage : stages.drop_front())
     if (stage.mesh.getNumRanks() != ranks)
-      return emitError() << "stage '" << stage.stage << "' has a mesh of "
-                         << stage.mesh.getNumRanks() << " ranks, expected " << ranks
-                         << " as stage '" << first.stage << "' has: all stages run on the same";
+      return emitError() << "stage '" << stage.stage << "': expected a mesh of " << ranks
+                         << " ranks, as stage '" << first.stage << "' has, got "
+                         << stage.mesh.getNumRanks() << ": all stages run on the same";
   SmallVector<SmallVector<int64_t>> borders;
   for (const StageMesh &stage : stages)
     borders.push_back(getBorders(stage.mesh));
@@ -166,8 +166,9 @@ LogicalResult meshwright::checkStageMeshes(func::FuncOp func, MeshOp meshOp) {
   }
   for (StringRef stage : stages)
     if (!llvm::is_contained(known, stage))
-      return func.emitOpError() << "stage '" << stage << "' has no mesh: there are meshes for "
-                                << llvm::join(known, ", ") << ", expected one for each stage";
+      return func.emitOpError() << "stage '" << stage
+                                << "' has no mesh: expected one for each stage, got meshes for "
+                                << llvm::join(known, ", ");
   return success();
 }
 

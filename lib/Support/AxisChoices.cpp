@@ -34,7 +34,7 @@ AxisChoices AxisChoices::complete() const {
 LogicalResult meshwright::parseOptionText(StringRef text, AxisChoice &choice,
                                           OptionErrorHandler error) {
   if (text.empty())
-    return error("empty: expected the name of an axis, none or auto");
+    return error("expected the name of an axis, none or auto, got nothing");
   choice = text == "auto"   ? AxisChoice{AxisChoice::Auto, {}}
            : text == "none" ? AxisChoice{AxisChoice::None, {}}
                             : AxisChoice{AxisChoice::Named, text.str()};
@@ -57,7 +57,7 @@ LogicalResult meshwright::parseOptionText(StringRef text, AxisChoices &choices,
       return error("role '" + name + "' is given twice");
     AxisChoice choice;
     if (failed(parseOptionText(value.trim(), choice, [&](const Twine &message) {
-          return error("role '" + name + "' is " + message);
+          return error("role '" + name + "': " + message);
         })))
       return failure();
     read.set(*role, std::move(choice));

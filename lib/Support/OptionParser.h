@@ -36,7 +36,7 @@ template <typename E, typename = Spelled<E>>
 llvm::LogicalResult parseOptionText(llvm::StringRef text, E &value, OptionErrorHandler error) {
   std::optional<E> parsed = parseSpelling<E>(text);
   if (!parsed)
-    return error("'" + text + "': expected " + listSpellings<E>());
+    return error("expected " + llvm::Twine(listSpellings<E>()) + ", got '" + text + "'");
   value = *parsed;
   return llvm::success();
 }

@@ -193,7 +193,8 @@ struct Parser {
       if (name.empty() || sizeText.trim().getAsInteger(10, size))
         return error("mesh: cannot read '" + axis.trim() + "': expected name=size, as in tp=4");
       if (size < 1)
-        return error("mesh: axis '" + name + "' has size " + Twine(size) + ": expected at least 1");
+        return error("mesh: axis '" + name + "': expected a size of at least 1, got " +
+                     Twine(size));
       if (llvm::any_of(mesh, [&](auto &other) { return other.name == name; }))
         return error("mesh: axis '" + name + "' is given twice");
       // Larger meshes would overflow sums of bytes over ranks.
@@ -208,7 +209,7 @@ struct Parser {
   /// Reads a value that is one word.
   template <typename T> LogicalResult parseWord(StringRef key, StringRef value, T &option) {
     return parseOptionText(value, option,
-                           [&](const Twine &message) { return error(key + " is " + message); });
+                           [&](const Twine &message) { return error(key + ": " + message); });
   }
 
   /// Reads `ulysses=AXIS ring=AXIS order=ORDER`.
@@ -238,20 +239,20 @@ struct Parser {
         options.axes.set(*role, std::move(axis));
     }
     if (!options.shardsSequences())
-      return error("context-parallel is '" + text +
-                   "': expected an axis for ulysses, ring or both");
+      return error("context-parallel: expected an axis for ulysses, ring or both, got '" + text +
+                   "'");
     AxisChoice ulysses = options.axes.get(AxisRole::Ulysses);
     if (ulysses.kind == AxisChoice::Named &&
         ulysses.name == options.axes.get(AxisRole::Ring).name)
-      return error("context-parallel: ulysses and ring are both '" + ulysses.name +
-                   "': expected two axes");
+      return error("context-parallel: expected two axes for ulysses and ring, got '" +
+                   ulysses.name + "' for both");
     return success();
   }
 
   LogicalResult parseFold(StringRef value) {
     StringRef rest = value.trim();
     if (!rest.consume_front("{") || !rest.consume_back("}"))
-      return error("fold is '" + value + "': expected {stage: mode, ...}");
+      return error("fold: expected {stage: mode, ...}, got '" + value + "'");
     SmallVector<StringRef> rules;
     rest.split(rules, ',', -1, /*KeepEmpty=*/false);
     for (StringRef text : rules) {
@@ -342,8 +343,9 @@ struct Parser {
     int64_t count = 0;
     if (digits.getAsInteger(10, count) || count < 1 ||
         count > std::numeric_limits<int64_t>::max() / unit)
-      return error("memory-ceiling is '" + value +
-                   "': expected a positive number of bytes, with K, M or G behind it or not");
+      return error("memory-ceiling: expected a positive number of bytes, with K, M or G behind it "
+                   "or not, got '" +
+                   value + "'");
     options.memoryCeiling = count * unit;
     return success();
   }

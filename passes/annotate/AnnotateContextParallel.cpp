@@ -478,8 +478,9 @@ struct AnnotateContextParallelPass
     StageMesh view = getStageMeshes(*meshOp).front();
     bool hasRing = ringRole.areIn(view), hasUlysses = ulyssesRole.areIn(view);
     if (hasRing && ringRole.getNames(view) == ulyssesRole.getNames(view)) {
-      emitError(module.getLoc()) << "annotate-context-parallel: ulysses and ring are both '"
-                                 << ringRole.getNames(view).front() << "': expected two axes";
+      emitError(module.getLoc())
+          << "annotate-context-parallel: expected two axes for ulysses and ring, got '"
+          << ringRole.getNames(view).front() << "' for both";
       return signalPassFailure();
     }
     AxisList ringAxes = ringRole.get(*meshOp, view), ulyssesAxes = ulyssesRole.get(*meshOp, view);

@@ -71,7 +71,7 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
           auto attr = dyn_cast_or_null<ShardingAttr>(parseAttribute(text, &getContext()));
           if (!attr) {
             module.emitError() << "rule \"" << rule.pattern << "\": '" << rule.sharding
-                               << "' is no sharding, expected [{\"axis\"}, {}]";
+                               << "' is no sharding: expected [{\"axis\"}, {}]";
             return signalPassFailure();
           }
           auto complain = [&, &rule = rule]() {

@@ -59,11 +59,11 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
         return signalPassFailure();
     }
     if (!found) {
-      InFlightDiagnostic diag = module.emitError() << "fold names stage '" << stage << "', ";
+      InFlightDiagnostic diag = module.emitError() << "fold names stage '" << stage << "'";
       if (known.empty())
-        diag << "but the program was not composed of stages";
+        diag << ", but the program was not composed of stages";
       else
-        diag << "expected one of " << llvm::join(known, ", ");
+        diag << ": expected one of " << llvm::join(known, ", ");
       return signalPassFailure();
     }
   }
@@ -114,7 +114,7 @@ LogicalResult FoldEncoderPass::checkAxes(MeshOp meshOp) {
   if (!ringNames.empty() && ringNames == ulyssesNames)
     return meshOp->emitOpError() << "axis \"" << ringNames.front()
                                  << "\" is both ring and ulysses of stage '" << stage
-                                 << "', expected two axes";
+                                 << "': expected two axes";
   return success();
 }
 

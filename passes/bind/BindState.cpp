@@ -71,8 +71,8 @@ static LogicalResult bind(func::FuncOp func, ArrayRef<nn::StateOp> states) {
   if (uses.empty())
     return success();
   if (!func.getBody().hasOneBlock())
-    return func.emitOpError() << "reads or writes state and has "
-                              << func.getBody().getBlocks().size() << " blocks, expected one";
+    return func.emitOpError() << "reads or writes state: expected one block, got "
+                              << func.getBody().getBlocks().size();
   Operation *terminator = func.front().getTerminator();
   for (nn::StateOp state : states) {
     auto found = uses.find(state.getSymNameAttr());

@@ -75,7 +75,7 @@ private:
 
 static LogicalResult refuse(Operation *op, const Twine &what) {
   return op->emitOpError() << what << " of " << op->getOperandTypes().front()
-                           << ", expected whole bytes: two elements share one";
+                           << ": expected whole bytes, as two elements share one";
 }
 
 LogicalResult Packing::packSlice(nn::SliceOp op, int64_t shared) {
@@ -130,8 +130,8 @@ LogicalResult Packing::packOwnSharding(Operation *op, Type type) {
     return success();
   ShardingAttr packed = packSharding(sharding, getShared(type));
   if (!packed)
-    return op->emitOpError() << "has the layout " << sharding << " of " << type
-                             << ", expected whole bytes on each rank";
+    return op->emitOpError() << "expected whole bytes on each rank, got the layout " << sharding
+                             << " of " << type;
   op->setAttr(DistDialect::kShardingAttr, packed);
   return success();
 }
@@ -139,8 +139,8 @@ LogicalResult Packing::packOwnSharding(Operation *op, Type type) {
 LogicalResult Packing::pack(Operation *op) {
   for (Type type : op->getResultTypes())
     if (auto tensor = dyn_cast<RankedTensorType>(type); tensor && !getPackedType(tensor))
-      return op->emitOpError() << "has a result of type " << type
-                               << ", expected an even last dimension: two elements share a byte";
+      return op->emitOpError() << "expected a result of even last dimension, got " << type
+                               << ": two elements share a byte";
   if (auto state = dyn_cast<nn::StateOp>(op))
     return packOwnSharding(op, state.getMemoryType());
   if (op->getNumResults() == 1 && failed(packOwnSharding(op, op->getResultTypes().front())))
@@ -188,8 +188,9 @@ LogicalResult Packing::pack(func::FuncOp function) {
       return success();
     ShardingAttr packed = packSharding(sharding, getShared(type));
     if (!packed)
-      return LogicalResult(function.emitOpError() << "has the layout " << sharding << " of " << type
-                                                  << ", expected whole bytes on each rank");
+      return LogicalResult(function.emitOpError()
+                           << "expected whole bytes on each rank, got the layout " << sharding
+                           << " of " << type);
     set(packed);
     return success();
   };

@@ -108,11 +108,11 @@ int64_t Composer::find(llvm::StringRef name) const {
 
 LogicalResult Composer::addStages(std::vector<StageModule> given) {
   if (given.empty())
-    return emitError() << "there are no models, expected one at least";
+    return emitError() << "there are no models: expected one at least";
   for (StageModule &stage : given) {
     if (stage.name.empty() || llvm::StringRef(stage.name).contains('.'))
       return emitError() << "stage '" << stage.name
-                         << "' has a name that is empty or has a dot, expected a plain name";
+                         << "' has a name that is empty or has a dot: expected a plain name";
     if (find(stage.name) >= 0)
       return emitError() << "two stages are named '" << stage.name << "'";
     StageState state;
@@ -120,15 +120,15 @@ LogicalResult Composer::addStages(std::vector<StageModule> given) {
     state.module = std::move(stage.module);
     auto entries = nn::getEntries(*state.module);
     if (entries.size() > 1)
-      return emitError() << "stage '" << stage.name << "' has " << entries.size()
-                         << " entries, expected one";
+      return emitError() << "stage '" << stage.name << "': expected one entry, got "
+                         << entries.size();
     state.main = entries.empty() ? mlir::func::FuncOp()
                                  : llvm::dyn_cast<mlir::func::FuncOp>(*entries.front());
     if (!state.main || !state.main.getBody().hasOneBlock())
       return emitError() << "stage '" << stage.name << "' is no function of one block";
     if (state.main->hasAttr(dist::DistDialect::kSpmdAttr))
       return emitError() << "stage '" << stage.name
-                         << "' is an SPMD program already, expected one for one device";
+                         << "' is an SPMD program already: expected one for one device";
     state.sources.assign(state.main.getNumArguments(), {-1, -1});
     stages.push_back(std::move(state));
   }
@@ -137,14 +137,14 @@ LogicalResult Composer::addStages(std::vector<StageModule> given) {
 
 LogicalResult Composer::setLoop(llvm::ArrayRef<std::string> names, int64_t count) {
   if (count < 1)
-    return emitError() << "steps is " << count << ", expected 1 or more";
+    return emitError() << "steps: expected 1 or more, got " << count;
   if (names.empty() && count > 1)
-    return emitError() << "steps is " << count << " without a loop, expected stages in 'loop'";
+    return emitError() << "steps is " << count << " without a loop: expected stages in 'loop'";
   steps = count;
   for (const std::string &name : names) {
     int64_t index = find(name);
     if (index < 0)
-      return emitError() << "loop names stage '" << name << "', expected one of " << listStages();
+      return emitError() << "loop names stage '" << name << "': expected one of " << listStages();
     stages[index].inLoop = true;
   }
   // The loop's stages are neighbours.
@@ -153,7 +153,7 @@ LogicalResult Composer::setLoop(llvm::ArrayRef<std::string> names, int64_t count
     left |= stages[i].inLoop && !stages[i + 1].inLoop;
     if (left && stages[i + 1].inLoop)
       return emitError() << "stage '" << stages[i].name
-                         << "' stands between stages of the loop, expected the loop's stages to "
+                         << "' stands between stages of the loop: expected the loop's stages to "
                             "follow one another";
   }
   return success();
@@ -164,7 +164,7 @@ LogicalResult Composer::connectOne(const StageConnection &connection) {
   int64_t to = find(stageName);
   if (to < 0)
     return emitError() << "connect names '" << connection.input << "': there is no stage '"
-                       << stageName << "', expected one of " << listStages();
+                       << stageName << "': expected one of " << listStages();
   StageState &target = stages[to];
   int64_t argument = -1;
   std::string known;
@@ -176,12 +176,12 @@ LogicalResult Composer::connectOne(const StageConnection &connection) {
     }
   if (argument < 0)
     return emitError() << "connect names '" << connection.input << "': stage '" << stageName
-                       << "' has no input '" << inputName << "', expected one of " << known;
+                       << "' has no input '" << inputName << "': expected one of " << known;
   auto [sourceName, position] = llvm::StringRef(connection.output).rsplit('.');
   int64_t from = find(sourceName), result = 0;
   if (from < 0 || position.getAsInteger(10, result))
     return emitError() << "'" << connection.input << "' is connected to '" << connection.output
-                       << "', expected \"stage.position of an output\" with a stage of "
+                       << "': expected \"stage.position of an output\" with a stage of "
                        << listStages();
   int64_t count = stages[from].main.getNumResults();
   if (result < 0 || result >= count)
@@ -189,7 +189,7 @@ LogicalResult Composer::connectOne(const StageConnection &connection) {
                        << " of stage '" << sourceName << "', which has " << count;
   if (from >= to && !startsOutside(target, to, from))
     return emitError() << "'" << connection.input << "' is connected to stage '" << sourceName
-                       << "', which does not run before it, expected an earlier stage, or both "
+                       << "', which does not run before it: expected an earlier stage, or both "
                           "in the loop";
   mlir::Type expected = target.main.getArgumentTypes()[argument];
   mlir::Type got = stages[from].main.getResultTypes()[result];

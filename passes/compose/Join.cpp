@@ -86,7 +86,7 @@ LogicalResult Joiner::add(StageModule &program) {
   auto entry = given.size() == 1 ? dyn_cast<func::FuncOp>(*given.front()) : func::FuncOp();
   if (!entry)
     return program.module->emitError("join: '")
-           << program.name << "' has " << given.size() << " entries: expected one";
+           << program.name << "': expected one entry, got " << given.size();
   if (program.name.empty() || table.lookup(program.name))
     return entry.emitError("join: '")
            << program.name << "' is empty or names something else: expected a name of its own";
@@ -123,11 +123,10 @@ LogicalResult Joiner::readStates(func::FuncOp entry) {
     BlockArgument argument = entry.getArgument(i);
     if (argument.getType() != state.getMemoryType() ||
         entry.getArgAttr(i, NnDialect::kParameterOffsetsAttr)) {
-      InFlightDiagnostic error =
-          emitError(argument.getLoc())
-          << "join: parameter '" << name.getValue() << "' of '" << entry.getName() << "' is "
-          << argument.getType() << ", and a state of another program: expected "
-          << state.getMemoryType();
+      InFlightDiagnostic error = emitError(argument.getLoc())
+                                 << "join: parameter '" << name.getValue() << "' of '"
+                                 << entry.getName() << "', a state of another program: expected "
+                                 << state.getMemoryType() << ", got " << argument.getType();
       error.attachNote(state.getLoc()) << "the state";
       return error;
     }

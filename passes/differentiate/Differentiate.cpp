@@ -108,8 +108,7 @@ struct DifferentiateGradientsPass
       func.walk([&](nn::GradientOp op) { byLoss[op.getLoss()].push_back(op); });
       changed |= !byLoss.empty();
       if (!byLoss.empty() && !func.getBody().hasOneBlock()) {
-        func.emitOpError() << "has " << func.getBody().getBlocks().size()
-                           << " blocks, expected one";
+        func.emitOpError() << "expected one block, got " << func.getBody().getBlocks().size();
         return signalPassFailure();
       }
       for (auto &[loss, gradients] : byLoss)

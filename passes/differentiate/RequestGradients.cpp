@@ -100,12 +100,11 @@ FailureOr<Value> Requester::findLoss() {
   auto type = cast<RankedTensorType>(found->second.getType());
   if (!isa<FloatType>(type.getElementType()))
     return LogicalResult(emitError(found->second.getLoc())
-                         << "loss '" << found->first << "' is of the integer type "
-                         << type.getElementType() << ": expected a float");
+                         << "loss '" << found->first << "': expected a float, got the integer type "
+                         << type.getElementType());
   if (type.getNumElements() != 1)
     return LogicalResult(emitError(found->second.getLoc())
-                         << "loss '" << found->first << "' is of type " << type
-                         << ": expected a scalar");
+                         << "loss '" << found->first << "': expected a scalar, got " << type);
   return found->second;
 }
 
@@ -128,8 +127,9 @@ LogicalResult Requester::select(SmallVectorImpl<StringAttr> &selected) {
       bool isName = llvm::is_contained(parameter.names, StringRef(patterns[i]));
       if (!isFloat && isName)
         return emitError(parameter.loc)
-               << "parameter '" << name.getValue() << "' is of the integer type "
-               << parameter.element << ": expected a float to differentiate by";
+               << "parameter '" << name.getValue()
+               << "': expected a float to differentiate by, got the integer type "
+               << parameter.element;
       isUsed[i] |= isFloat && !isFrozen;
       isSelected |= isFloat && !isFrozen;
     }
@@ -146,8 +146,7 @@ LogicalResult Requester::select(SmallVectorImpl<StringAttr> &selected) {
 
 LogicalResult Requester::run() {
   if (!func.getBody().hasOneBlock())
-    return func.emitOpError() << "has " << func.getBody().getBlocks().size()
-                              << " blocks, expected one";
+    return func.emitOpError() << "expected one block, got " << func.getBody().getBlocks().size();
   collect();
   FailureOr<Value> value = findLoss();
   SmallVector<StringAttr> selected;

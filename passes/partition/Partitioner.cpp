@@ -35,8 +35,9 @@ FailureOr<Part> Partitioner::readUnreduced(ShardingAttr attr, Type type,
   if (!unreduced.empty())
     unreduced.reduction = attr.getReduction();
   if (!unreduced.empty() && !hasSums(getElementTypeOrSelf(type)))
-    return LogicalResult(emitError() << "is unreduced and of type " << type
-                                     << ": expected numbers, which have sums and maxima");
+    return LogicalResult(emitError()
+                         << "expected numbers, which have sums and maxima, as it is unreduced, got "
+                         << type);
   return unreduced;
 }
 
@@ -56,7 +57,7 @@ LogicalResult Partitioner::readTargets() {
     state.target = std::move(*sharding);
     if (isa<BlockArgument>(value) || value.getDefiningOp<ConstrainOp>()) {
       auto unreduced = readUnreduced(attr, value.getType(),
-                                     [&] { return emitError(value.getLoc()) << "value "; });
+                                     [&] { return emitError(value.getLoc()) << "value: "; });
       if (failed(unreduced))
         return failure();
       state.unreduced = std::move(*unreduced);

@@ -275,9 +275,8 @@ LogicalResult RingPartitioner::assign() {
     queryAxes.append(given.begin(), given.end());
   }
   if (anyOverlap(queryAxes, axes) && queryAxes != axes)
-    return op.emitOpError() << "has keys sharded over " << toString(axes, mesh)
-                            << " and queries over " << toString(queryAxes, mesh)
-                            << ", expected the same axes";
+    return op.emitOpError() << "expected keys and queries sharded over the same axes, got "
+                            << toString(axes, mesh) << " and " << toString(queryAxes, mesh);
   return success();
 }
 

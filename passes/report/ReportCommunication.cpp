@@ -28,7 +28,7 @@ static FailureOr<FunctionOpInterface> getFunction(ModuleOp module, StringRef nam
   if (functions.empty())
     return emitError(module.getLoc(),
                      "report on communication: expected an SPMD function, one with "
-                     "'dist.spmd'; there is none");
+                     "'dist.spmd', got none");
   if (name.empty())
     return functions.front();
   for (FunctionOpInterface function : functions)

@@ -208,8 +208,7 @@ static bool isAddressable(RankedTensorType type) {
 LogicalResult LaunchWriter::run() {
   if (!func.getBody().hasOneBlock())
     return emitError(func.getLoc(), "'")
-           << func.getName() << "' has " << func.getBody().getBlocks().size()
-           << " blocks, expected one";
+           << func.getName() << "': expected one block, got " << func.getBody().getBlocks().size();
   auto isTensor = [](Type type) {
     auto tensor = dyn_cast<RankedTensorType>(type);
     return tensor && tensor.hasStaticShape();
@@ -217,12 +216,11 @@ LogicalResult LaunchWriter::run() {
   for (auto [i, type] : llvm::enumerate(func.getArgumentTypes()))
     if (!isTensor(type))
       return emitError(func.getLoc(), "argument ")
-             << i << " of '" << func.getName() << "' is of type " << type
-             << ", expected a tensor of static shape";
+             << i << " of '" << func.getName() << "': expected a tensor of static shape, got "
+             << type;
     else if (!isAddressable(cast<RankedTensorType>(type)))
       return emitError(func.getLoc(), "argument ")
-             << i << " of '" << func.getName() << "' is of type " << type
-             << ", expected at most 2^45 elements";
+             << i << " of '" << func.getName() << "': expected at most 2^45 elements, got " << type;
   for (Operation &op : body.without_terminator()) {
     if (op.hasTrait<dist::NamesMemory>())
       return op.emitOpError("names a state: expected '--bind-state' to have run");
@@ -230,8 +228,7 @@ LogicalResult LaunchWriter::run() {
       if (!isTensor(type))
         return op.emitOpError("has a result of type ") << type << ", which cannot be compiled";
       else if (!isAddressable(cast<RankedTensorType>(type)))
-        return op.emitOpError("has a result of type ")
-               << type << ", expected at most 2^45 elements";
+        return op.emitOpError("expected a result of at most 2^45 elements, got ") << type;
     if (op.getNumRegions() != 0)
       return op.emitOpError("cannot be compiled for execution");
   }

@@ -228,8 +228,7 @@ void Planner::run() { write(measure(SearchEffort::Much, /*enough=*/0)); }
 static LogicalResult checkFormed(func::FuncOp func) {
   if (!func.getBody().hasOneBlock())
     return emitError(func.getLoc(), "'")
-           << func.getName() << "' has " << func.getBody().getBlocks().size()
-           << " blocks, expected one";
+           << func.getName() << "': expected one block, got " << func.getBody().getBlocks().size();
   for (Operation &op : func.getBody().front().without_terminator())
     if (!isa<rt::RtDialect>(op.getDialect()) && !op.hasTrait<OpTrait::ConstantLike>() && !rt::isView(&op))
       return op.emitOpError("is not in a launch: expected '--form-kernels' to have run");

@@ -176,7 +176,7 @@ Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegi
 llvm::LogicalResult meshwright::parseOptionText(StringRef text, ChunkCount &count,
                                                 OptionErrorHandler error) {
   if (text.getAsInteger(10, count.value) || count.value < 0 || count.value == 1)
-    return error("'" + text + "': expected 0 (as many as pay) or at least 2");
+    return error("expected 0 (as many as pay) or at least 2, got '" + text + "'");
   return success();
 }
 

@@ -516,8 +516,8 @@ bool SplitRegionFinder::addValues(SplitRegion &region, std::string &reason) cons
     }
   }
   if (region.rows < 2 * region.multiple) {
-    reason = "there are only " + std::to_string(region.rows) + " rows, expected at least " +
-             std::to_string(2 * region.multiple);
+    reason = "expected at least " + std::to_string(2 * region.multiple) + " rows, got " +
+             std::to_string(region.rows);
     return false;
   }
   return true;

@@ -183,9 +183,9 @@ struct BuildStepsPass : meshwright::impl::BuildStepsPassBase<BuildStepsPass> {
     };
     bool hasEvaluation = entries.size() == 2 && entries[1].getName() == "evaluate";
     if ((entries.size() != 1 && !hasEvaluation) || !llvm::all_of(entries, isGlobal)) {
-      module.emitError() << "has " << entries.size()
-                         << " entries: expected one global function of one block to train, and at "
-                            "most 'evaluate' besides";
+      module.emitError() << "expected one global function of one block to train, and at most "
+                            "'evaluate' besides, got "
+                         << entries.size() << " entries";
       return signalPassFailure();
     }
     auto func = cast<func::FuncOp>(*entries.front());

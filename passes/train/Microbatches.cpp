@@ -124,8 +124,10 @@ LogicalResult Microbatches::sumOutputs(func::FuncOp part, func::FuncOp entry) {
     if (type.getRank() > 0)
       continue;
     if (!isa<FloatType>(type.getElementType()))
-      return part.emitError() << "output '" << output.getValue() << "' is " << type
-                              << ": expected a float, which has a mean over microbatches, or rows";
+      return part.emitError() << "output '" << output.getValue()
+                              << "': expected a float, which has a mean over microbatches, or "
+                                 "rows, got "
+                              << type;
     std::string sum = ("sum." + output.getValue()).str();
     accumulate(w, sum, value, "");
     outer->setOperand(i, takeMean(end, sum, outer->getOperand(i)));

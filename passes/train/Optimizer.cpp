@@ -135,8 +135,9 @@ Optimizer::create(const BuildStepsPassOptions &options,
     // Steps have the learning rate in f32.
     if (!(range.value >= 0 &&
           (range.isBelowOne ? range.value < 1 : std::isfinite(float(range.value))))) {
-      emitError() << range.name << " is " << std::to_string(range.value) << ": expected a number from 0 on"
-                  << (range.isBelowOne ? ", below 1" : "");
+      emitError() << range.name << ": expected a number from 0 on"
+                  << (range.isBelowOne ? ", below 1" : "") << ", got "
+                  << std::to_string(range.value);
       return nullptr;
     }
   if (options.optimizer == "sgd")

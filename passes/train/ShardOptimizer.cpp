@@ -82,7 +82,7 @@ void OptimizerShards::collect() {
       continue;
     for (Kept &kept : all)
       if (value.name.getValue().ends_with(("." + kept.parameter->name.getValue()).str()) &&
-          factors.getLeaves(value.getFirst()) == factors.getLeaves(kept.parameter->getFirst())) {
+          factors.getClasses(value.getFirst()) == factors.getClasses(kept.parameter->getFirst())) {
         if (isGradient)
           kept.gradients = &value;
         else
@@ -97,7 +97,7 @@ FailureOr<ValueSharding> OptimizerShards::getSharding(const SharedValue &value) 
     return failure();
   Value first = value.getFirst();
   if (!*stated)
-    return ValueSharding::getReplicated(factors.getLeaves(first));
+    return ValueSharding::getReplicated(factors.getClasses(first));
   return readSharding(cast<ShardingAttr>((*stated)->attr), first, factors, mesh,
                       [&] { return emitError((*stated)->place); });
 }
@@ -112,9 +112,9 @@ bool OptimizerShards::split(ValueSharding &sharding, Value value) {
     return false;
   AxisList *best = nullptr;
   int64_t bestRest = 0;
-  for (auto [leaves, dim] : llvm::zip_equal(factors.getLeaves(value), sharding.dims))
-    for (auto [leaf, taken] : llvm::zip_equal(leaves, dim)) {
-      int64_t size = factors.getSize(leaf), parts = shards * getNumShards(taken);
+  for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(value), sharding.dims))
+    for (auto [cls, taken] : llvm::zip_equal(classes, dim)) {
+      int64_t size = factors.getSize(cls), parts = shards * getNumShards(taken);
       if (size < parts)
         continue;
       // The least padding; among equals the major factor, whose shards are contiguous.

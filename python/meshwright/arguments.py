@@ -1,7 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The checks of users' arguments. Each function returns the value that was meant, or raises an
-error that states the argument's name, its value and what is expected."""
+error that states the argument's name, what is expected and its value."""
 
 import math
 import os
@@ -23,7 +23,7 @@ def said(value) -> str:
 
 def fail(name, value, expected, error=Error):
     """Raises the error of an argument."""
-    raise error(f"{name} is {said(value)}: expected {expected}")
+    raise error(f"{name}: expected {expected}, got {said(value)}")
 
 
 def instance(name, value, kinds, expected, error=Error):

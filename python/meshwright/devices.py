@@ -63,7 +63,7 @@ def on_gpu(value) -> Dense | None:
 def on_host(inputs: list[Dense]) -> list[Dense]:
     """Inputs with those of GPUs copied to the host, which only PyTorch can."""
     problems = [
-        f"the input {value} is in the memory of GPU {value.gpu}: expected the host's"
+        f"the input {value}: expected the memory of the host, got that of GPU {value.gpu}"
         for value in inputs
         if value.gpu >= 0 and not is_torch(value.owner)
     ]

@@ -42,7 +42,7 @@ def check_inputs(ports, values) -> list[Dense]:
             continue
         expected = Dense(port.dtype, tuple(port.shape), 0, None)
         if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
-            problems.append(f"input '{port.name}' is {tensor}: expected {expected}")
+            problems.append(f"input '{port.name}': expected {expected}, got {tensor}")
         tensors.append(tensor)
     if problems:
         raise InputError([Diagnostic(problem) for problem in problems])
@@ -60,7 +60,7 @@ def _by_name(ports, args, kwargs):
     names = [port.name for port in ports]
     problems = []
     if len(args) > len(names):
-        problems.append(f"{len(args)} positional inputs: expected at most {len(names)}")
+        problems.append(f"positional inputs: expected at most {len(names)}, got {len(args)}")
     values = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:

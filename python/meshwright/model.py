@@ -327,8 +327,9 @@ def load(program, parameters=None) -> Model:
             fits = fits and tensor.shape == expected.shape
         if not fits:
             problems.append(
-                f"'{name}' in weights '{parameters}' is {tensor}: expected {expected}"
+                f"'{name}' in weights '{parameters}': expected {expected}"
                 + (f" from {offsets} on" if port.offsets else "")
+                + f", got {tensor}"
             )
         found[port.name] = stored[name]
     if problems:

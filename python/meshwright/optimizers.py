@@ -79,12 +79,12 @@ def optimizer_of(options) -> Optimizer:
     for kind in (Adam, AdamW):
         if options.kind == kind._rule:
             return kind(betas=(options.beta1, options.beta2), eps=options.eps, **numbers)
-    raise Error(f"the optimizer is '{options.kind}': expected sgd, adam or adamw")
+    raise Error(f"the optimizer: expected sgd, adam or adamw, got '{options.kind}'")
 
 
 def learning_rate(name, value, error=Error) -> float:
     """A user's learning rate: finite in f32, in which steps have it, and not negative."""
     rate = number(name, value, error)
     if not 0 <= rate <= float(np.finfo(np.float32).max):
-        raise error(f"{name} is {rate}: expected a finite number from 0 on")
+        raise error(f"{name}: expected a finite number from 0 on, got {rate}")
     return rate

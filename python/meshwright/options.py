@@ -25,8 +25,9 @@ def _axes(mesh: Mapping) -> str:
 def _stage_axes(stage, axes) -> str:
     if not isinstance(axes, Mapping):
         raise Error(
-            f"mesh: stage {stage!r} has {axes!r}: expected axes, as in "
+            f"mesh: stage {stage!r}: expected axes, as in "
             '{"target": {"dp": 2, "tp": 3}, "draft": {"dp": 3, "tp": 2}}'
+            f", got {axes!r}"
         )
     return _axes(axes)
 

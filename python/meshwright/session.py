@@ -96,7 +96,7 @@ class Session:
             if array is None:
                 problems.append(f"state '{name}' is given a {type(value).__name__}: no array")
             elif (array.dtype, array.shape) != (expected.dtype, expected.shape):
-                problems.append(f"state '{name}' is {expected}, and was given {array}")
+                problems.append(f"state '{name}': expected {expected}, got {array}")
             else:
                 arrays.append((name, array))
         if problems:

@@ -142,7 +142,7 @@ def training_of_bundle(layout, file=None) -> Training:
         elif name is not None:
             value, expected = dense(given[name]), Dense(tensor.dtype, tuple(tensor.shape), 0, None)
             if (value.dtype, value.shape) != (expected.dtype, expected.shape):
-                raise Error(f"'{name}' in weights '{file}' is {value}: expected {expected}")
+                raise Error(f"'{name}' in weights '{file}': expected {expected}, got {value}")
             fixed[tensor.name] = given[name]
     unread = {tensor.name for tensor in layout.fixed if not tensor.is_read}
     return Training(optimizer_of(layout.optimizer), keys, list(layout.trained), fixed, unread)
@@ -236,16 +236,16 @@ def from_state_dict(training, ports, saved) -> tuple[dict, Loaded]:
     values = _model_values(training, ports, own, loaded, problems)
     if len(order) != len(trained):
         problems.append(
-            f"the optimizer has {len(order)} parameters: expected {len(trained)}, those that are "
-            "trained"
+            f"the optimizer: expected {len(trained)} parameters, those that are trained, got "
+            f"{len(order)}"
         )
     loaded.rate = _check_groups(training.optimizer, groups, problems)
     steps = _steps(slots, order, problems)
     values.update(_moments(training, ports, slots, order, problems))
     if len(steps) > 1:
         problems.append(
-            f"parameters have taken {' and '.join(map(str, sorted(steps)))} steps: expected one "
-            "number of steps for all"
+            "parameters: expected one number of steps for all, got "
+            f"{' and '.join(map(str, sorted(steps)))}"
         )
     values.update(_scale_values(ports, saved.get("scaler"), problems))
     if problems:
@@ -269,8 +269,8 @@ def _steps(slots, order, problems) -> set[int]:
             steps.add(int(number))
         else:
             problems.append(
-                f"the optimizer's step of parameter {i!r} is {number:g}: expected a whole number of "
-                "steps, 0 or more"
+                f"the optimizer's step of parameter {i!r}: expected a whole number of steps, 0 or "
+                f"more, got {number:g}"
             )
     return steps
 
@@ -329,7 +329,7 @@ def _scale_values(ports, scaler, problems):
         return {}
     for name, value in _scaler_numbers().items():
         if scaler.get(name, value) != value:
-            problems.append(f"the scaler's {name} is {scaler[name]}: expected {value}")
+            problems.append(f"the scaler's {name}: expected {value}, got {scaler[name]}")
     return {
         _SCALE: np.array(scaler["scale"], np.float32),
         _GROWTH: np.array(scaler["_growth_tracker"], np.int64),
@@ -348,7 +348,7 @@ def _model_values(training, ports, own, loaded, problems):
             given, known = dense(_tensor(given)), training.fixed.get(name)
             expected = given if known is None else dense(known)
             if given.dtype not in NUMPY_TYPES or given.shape != expected.shape:
-                problems.append(f"'{key}' is {given}: expected {expected}")
+                problems.append(f"'{key}': expected {expected}, got {given}")
             else:
                 loaded.unread[name] = given.owner.to(torch_types()[expected.dtype])
             continue
@@ -382,7 +382,7 @@ def _check_groups(optimizer, groups, problems):
         except Error as error:
             problems.append(str(error))
     if len(rates) > 1:
-        problems.append(f"groups of parameters have the learning rates {sorted(rates)}: expected one")
+        problems.append(f"groups of parameters: expected one learning rate, got {sorted(rates)}")
     kind, compiled = f"mw.{type(optimizer).__name__}", optimizer.hyperparameters()
     for group in groups:
         for name, value in _group(optimizer, optimizer.lr).items():
@@ -390,10 +390,11 @@ def _check_groups(optimizer, groups, problems):
             same = tuple(given) == tuple(value) if isinstance(value, tuple) else given == value
             if name in _FREE or same:
                 continue
-            why = f"since {kind} has no other"
+            why, remedy = f"since {kind} has no other", ""
             if name in compiled:
-                why = f"which the plan compiled; train with {kind}({name}={given}) to go on with it"
-            problems.append(f"the optimizer's {name} is {given}: expected {value}, {why}")
+                why = "which the plan compiled"
+                remedy = f"; train with {kind}({name}={given}) to go on with it"
+            problems.append(f"the optimizer's {name}: expected {value}, {why}, got {given}{remedy}")
     return min(rates, default=optimizer.lr)
 
 

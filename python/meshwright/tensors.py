@@ -113,7 +113,7 @@ def dense(value) -> Dense:
         if is_meta(value):
             return Dense(name, tuple(value.shape), 0, value)
         if str(value.layout) != "torch.strided":
-            raise Error(f"the tensor's layout is {value.layout}: expected a dense one")
+            raise Error(f"the tensor's layout: expected a dense one, got {value.layout}")
         value = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
         return Dense(name, tuple(value.shape), value.data_ptr(), value)
     value = np.asarray(value)

@@ -49,13 +49,13 @@ def train(
     if clip_norm is not None:
         options.clip_norm = number("clip_norm", clip_norm)
         if not options.clip_norm > 0:
-            raise Error(f"clip_norm is {clip_norm}: expected a number above 0, or None")
+            raise Error(f"clip_norm: expected a number above 0, or None, got {clip_norm}")
     if isinstance(loss_scale, str) and loss_scale == "auto":
         options.loss_scale, options.growth_interval = SCALE, GROWTH_INTERVAL
     elif loss_scale is not None:
         options.loss_scale = number("loss_scale", loss_scale)
         if not 0 < options.loss_scale < float("inf"):
-            raise Error(f'loss_scale is {loss_scale}: expected a number above 0, "auto" or None')
+            raise Error(f'loss_scale: expected a number above 0, "auto" or None, got {loss_scale}')
     options.seed = arguments.integer("seed", seed)
     options.microbatches = microbatches
     return TrainedModel(model, unwrap(model._program.train(options)), optimizer, options)
@@ -76,7 +76,8 @@ def _one_microbatch(model, microbatches):
     imported = next(iter(model._imported.values()), None)
     if imported is None:
         raise Error(
-            f"microbatches is {microbatches}, and the model comes from no PyTorch module: expected 1"
+            "microbatches: expected 1, since the model comes from no PyTorch module, got "
+            f"{microbatches}"
         )
     inputs = [port for port in model._program.inputs if not port.has_default]
     names = _batch_names(inputs, imported.batch_inputs, microbatches)

@@ -70,7 +70,7 @@ def load(path) -> dict[str, np.ndarray]:
             continue
         if (shared := _SHARED.get(dtype, 1)) > 1:
             if not shape or shape[-1] % shared:
-                fail(f"'{name}' is {dtype}{shape}: expected an even last dimension")
+                fail(f"'{name}': expected an even last dimension, got {dtype}{shape}")
             shape = [*shape[:-1], shape[-1] // shared]
             count = math.prod(shape)
         if begin < 0 or end - begin != count * _TYPES[dtype].itemsize or min(shape, default=0) < 0:

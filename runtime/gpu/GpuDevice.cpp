@@ -49,9 +49,9 @@ GpuDevice::~GpuDevice() {
 
 bool GpuDevice::load(const ProgramDescription &program, std::string &error) {
   if (program.targetChip.empty() || !processor->runs(program.targetChip)) {
-    error = "the program is compiled for target '" + program.getTarget() +
-            "', this GPU has compute capability " + processor->getCapability() +
-            ": expected target 'gpu:" + processor->getChip() + "'";
+    error = "the target that the program is compiled for: expected 'gpu:" + processor->getChip() +
+            "', as this GPU has compute capability " + processor->getCapability() + ", got '" +
+            program.getTarget() + "'";
     return false;
   }
   try {

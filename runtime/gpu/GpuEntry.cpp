@@ -58,7 +58,7 @@ void GpuDevice::readWords() {
       context.world->fail(context.rank, word.op,
                           "the index at position " + std::to_string(words[i]) +
                               " is out of range" +
-                              (word.size > 0 ? ", expected 0 to " + std::to_string(word.size - 1)
+                              (word.size > 0 ? ": expected 0 to " + std::to_string(word.size - 1)
                                              : ""));
       return;
     }

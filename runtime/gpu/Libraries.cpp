@@ -115,8 +115,8 @@ static void loadDriver(Cuda &cuda, std::string &error) {
       reinterpret_cast<cuda::Result (*)(int *)>(dlsym(library, "cuDriverGetVersion"));
   int version = 0;
   if (!getVersion || getVersion(&version) != cuda::Success || version < cuda::kVersion) {
-    error = "the NVIDIA driver is for CUDA " + nameVersion(version) + ", expected " +
-            nameVersion(cuda::kVersion) + " or later";
+    error = "the NVIDIA driver: expected one for CUDA " + nameVersion(cuda::kVersion) +
+            " or later, got one for " + nameVersion(version);
     return;
   }
   using GetAddress = cuda::Result (*)(const char *, void **, int, uint64_t, int *);
@@ -178,8 +178,8 @@ const Nccl *loadNccl(std::string &error) {
     int version = 0;
     if (error.empty() && nccl.ncclGetVersion(&version) == nccl::Success &&
         version < nccl::kVersion)
-      error = "NCCL has version " + nameNcclVersion(version) + ", expected " +
-              nameNcclVersion(nccl::kVersion) + " or later";
+      error = "NCCL: expected version " + nameNcclVersion(nccl::kVersion) + " or later, got " +
+              nameNcclVersion(version);
   });
 }
 

@@ -24,7 +24,8 @@ struct SessionStart {
 };
 
 /// The error of a state to start from that is given and empty.
-inline constexpr const char *kEmptyState = "state is '': expected a folder that a session saved to";
+inline constexpr const char *kEmptyState =
+    "state: expected a folder that a session saved to, got ''";
 
 /// Prepares a new session for its calls, and `options` for each of them. Returns false after an
 /// error.

@@ -12,7 +12,7 @@ dist.mesh @mesh = <["tp"=2, "tp"=2]>
 
 // -----
 
-// expected-error@+1 {{mesh axis "tp" has size 0, expected at least 1}}
+// expected-error@+1 {{mesh axis "tp": expected a size of at least 1, got 0}}
 dist.mesh @mesh = <["tp"=0]>
 
 // -----
@@ -34,37 +34,37 @@ dist.mesh @mesh = <["tp"=2 {speed = 1.0}]>
 
 // Roles of axes.
 
-// expected-error@+1 {{mesh axis "tp" has the role 'model', expected data, tensor, ring}}
+// expected-error@+1 {{mesh axis "tp": expected the role data, tensor, ring or ulysses, got 'model'}}
 dist.mesh @mesh = <["tp"=2 {roles = [tensor, model]}]>
 
 // -----
 
-// expected-error@+1 {{mesh axis "tp" has the role tensor twice, expected it once}}
+// expected-error@+1 {{mesh axis "tp": expected the role tensor once, got it twice}}
 dist.mesh @mesh = <["tp"=2 {roles = [tensor, data, tensor]}]>
 
 // -----
 
-// expected-error@+1 {{mesh axis "tp" has no list of roles, expected one as on axis "dp"}}
+// expected-error@+1 {{mesh axis "tp": expected a list of roles as on axis "dp", got none}}
 dist.mesh @mesh = <["dp"=2 {roles = [data]}, "tp"=2]>
 
 // -----
 
-// expected-error@+1 {{mesh axis "tp" has no list of roles, expected one as on axis "dp"}}
+// expected-error@+1 {{mesh axis "tp": expected a list of roles as on axis "dp", got none}}
 dist.mesh @mesh = <["tp"=2, "dp"=2 {roles = []}]>
 
 // -----
 
-// expected-error@+1 {{mesh axes "a" and "b" have the role ring, expected one axis}}
+// expected-error@+1 {{mesh axes "a" and "b": expected one axis with the role ring}}
 dist.mesh @mesh = <["a"=2 {roles = [ring]}, "b"=2 {roles = [data, ring]}]>
 
 // -----
 
-// expected-error@+1 {{mesh axis "sp" has the order 'auto', expected contiguous, zigzag or striped}}
+// expected-error@+1 {{mesh axis "sp": expected the order contiguous, zigzag or striped, got 'auto'}}
 dist.mesh @mesh = <["sp"=2 {roles = [ring], order = auto}]>
 
 // -----
 
-// expected-error@+1 {{mesh axis "sp" has the order striped, expected the role ring, got [ulysses]}}
+// expected-error@+1 {{mesh axis "sp" with the order striped: expected the role ring, got [ulysses]}}
 dist.mesh @mesh = <["sp"=2 {roles = [ulysses], order = striped}]>
 
 // -----
@@ -84,13 +84,13 @@ func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{?, "tp
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{factor of size 0, expected at least 1}}
+// expected-error@+1 {{factor: expected a size of at least 1, got 0}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [(0, 8), {}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{factor of size 4 with a smaller padded size}}
+// expected-error@+1 {{factor: expected a padded size of at least 4, got 3}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [(4 pad 3, 2), {}]>}) { return }
 
 // -----
@@ -110,19 +110,19 @@ func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@other, [{}, {}
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding' on a value of type 'f32', expected a tensor of static shape}}
+// expected-error@+1 {{'dist.sharding': expected a tensor of static shape, got 'f32'}}
 func.func @f(%x: f32 {dist.sharding = #dist.sharding<@mesh, []>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding' on a value of type 'tensor<?x8xf32>', expected a tensor of static shape}}
+// expected-error@+1 {{'dist.sharding': expected a tensor of static shape, got 'tensor<?x8xf32>'}}
 func.func @f(%x: tensor<?x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding' has 1 dimensions, expected 2}}
+// expected-error@+1 {{'dist.sharding': expected 2 dimensions, got 1}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>}) { return }
 
 // -----
@@ -159,7 +159,7 @@ func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"},
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<8x8xf32>) {
-  // expected-error@+1 {{'dist.sharding' lists 2 shardings, expected 1}}
+  // expected-error@+1 {{'dist.sharding': expected a list of 1 shardings, got 2}}
   %0 = nn.neg %x {dist.sharding = [#dist.sharding<@mesh, [{}, {}]>, #dist.sharding<@mesh, [{}, {}]>]} : tensor<8x8xf32>
   return
 }
@@ -194,7 +194,7 @@ func.func @f(%x: tensor<8x8xf32>) {
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<8x8xf32>) {
-  // expected-error@+1 {{sharding has 1 dimensions, expected 2}}
+  // expected-error@+1 {{expected a sharding of 2 dimensions, got 1}}
   %0 = dist.constrain %x <@mesh, [{}]> : tensor<8x8xf32>
   return
 }
@@ -276,7 +276,7 @@ func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>,
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{argument 0 has type 'tensor<2xf16>', expected a static tensor of 'f32'}}
+// expected-error@+1 {{argument 0: expected a static tensor of 'f32', got 'tensor<2xf16>'}}
 func.func @f(%x: tensor<2xf16> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
 
 // -----
@@ -288,13 +288,13 @@ func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@other, [{}]>, di
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{argument 0: sharding has 2 dimensions, expected 1}}
+// expected-error@+1 {{argument 0: expected a sharding of 1 dimensions, got 2}}
 func.func @f(%x: tensor<2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{argument 0: local type has rank 2, expected 1}}
+// expected-error@+1 {{argument 0: expected a local type of rank 1, got rank 2}}
 func.func @f(%x: tensor<2x1xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
 
 // -----
@@ -409,7 +409,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{has 1 operands and 2 results, expected as many of each}}
+  // expected-error@+1 {{expected as many operands as results, got 1 operands and 2 results}}
   %0:2 = dist.all_reduce sum %x axes ["tp"] : (tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>)
   return
 }
@@ -436,7 +436,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{result 0 has type 'tensor<4x9xf32>', expected 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{result 0: expected 'tensor<4x8xf32>', got 'tensor<4x9xf32>'}}
   %0 = dist.all_reduce sum %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x9xf32>
   return
 }
@@ -445,7 +445,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{result 0 has type 'tensor<4x9xf32>', expected 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{result 0: expected 'tensor<4x8xf32>', got 'tensor<4x9xf32>'}}
   %0 = dist.partial %x axes ["tp"] : (tensor<4x8xf32>) -> tensor<4x9xf32>
   return
 }
@@ -454,7 +454,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{'dims' lists 2 dimensions, expected one for each of the 1 operands}}
+  // expected-error@+1 {{'dims': expected one dimension for each of the 1 operands, got 2}}
   %0 = dist.all_gather %x axes ["tp"] dims [0, 1] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -472,7 +472,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{result 0 has type 'tensor<4x8xf32>', expected 'tensor<16x8xf32>'}}
+  // expected-error@+1 {{result 0: expected 'tensor<16x8xf32>', got 'tensor<4x8xf32>'}}
   %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -481,7 +481,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{operand 0 has size 4 in dimension 0, expected a multiple of the 8 ranks of the group}}
+  // expected-error@+1 {{operand 0, dimension 0: expected a multiple of the 8 ranks of the group, got size 4}}
   %0 = dist.reduce_scatter sum %x axes ["dp", "tp"] dims [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -490,7 +490,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{result 0 has type 'tensor<4x8xf32>', expected 'tensor<1x8xf32>'}}
+  // expected-error@+1 {{result 0: expected 'tensor<1x8xf32>', got 'tensor<4x8xf32>'}}
   %0 = dist.reduce_scatter sum %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -499,7 +499,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{'from' lists 0 dimensions, expected one for each of the 1 operands}}
+  // expected-error@+1 {{'from': expected one dimension for each of the 1 operands, got 0}}
   %0 = dist.all_to_all %x axes ["tp"] from [] to [1] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -526,7 +526,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{operand 0 has size 4 in dimension 0, expected a multiple of the 8 ranks of the group}}
+  // expected-error@+1 {{operand 0, dimension 0: expected a multiple of the 8 ranks of the group, got size 4}}
   %0 = dist.all_to_all %x axes ["dp", "tp"] from [1] to [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -535,7 +535,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{result 0 has type 'tensor<4x8xf32>', expected 'tensor<1x32xf32>'}}
+  // expected-error@+1 {{result 0: expected 'tensor<1x32xf32>', got 'tensor<4x8xf32>'}}
   %0 = dist.all_to_all %x axes ["tp"] from [1] to [0] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -625,7 +625,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{'from' has 1 dimensions, expected 2}}
+  // expected-error@+1 {{'from': expected 2 dimensions, got 1}}
   %0 = dist.redistribute %x from [#dist.sharding<@mesh, [{}]>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -670,7 +670,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{dimension 0 goes from 4 to 3, expected at least 4}}
+  // expected-error@+1 {{dimension 0: expected at least the operand's size 4, got 3}}
   %0 = dist.pad %x dims [0] : (tensor<4x8xf32>) -> tensor<3x8xf32>
   return
 }
@@ -679,7 +679,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{dimension 1 goes from 8 to 9, expected 8}}
+  // expected-error@+1 {{dimension 1: expected the operand's size 8, got 9}}
   %0 = dist.pad %x dims [0] : (tensor<4x8xf32>) -> tensor<4x9xf32>
   return
 }
@@ -715,7 +715,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{has 1 shifts for 2 chunks, expected one for each of at least one chunk}}
+  // expected-error@+1 {{expected one shift for each of at least one chunk, got 1 shifts for 2 chunks}}
   %0 = dist.place %x, %x axes ["tp"] dim 1 shifts [0] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x32xf32>
   return
 }
@@ -724,7 +724,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{has 0 shifts for 0 chunks, expected one for each of at least one chunk}}
+  // expected-error@+1 {{expected one shift for each of at least one chunk, got 0 shifts for 0 chunks}}
   %0 = dist.place axes ["tp"] dim 1 shifts [] : () -> tensor<4x32xf32>
   return
 }
@@ -743,7 +743,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
   %y = dist.pad %x dims [1] : (tensor<4x8xf32>) -> tensor<4x9xf32>
-  // expected-error@+1 {{has chunks of types 'tensor<4x8xf32>' and 'tensor<4x9xf32>', expected one type}}
+  // expected-error@+1 {{expected chunks of one type, got 'tensor<4x8xf32>' and 'tensor<4x9xf32>'}}
   %0 = dist.place %x, %y axes ["tp"] dim 1 shifts [0, 1] : (tensor<4x8xf32>, tensor<4x9xf32>) -> tensor<4x32xf32>
   return
 }
@@ -762,7 +762,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
   %y = tensor.cast %x : tensor<4x8xf32> to tensor<?x8xf32>
-  // expected-error@+1 {{has chunks of type 'tensor<?x8xf32>', expected a static shape}}
+  // expected-error@+1 {{expected chunks of static shape, got 'tensor<?x8xf32>'}}
   %0 = dist.place %y axes ["tp"] dim 1 shifts [0] : (tensor<?x8xf32>) -> tensor<?x32xf32>
   return
 }
@@ -771,7 +771,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{has result type 'tensor<4x16xf32>', expected 'tensor<4x32xf32>'}}
+  // expected-error@+1 {{expected result of type 'tensor<4x32xf32>', got 'tensor<4x16xf32>'}}
   %0 = dist.place %x axes ["tp"] dim 1 shifts [0] : (tensor<4x8xf32>) -> tensor<4x16xf32>
   return
 }
@@ -780,7 +780,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{has type 'tensor<i32>', expected tensor<i64>}}
+  // expected-error@+1 {{expected result of type tensor<i64>, got 'tensor<i32>'}}
   %0 = dist.axis_index ["tp"] : tensor<i32>
   return
 }
@@ -811,7 +811,7 @@ func.func @main() attributes {dist.stages = {}} { return }
 
 // -----
 
-// expected-error@+1 {{'dist.stages': stage 'draft' has #dist.mesh<["dp"=3]>, expected a mesh of 2 ranks}}
+// expected-error@+1 {{'dist.stages': stage 'draft': expected a mesh of 2 ranks, got #dist.mesh<["dp"=3]>}}
 dist.mesh @mesh = <["tp"=2]> {dist.stages = {draft = #dist.mesh<["dp"=3]>}}
 
 // -----

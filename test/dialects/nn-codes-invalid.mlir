@@ -40,7 +40,7 @@ dist.mesh @mesh = <["tp"=2]>
 #whole = #dist.sharding<@mesh, [{}, {}]>
 func.func @all_reduce(%x: tensor<4x8xf8E4M3FN> {dist.sharding = #whole, dist.global = tensor<4x8xf8E4M3FN>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{'dist.all_reduce' op operand 0 has type 'tensor<4x8xf8E4M3FN>', expected elements that have sums: programs only store and move 'f8E4M3FN'}}
+  // expected-error@+1 {{'dist.all_reduce' op operand 0: expected elements that have sums, got 'tensor<4x8xf8E4M3FN>': programs only store and move 'f8E4M3FN'}}
   %0 = dist.all_reduce sum %x axes ["tp"] : (tensor<4x8xf8E4M3FN>) -> tensor<4x8xf8E4M3FN>
   return
 }
@@ -52,7 +52,7 @@ dist.mesh @mesh = <["tp"=2]>
 func.func @reduce_scatter(%x: tensor<4x8xf32> {dist.sharding = #whole, dist.global = tensor<4x8xf32>},
                           %y: tensor<4x8xi8> {dist.sharding = #whole, dist.global = tensor<4x8xi8>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{'dist.reduce_scatter' op operand 1 has type 'tensor<4x8xi8>', expected elements that have sums: programs only store and move 'i8'}}
+  // expected-error@+1 {{'dist.reduce_scatter' op operand 1: expected elements that have sums, got 'tensor<4x8xi8>': programs only store and move 'i8'}}
   %0:2 = dist.reduce_scatter max %x, %y axes ["tp"] dims [0, 0] : (tensor<4x8xf32>, tensor<4x8xi8>) -> (tensor<2x8xf32>, tensor<2x8xi8>)
   return
 }
@@ -63,7 +63,7 @@ dist.mesh @mesh = <["tp"=2]>
 #whole = #dist.sharding<@mesh, [{}, {}]>
 func.func @partial(%x: tensor<4x8xf8E8M0FNU> {dist.sharding = #whole, dist.global = tensor<4x8xf8E8M0FNU>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{'dist.partial' op operand 0 has type 'tensor<4x8xf8E8M0FNU>', expected elements that have sums}}
+  // expected-error@+1 {{'dist.partial' op operand 0: expected elements that have sums, got 'tensor<4x8xf8E8M0FNU>'}}
   %0 = dist.partial %x axes ["tp"] : (tensor<4x8xf8E8M0FNU>) -> tensor<4x8xf8E8M0FNU>
   return
 }
@@ -73,7 +73,7 @@ func.func @partial(%x: tensor<4x8xf8E8M0FNU> {dist.sharding = #whole, dist.globa
 // Two elements of four bits share a byte.
 
 func.func @odd(%x: tensor<4x6xf4E2M1FN> {nn.input = "x"}) -> (tensor<4x6xf4E2M1FN> {nn.output = "y"}) {
-  // expected-error@+1 {{a value is 'tensor<4x3xf4E2M1FN>', expected an even last dimension: two elements of 'f4E2M1FN' share a byte}}
+  // expected-error@+1 {{value: expected an even last dimension, got 'tensor<4x3xf4E2M1FN>': two elements of 'f4E2M1FN' share a byte}}
   %0 = nn.slice %x starts [0, 0] limits [4, 3] strides [1, 1] : (tensor<4x6xf4E2M1FN>) -> tensor<4x3xf4E2M1FN>
   return %x : tensor<4x6xf4E2M1FN>
 }

@@ -527,7 +527,7 @@ func.func @cross_entropy_dim(%z: tensor<2x7xf32>, %y: tensor<2xi64>) {
 // -----
 
 func.func @cross_entropy_labels(%z: tensor<2x7xf32>, %y: tensor<7xi64>) {
-  // expected-error@+1 {{labels of type 'tensor<7xi64>', expected the dimensions of the logits 'tensor<2x7xf32>' without dimension 1}}
+  // expected-error@+1 {{labels: expected the dimensions of the logits 'tensor<2x7xf32>' without dimension 1, got 'tensor<7xi64>'}}
   %0 = nn.cross_entropy %z, %y dim 1 : (tensor<2x7xf32>, tensor<7xi64>) -> tensor<2xf32>
   return
 }
@@ -535,7 +535,7 @@ func.func @cross_entropy_labels(%z: tensor<2x7xf32>, %y: tensor<7xi64>) {
 // -----
 
 func.func @cross_entropy_result(%z: tensor<2x7xf32>, %y: tensor<2xi64>) {
-  // expected-error@+1 {{result of element type 'bf16', expected 'f32'}}
+  // expected-error@+1 {{expected result of element type 'f32', got 'bf16'}}
   %0 = nn.cross_entropy %z, %y dim 1 : (tensor<2x7xf32>, tensor<2xi64>) -> tensor<2xbf16>
   return
 }
@@ -543,7 +543,7 @@ func.func @cross_entropy_result(%z: tensor<2x7xf32>, %y: tensor<2xi64>) {
 // -----
 
 func.func @cross_entropy_smoothing(%z: tensor<2x7xf32>, %y: tensor<2xi64>) {
-  // expected-error@+1 {{'label_smoothing' is 1.500000e+00, expected 0 to 1}}
+  // expected-error@+1 {{'label_smoothing': expected 0 to 1, got 1.500000e+00}}
   %0 = nn.cross_entropy %z, %y dim 1 {label_smoothing = 1.5 : f64} : (tensor<2x7xf32>, tensor<2xi64>) -> tensor<2xf32>
   return
 }
@@ -1287,36 +1287,36 @@ func.func @call_of_text() attributes {nn.call = "f"} { return }
 
 // -----
 
-// expected-error@+2 {{step of 'f' has 0 chunks and runs 1 times: expected positive numbers, and a product below 2^63}}
+// expected-error@+2 {{step of 'f': expected positive numbers with a product below 2^63, got 0 chunks and 1 runs}}
 // expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
 func.func @call_never() attributes {nn.call = #nn.call<[<@f chunks 0>, <@call_never>]>} { return }
 
 // -----
 
-// expected-error@+2 {{step of 'f' has 4294967296 chunks and runs 4294967296 times: expected positive numbers, and a product below 2^63}}
+// expected-error@+2 {{step of 'f': expected positive numbers with a product below 2^63, got 4294967296 chunks and 4294967296 runs}}
 // expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
 func.func @call_forever() attributes {nn.call = #nn.call<[<@f chunks 4294967296 times 4294967296>, <@call_forever>]>} { return }
 
 // -----
 
-// expected-error@+2 {{step of 'f' runs 1 times until "done": expected the name of an output, and several times}}
+// expected-error@+2 {{step of 'f': expected several runs until a named output, got 1 until "done"}}
 // expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
 func.func @call_until() attributes {nn.call = #nn.call<[<@f until "done">, <@call_until>]>} { return }
 
 // -----
 
-// expected-error@+2 {{step of 'f' runs 3 times until "": expected the name of an output, and several times}}
+// expected-error@+2 {{step of 'f': expected several runs until a named output, got 3 until ""}}
 // expected-error@+1 {{failed to parse Nn_CallAttr parameter 'steps'}}
 func.func @call_until_nothing() attributes {nn.call = #nn.call<[<@f times 3 until "">, <@call_until_nothing>]>} { return }
 
 // -----
 
-// expected-error@+1 {{has the last step #nn.step<@f>: expected <@call_of_another>, the function itself, once}}
+// expected-error@+1 {{expected the last step <@call_of_another>, the function itself, once, got #nn.step<@f>}}
 func.func @call_of_another() attributes {nn.call = #nn.call<[<@f>]>} { return }
 
 // -----
 
-// expected-error@+1 {{has the last step #nn.step<@call_twice chunks 2>: expected <@call_twice>, the function itself, once}}
+// expected-error@+1 {{expected the last step <@call_twice>, the function itself, once, got #nn.step<@call_twice chunks 2>}}
 func.func @call_twice() attributes {nn.call = #nn.call<[<@call_twice chunks 2>]>} { return }
 
 // -----

@@ -5,7 +5,7 @@ nn.state @"" : tensor<2xf32>
 
 // -----
 
-// expected-error@+1 {{@s has two initial values, parameter "w" and fill 0.000000e+00 : f32: expected one}}
+// expected-error@+1 {{@s: expected one initial value, got parameter "w" and fill 0.000000e+00 : f32}}
 nn.state @s {parameter = "w", fill = 0.0 : f32} : tensor<2xf32>
 
 // -----
@@ -15,12 +15,12 @@ nn.state @s {parameter = ""} : tensor<2xf32>
 
 // -----
 
-// expected-error@+1 {{@s has fill 0 : i64: expected a number of type 'f32'}}
+// expected-error@+1 {{@s: expected a fill that is a number of type 'f32', got 0 : i64}}
 nn.state @s {fill = 0 : i64} : tensor<2xf32>
 
 // -----
 
-// expected-error@+1 {{@s has fill dense<0> : tensor<2xi64>: expected a number of type 'i64'}}
+// expected-error@+1 {{@s: expected a fill that is a number of type 'i64', got dense<0> : tensor<2xi64>}}
 nn.state @s {fill = dense<0> : tensor<2xi64>} : tensor<2xi64>
 
 // -----
@@ -31,7 +31,7 @@ nn.state @s : tensor<?xf32>
 // -----
 
 dist.mesh @mesh = <["tp"=2]>
-// expected-error@+1 {{'dist.sharding' has 2 dimensions, expected 1}}
+// expected-error@+1 {{'dist.sharding': expected 1 dimensions, got 2}}
 nn.state @s {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>} : tensor<4xf32>
 
 // -----
@@ -62,7 +62,7 @@ func.func @no_state(%x: tensor<2xf32>) {
 // expected-note@+1 {{the state}}
 nn.state @s : tensor<2xf32>
 func.func @read_type() -> tensor<2xbf16> {
-  // expected-error@+1 {{has a value of type 'tensor<2xbf16>': expected 'tensor<2xf32>', the type of @s}}
+  // expected-error@+1 {{expected a value of type 'tensor<2xf32>', the type of @s, got 'tensor<2xbf16>'}}
   %0 = nn.read @s : tensor<2xbf16>
   return %0 : tensor<2xbf16>
 }
@@ -72,7 +72,7 @@ func.func @read_type() -> tensor<2xbf16> {
 // expected-note@+1 {{the state}}
 nn.state @s : tensor<2xf32>
 func.func @write_type(%x: tensor<2x1xf32>) {
-  // expected-error@+1 {{has a value of type 'tensor<2x1xf32>': expected 'tensor<2xf32>', the type of @s}}
+  // expected-error@+1 {{expected a value of type 'tensor<2xf32>', the type of @s, got 'tensor<2x1xf32>'}}
   nn.write @s, %x : tensor<2x1xf32>
   return
 }
@@ -118,13 +118,13 @@ func.func @bound_unknown(%x: tensor<2xf32> {nn.state = "s"}) { return }
 
 // expected-note@+1 {{the state}}
 nn.state @s : tensor<2xf32>
-// expected-error@+1 {{has result 0 of type 'tensor<2xbf16>' for the state 's': expected 'tensor<2xf32>'}}
+// expected-error@+1 {{expected result 0 of type 'tensor<2xf32>' for the state 's', got 'tensor<2xbf16>'}}
 func.func @bound_type(%x: tensor<2xbf16>) -> (tensor<2xbf16> {nn.state = "s"}) { return %x : tensor<2xbf16> }
 
 // -----
 
 nn.state @s : tensor<2xf32>
-// expected-error@+1 {{has argument 1 for the state 's', as argument 0: expected one}}
+// expected-error@+1 {{expected one argument for the state 's', got argument 0 and argument 1}}
 func.func @bound_twice(%x: tensor<2xf32> {nn.state = "s"}, %y: tensor<2xf32> {nn.state = "s"}) { return }
 
 // -----
@@ -151,7 +151,7 @@ nn.state @s {transient} : tensor<4xf32>
 
 // -----
 
-// expected-error@+1 {{@s has the role "moment": expected "parameter", "master", "optimizer" or "gradient"}}
+// expected-error@+1 {{@s: expected the role "parameter", "master", "optimizer" or "gradient", got "moment"}}
 nn.state @s {fill = 0.0 : f32, role = "moment"} : tensor<4xf32>
 
 // -----

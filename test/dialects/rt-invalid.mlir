@@ -12,7 +12,7 @@ func.func @no_results(%x: tensor<4xf32>) {
 // -----
 
 func.func @argument_types(%x: tensor<4xf32>) {
-  // expected-error@+1 {{has a region with arguments of types ('tensor<8xf32>'), expected those of the operands, ('tensor<4xf32>')}}
+  // expected-error@+1 {{expected a region with arguments of the operands' types, ('tensor<4xf32>'), got ('tensor<8xf32>')}}
   %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<8xf32> {
   ^bb0(%a: tensor<8xf32>):
     %1 = nn.neg %a : tensor<8xf32>
@@ -27,7 +27,7 @@ func.func @yield_types(%x: tensor<4xf32>) {
   %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<8xf32> {
   ^bb0(%a: tensor<4xf32>):
     %1 = nn.neg %a : tensor<4xf32>
-    // expected-error@+1 {{yields ('tensor<4xf32>'), expected ('tensor<8xf32>')}}
+    // expected-error@+1 {{expected operands of types ('tensor<8xf32>'), got ('tensor<4xf32>')}}
     rt.yield %1 : tensor<4xf32>
   }
   return
@@ -38,7 +38,7 @@ func.func @yield_types(%x: tensor<4xf32>) {
 func.func @yields_operand(%x: tensor<4xf32>) {
   %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<4xf32> {
   ^bb0(%a: tensor<4xf32>):
-    // expected-error@+1 {{operand 0 is an operand of the launch, expected a value made in it}}
+    // expected-error@+1 {{operand 0: expected a value made in the launch, got an operand of it}}
     rt.yield %a : tensor<4xf32>
   }
   return
@@ -59,7 +59,7 @@ func.func @yields_twice(%x: tensor<4xf32>) {
 // -----
 
 func.func @number_of_offsets(%x: tensor<4xf32>) {
-  // expected-error@+1 {{has 2 offsets, expected 1, one for each result}}
+  // expected-error@+1 {{expected 1 offsets, one for each result, got 2}}
   %0 = rt.kernel %x at [0, 64] : (tensor<4xf32>) -> tensor<4xf32> {
   ^bb0(%a: tensor<4xf32>):
     %1 = nn.neg %a : tensor<4xf32>
@@ -71,7 +71,7 @@ func.func @number_of_offsets(%x: tensor<4xf32>) {
 // -----
 
 func.func @alignment(%x: tensor<4xf32>) {
-  // expected-error@+1 {{has offset 16, expected a multiple of 64}}
+  // expected-error@+1 {{expected offsets that are multiples of 64, got 16}}
   %0 = rt.kernel %x at [16] : (tensor<4xf32>) -> tensor<4xf32> {
   ^bb0(%a: tensor<4xf32>):
     %1 = nn.neg %a : tensor<4xf32>
@@ -87,7 +87,7 @@ func.func @collective_in_kernel(%x: tensor<4xf32> {dist.sharding = #dist.shardin
   // expected-note@+1 {{the kernel}}
   %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<4xf32> {
   ^bb0(%a: tensor<4xf32>):
-    // expected-error@+1 {{is in a kernel, expected it in an rt.start}}
+    // expected-error@+1 {{is in a kernel: expected it in an rt.start}}
     %1 = dist.all_reduce sum %a axes ["tp"] : (tensor<4xf32>) -> tensor<4xf32>
     rt.yield %1 : tensor<4xf32>
   }
@@ -110,7 +110,7 @@ func.func @outside(%x: tensor<4xf32>) {
 // -----
 
 func.func @compute_stream(%x: tensor<4xf32>) {
-  // expected-error@+1 {{has stream 0, expected 1 or more: 0 is the compute stream}}
+  // expected-error@+1 {{expected stream 1 or more, got 0: 0 is the compute stream}}
   %0 = rt.start %x stream 0 : (tensor<4xf32>) -> !rt.future<tensor<4xf32>> {
   ^bb0(%a: tensor<4xf32>):
     %1 = dist.all_reduce sum %a axes ["tp"] : (tensor<4xf32>) -> tensor<4xf32>
@@ -181,7 +181,7 @@ func.func @prepares_columns(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 
 nn.state @w : tensor<4x8xf32>
 func.func @state_at_load(%w: tensor<4x8xf32> {nn.state = "w"}) {
-  // expected-error@+1 {{prepares a state at load, expected at update}}
+  // expected-error@+1 {{expected to prepare a state at update, got at load}}
   %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
   return
 }
@@ -189,7 +189,7 @@ func.func @state_at_load(%w: tensor<4x8xf32> {nn.state = "w"}) {
 // -----
 
 func.func @parameter_at_update(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{prepares a parameter at update, expected at load}}
+  // expected-error@+1 {{expected to prepare a parameter at load, got at update}}
   %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at update : tensor<4x8xf32>
   return
 }
@@ -197,7 +197,7 @@ func.func @parameter_at_update(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 // -----
 
 func.func @use_outside_of_kernel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{prepares a value at use outside of a kernel, expected it in one}}
+  // expected-error@+1 {{prepares a value at use outside of a kernel: expected it in one}}
   %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at use : tensor<4x8xf32>
   return
 }
@@ -207,7 +207,7 @@ func.func @use_outside_of_kernel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 func.func @load_in_kernel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xf32> {
   ^bb0(%a: tensor<4x8xf32>):
-    // expected-error@+1 {{prepares a value at load in a kernel, expected at use}}
+    // expected-error@+1 {{expected to prepare a value in a kernel at use, got at load}}
     %1 = rt.prepare %a <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
     rt.yield %1 : tensor<4x8xf32>
   }
@@ -221,7 +221,7 @@ func.func @use_beside_others(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xf32> {
   ^bb0(%a: tensor<4x8xf32>):
     %1 = nn.neg %a : tensor<4x8xf32>
-    // expected-error@+1 {{is in a kernel, expected it outside}}
+    // expected-error@+1 {{is in a kernel: expected it outside}}
     %2 = rt.prepare %1 <k = 4, n = 8, panel = 8> at use : tensor<4x8xf32>
     rt.yield %2 : tensor<4x8xf32>
   }
@@ -233,7 +233,7 @@ func.func @use_beside_others(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 func.func @use_without_packing(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xbf16> {
   ^bb0(%a: tensor<4x8xf32>):
-    // expected-error@+1 {{has no packing, expected one: a kernel casts by nn.cast}}
+    // expected-error@+1 {{expected a packing, got none: a kernel casts by nn.cast}}
     %1 = rt.prepare %a at use : tensor<4x8xf32> -> tensor<4x8xbf16>
     rt.yield %1 : tensor<4x8xbf16>
   }
@@ -245,7 +245,7 @@ func.func @use_without_packing(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 func.func @packed_at_use_read_otherwise(%w: tensor<4x8xf32>) -> tensor<4x8xf32> {
   %0 = rt.kernel %w : (tensor<4x8xf32>) -> tensor<4x8xf32> {
   ^bb0(%a: tensor<4x8xf32>):
-    // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
+    // expected-error@+1 {{expected to be read by rt.kernel only, got 'func.return'}}
     %1 = rt.prepare %a <k = 4, n = 8, panel = 8> at use : tensor<4x8xf32>
     rt.yield %1 : tensor<4x8xf32>
   }
@@ -256,7 +256,7 @@ func.func @packed_at_use_read_otherwise(%w: tensor<4x8xf32>) -> tensor<4x8xf32> 
 // -----
 
 func.func @prepares_nothing(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{has neither a packing nor another element type, expected one of them}}
+  // expected-error@+1 {{expected a packing or another element type, got neither}}
   %0 = rt.prepare %w at load : tensor<4x8xf32>
   return
 }
@@ -264,7 +264,7 @@ func.func @prepares_nothing(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 // -----
 
 func.func @prepares_another_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{makes 'tensor<8x4xbf16>' of 'tensor<4x8xf32>', expected the same shape, and the same elements or a cast between f32, bf16 and f16}}
+  // expected-error@+1 {{expected the same shape, and the same elements or a cast between f32, bf16 and f16, got 'tensor<8x4xbf16>' of 'tensor<4x8xf32>'}}
   %0 = rt.prepare %w at load : tensor<4x8xf32> -> tensor<8x4xbf16>
   return
 }
@@ -272,7 +272,7 @@ func.func @prepares_another_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 // -----
 
 func.func @prepares_integers(%w: tensor<4x8xi32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{makes 'tensor<4x8xf32>' of 'tensor<4x8xi32>', expected the same shape, and the same elements or a cast}}
+  // expected-error@+1 {{expected the same shape, and the same elements or a cast between f32, bf16 and f16, got 'tensor<4x8xf32>' of 'tensor<4x8xi32>'}}
   %0 = rt.prepare %w at load : tensor<4x8xi32> -> tensor<4x8xf32>
   return
 }
@@ -280,7 +280,7 @@ func.func @prepares_integers(%w: tensor<4x8xi32> {nn.parameter = "w"}) {
 // -----
 
 func.func @unknown_time(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{has 'night' as its time, expected load, update or use}}
+  // expected-error@+1 {{expected load, update or use as the time, got 'night'}}
   %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at night : tensor<4x8xf32>
   return
 }
@@ -288,7 +288,7 @@ func.func @unknown_time(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 // -----
 
 func.func @packing_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
-  // expected-error@+1 {{has a packing of 8x4, expected the weight's shape, 'tensor<4x8xf32>'}}
+  // expected-error@+1 {{expected a packing of the weight's shape, 'tensor<4x8xf32>', got 8x4}}
   %0 = rt.prepare %w <k = 4, n = 8, transposed = true, panel = 8> at load : tensor<4x8xf32>
   return
 }
@@ -304,7 +304,7 @@ func.func @panel(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 // -----
 
 func.func @reads_packed(%w: tensor<4x8xf32> {nn.parameter = "w"}) -> tensor<4x8xf32> {
-  // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
+  // expected-error@+1 {{expected to be read by rt.kernel only, got 'func.return'}}
   %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
   // expected-note@+1 {{the reader}}
   return %0 : tensor<4x8xf32>
@@ -313,7 +313,7 @@ func.func @reads_packed(%w: tensor<4x8xf32> {nn.parameter = "w"}) -> tensor<4x8x
 // -----
 
 func.func @reads_packed_later(%w: tensor<4x8xf32> {nn.parameter = "w"}, %x: tensor<4xf32>) -> tensor<4x8xf32> {
-  // expected-error@+1 {{is read by 'func.return', expected only rt.kernel}}
+  // expected-error@+1 {{expected to be read by rt.kernel only, got 'func.return'}}
   %0 = rt.prepare %w <k = 4, n = 8, panel = 8> at load : tensor<4x8xf32>
   %1 = dist.after %0, %x : tensor<4x8xf32>, tensor<4xf32>
   // expected-note@+1 {{the reader}}
@@ -344,7 +344,7 @@ func.func @unknown() attributes {rt.size = 1 : i64} {
 // -----
 
 func.func @over_count(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error@+1 {{names 2 states, expected 1, one for each result}}
+  // expected-error@+1 {{expected the names of 1 states, one for each result, got 2}}
   %0 = rt.kernel %x over ["s", ""] : (tensor<4xf32>) -> tensor<4xf32> {
   ^bb0(%a: tensor<4xf32>):
     %1 = nn.neg %a : tensor<4xf32>

@@ -218,7 +218,7 @@ def test_without_weights(ids, bundle):
         with pytest.raises(mw.Error, match=wanted):
             code.start(**options)
     for damage, wanted in ((lambda tensors: tensors.pop(0), "damaged: parameter '.*' is no part of a tensor"),
-                           (lambda tensors: tensors[0]["shape"].append(2), "parameter '.*' is f32.*, expected f32")):
+                           (lambda tensors: tensors[0]["shape"].append(2), "parameter '.*': expected f32.*, got f32")):
         plan.compile(bundle, weights=False)
         change_manifest(bundle, lambda manifest, damage=damage: damage(manifest["tensors"]))
         with pytest.raises(mw.Error, match=wanted):
@@ -293,7 +293,7 @@ def test_no_bundle(tmp_path):
 
 def test_wrong_inputs(bundle, ids, tmp_path):
     save_file({"ids": ids.int()}, tmp_path / "in.safetensors")
-    assert "input 'ids' is i32[2, 6]" in run(bundle, status=1)
+    assert ": expected i64[2, 6], got i32[2, 6]" in run(bundle, status=1)
     save_file({"ids": ids, "more": ids.clone()}, tmp_path / "in.safetensors")
     assert "'more' is not an input of the program" in run(bundle, status=1)
     save_file({"other": ids}, tmp_path / "in.safetensors")
@@ -352,10 +352,10 @@ def test_changed_weights(bundle, file, tmp_path):
     ("format", "other", "not a manifest of a bundle"),
     ("ranks", 0, "damaged: no ranks"),
     ("ranks", -2, "damaged: ranks is not a natural number"),
-    ("ranks", 10**9, "damaged: 1000000000 ranks, expected at most 65536"),
-    ("arguments", [{"input": 7}], "damaged: input is 7, expected less than 1"),
-    ("state_results", [0], "damaged: state_results has 0, expected less than 0"),
-    ("prepared", [-1], "damaged: prepared has -1, expected less than "),
+    ("ranks", 10**9, "damaged: expected at most 65536 ranks, got 1000000000"),
+    ("arguments", [{"input": 7}], "damaged: input: expected less than 1, got 7"),
+    ("state_results", [0], "damaged: state_results: expected numbers less than 0, got 0"),
+    ("prepared", [-1], "damaged: prepared: expected numbers less than "),
     ("entries", [], "damaged: no entries"),
 ])
 def test_manifests_of_others(bundle, key, value, expected):
@@ -492,7 +492,7 @@ def test_other_architecture(bundle):
 def test_unknown_processor(plan, tmp_path):
     with pytest.raises(mw.Error, match="unknown processor 'i486dx'"):
         plan.compile(tmp_path / "bundle", target="cpu:i486dx")
-    with pytest.raises(mw.Error, match="processor 'i386' has no 64-bit code, expected one for x86_64"):
+    with pytest.raises(mw.Error, match="processor 'i386' has no 64-bit code: expected one for x86_64"):
         plan.compile(tmp_path / "bundle", target="cpu:i386")
     assert os.listdir(tmp_path) == []
 

@@ -109,7 +109,7 @@ def assert_session(session, recovers=True):
     assert session.state()["steps"] == 4
     with pytest.raises(mw.Error, match="no entry 'accumulate': expected one of 'step', 'peek'"):
         session.run(x=X, y=Y, entry="accumulate")
-    with pytest.raises(mw.InputError, match=r"input 'x' is f32\[3, 5\]: expected f32\[12, 5\]"):
+    with pytest.raises(mw.InputError, match=r"input 'x': expected f32\[12, 5\], got f32\[3, 5\]"):
         session.run(x=X[:3], y=Y)
 
 
@@ -295,7 +295,7 @@ def test_processes_end_a_loop_together(loop, tmp_path):
     ("private @count()", "@count()", "'root' runs 'count': expected a private function with a body"),
     ("<@count times 3>", "<@counts>", "'root' runs 'counts': expected a private function with a body"),
     ('until "converged"', 'until "small"', "'root' runs 'refine' until \"small\": expected the name of one of its outputs"),
-    ('until "converged"', 'until "root"', "'root' runs 'refine' until output \"root\", which is 'tensor<5xf32>': expected tensor<i1>"),
+    ('until "converged"', 'until "root"', "'root' runs 'refine' until output \"root\": expected tensor<i1>, got 'tensor<5xf32>'"),
     ("private @count()", "private @count() attributes {nn.call = #nn.call<[<@count>]>}",
      "'root' runs 'count', which has steps of its own: expected a function without nn.call"),
     ("@counted {fill = 0 : i64, transient}", "@counted {fill = 0 : i64}",
@@ -304,7 +304,7 @@ def test_processes_end_a_loop_together(loop, tmp_path):
      '%scale: tensor<f32> {nn.input = "scale"}, %most: tensor<1xf32> {nn.input = "most"}',
      "input 'most' of 'root' lacks nn.batch = false, which 'refine' has: expected it in all steps of a call or in none"),
     ('tensor<i64> {nn.output = "counted"}', 'tensor<i64> {nn.output = "converged"}',
-     "'converged' of 'root' is 'tensor<i64>', and 'tensor<i1>' of 'refine': expected one type"),
+     "'converged': expected one type, got 'tensor<i64>' of 'root' and 'tensor<i1>' of 'refine'"),
 ])  # fmt: skip
 def test_steps_that_are_refused(tmp_path, old, new, expected):
     assert LOOP.count(old) == 1
@@ -315,13 +315,13 @@ def test_steps_that_are_refused(tmp_path, old, new, expected):
 
 
 @pytest.mark.parametrize("step, change, expected", [
-    (0, {"entry": 7}, "runs entry 7, expected the entry itself, last, and others before"),
-    (0, {"entry": 0}, "runs entry 0, expected the entry itself, last, and others before"),
-    (2, {"entry": 1}, "runs entry 1, expected the entry itself, last, and others before"),
-    (0, {"chunks": 0}, "0 chunks, 20 times, until output 1, expected positive numbers, and once for the last step"),
-    (2, {"times": 2}, "1 chunks, 2 times, until output -1, expected positive numbers, and once for the last step"),
-    (0, {"until": 5}, "2 chunks, 20 times, until output 5, expected"),
-    (0, {"until": 0}, "output 'root' is f32[5], expected i1[] to end a step"),
+    (0, {"entry": 7}, "runs entry 7: expected the entry itself, last, and others before"),
+    (0, {"entry": 0}, "runs entry 0: expected the entry itself, last, and others before"),
+    (2, {"entry": 1}, "runs entry 1: expected the entry itself, last, and others before"),
+    (0, {"chunks": 0}, "0 chunks, 20 times, until output 1: expected positive numbers, and once for the last step"),
+    (2, {"times": 2}, "1 chunks, 2 times, until output -1: expected positive numbers, and once for the last step"),
+    (0, {"until": 5}, "2 chunks, 20 times, until output 5: expected"),
+    (0, {"until": 0}, "output 'root': expected i1[] to end a step, got f32[5]"),
     (0, {"chunks": 2**60}, "'x' has 1152921504606846978 chunks, which are too large"),
 ])  # fmt: skip
 def test_damaged_steps(loop, tmp_path, step, change, expected):
@@ -335,5 +335,5 @@ def test_damaged_steps(loop, tmp_path, step, change, expected):
 def test_names_that_are_equal(loop, tmp_path):
     loop.parallelize(mesh={"dp": 1}).compile(tmp_path / "bundle")
     change_manifest(tmp_path / "bundle", lambda manifest: manifest["entries"][1]["inputs"][1].update(name="x"))
-    with pytest.raises(mw.Error, match="damaged: entry 'refine' has two values named 'x', expected names that differ"):
+    with pytest.raises(mw.Error, match="damaged: entry 'refine' has two values named 'x': expected names that differ"):
         mw.load_bundle(tmp_path / "bundle").start()

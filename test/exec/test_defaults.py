@@ -53,7 +53,7 @@ def assert_session(session):
     assert session.run(entry="peek", by=-19)[0] == 0
     with pytest.raises(mw.InputError, match="input 'x' is missing"):
         session.run(rate=1.0)
-    with pytest.raises(mw.InputError, match=r"input 'rate' is f32\[1\]: expected f32\[\]"):
+    with pytest.raises(mw.InputError, match=r"input 'rate': expected f32\[\], got f32\[1\]"):
         session.run(x=X, rate=np.ones(1, np.float32))
 
 

@@ -46,13 +46,13 @@ def test_usage(files):
     assert done.stderr.splitlines() == [
         "sharding-run: error: unknown option '--nonsense'", "see sharding-run --help"]
     for option in ("--random-inputs", "--random-weights"):
-        expect(2, f"{option} is 'x', expected a natural number below 2^64", model, f"{option}=x")
+        expect(2, f"{option}: expected a natural number below 2^64, got 'x'", model, f"{option}=x")
     expect(2, "--weights and --random-weights exclude each other", model, "--weights=w", "--random-weights=1")
     expect(2, "more than one model", model, model)
     for seed in ("some", "", "-1", " -1", "1.5", 2**64, "9" * 23):
-        expect(2, f"--random-inputs is '{seed}', expected a natural number below 2^64", model, f"--random-inputs={seed}")
+        expect(2, f"--random-inputs: expected a natural number below 2^64, got '{seed}'", model, f"--random-inputs={seed}")
     for threads in (0, 100000, 2**63 - 1):
-        expect(2, f"--threads-per-rank is '{threads}', expected a number from 1 to 4096", model, f"--threads-per-rank={threads}")
+        expect(2, f"--threads-per-rank: expected a number from 1 to 4096, got '{threads}'", model, f"--threads-per-rank={threads}")
     expect(2, "exclude each other", model, "--random-inputs=1", "--inputs=x")
     expect(2, "--weights needs a value", model, "--weights=")
     expect(2, "--report= needs a value", model, "--report=")
@@ -63,13 +63,13 @@ def test_usage(files):
 
 WRONG_OPTIONS = {
     "mesh=tp=x": "mesh: cannot read 'tp=x': expected name=size",
-    "mesh=tp=2 sequence-parallel=maybe": "sequence-parallel is 'maybe': expected on, off or auto",
+    "mesh=tp=2 sequence-parallel=maybe": "sequence-parallel: expected on, off or auto, got 'maybe'",
     "mesh=tp=2 nothing=1": "unknown option 'nothing'; supported are mesh",
-    "mesh=tp=2 memory-ceiling=1X": "memory-ceiling is '1X': expected a positive number of bytes",
+    "mesh=tp=2 memory-ceiling=1X": "memory-ceiling: expected a positive number of bytes",
     "mesh=tp=2 context-parallel={ring=}": "cannot read 'ring=': expected ulysses=axis, ring=axis, order=contiguous",
     "mesh=tp=2 fold={a: b}": "cannot read 'a: b': expected a stage and sp, ulysses",
     "mesh=tp=2 shardings={": "a bracket or quote stays open",
-    "mesh=tp=2 device=none": "unknown device 'none', expected one of h100",
+    "mesh=tp=2 device=none": "unknown device 'none': expected one of h100",
     "mesh=tp=2 target=none": "unknown target 'none': expected cpu",
     "mesh=tp=2 target=cpu:none": "target 'cpu:none': unknown processor 'none'",
 }
@@ -192,9 +192,9 @@ def test_arguments(files):
     expect(1, "No such file", model, f"--weights={files}/absent", inputs)
     other = files / "other.safetensors"
     for tensors, words in (({"v": torch.ones(4, 3)}, "no tensor 'w'"),
-                           ({"w": torch.ones(4, 4)}, "f32[4, 4], expected f32[4, 3]"),
-                           ({"w": torch.ones(4, 3).bfloat16()}, "bf16[4, 3], expected f32[4, 3]"),
-                           ({"w": torch.ones(4, 3).to(torch.int8)}, "i8[4, 3], expected f32[4, 3]"),
+                           ({"w": torch.ones(4, 4)}, "expected f32[4, 3], got f32[4, 4]"),
+                           ({"w": torch.ones(4, 3).bfloat16()}, "expected f32[4, 3], got bf16[4, 3]"),
+                           ({"w": torch.ones(4, 3).to(torch.int8)}, "expected f32[4, 3], got i8[4, 3]"),
                            ({"w": torch.ones(4, 3).to(torch.uint8)}, "of type U8")):
         save_file(tensors, other)
         expect(1, words, model, f"--weights={other}", inputs)
@@ -215,7 +215,7 @@ def test_damaged_files(files):
         text = json.dumps(entries).encode()
         return struct.pack("<Q", len(text)) + text + bytes(48)
     good = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
-    for data, words in ((b"", "0 bytes"), (whole[:5], "5 bytes"), (whole[:30], "header says"),
+    for data, words in ((b"", "at least 8 bytes, got 0"), (whole[:5], "at least 8 bytes, got 5"), (whole[:30], "header says"),
                         (whole[:-1], "file has 47 bytes of data"), (struct.pack("<Q", 2**63) + whole[8:], "header says"),
                         (struct.pack("<Q", 4) + b"nope", "not a JSON object"),
                         (header({"w": 3}), "expected dtype, shape"),
@@ -231,7 +231,7 @@ def test_damaged_files(files):
                         (header({"w": good, "v": good}), "tensors 'v' and 'w' overlap"),
                         (header({"w": good, "v": {**good, "shape": [0], "data_offsets": [8, 8]}}), "tensors 'w' and 'v' overlap"),
                         (header({"w": {**good, "shape": [3], "data_offsets": [36, 48]}}),
-                         "tensor 'w': its data begins at 36, expected 0"),
+                         "tensor 'w': expected its data to begin at 0, where that before it ends, got 36"),
                         (header({"w": {**good, "shape": [3], "data_offsets": [0, 12]}}), "36 bytes of data belong to no tensor, behind 'w'"),
                         (header({}), "48 bytes of data belong to no tensor")):
         bad.write_bytes(data)
@@ -321,7 +321,7 @@ def test_reference(files):
 
 def test_more_than_anybody_has(files):
     model, weights, inputs = files / "m.mlir", f"--weights={files}/w.safetensors", f"--inputs={files}/x.safetensors"
-    expect(1, "the program has 1000000000 ranks, expected 1 to 65536", model, weights, inputs, "--parallelize=mesh=dp=1000000000")
+    expect(1, "the program: expected 1 to 65536 ranks, got 1000000000", model, weights, inputs, "--parallelize=mesh=dp=1000000000")
     expect(1, "ranks of 100000 threads, 1 in this process: expected at most 4096 threads in all", model, weights, inputs,
            env={"MESHWRIGHT_THREADS": "100000"})
     expect(1, "ranks of 4096 threads, 2 in this process", model, weights, inputs, "--parallelize=mesh=dp=2", "--threads-per-rank=4096")

@@ -191,8 +191,8 @@ def test_group_of_one_is_a_remark():
     "fold, message",
     [
         ({"encoder": "sideways"}, "expected a stage and sp, ulysses, ring, replica, batch, auto or none"),
-        ({"decoder": "auto"}, "fold names stage 'decoder', expected one of encoder, denoiser, update"),
-        ({"decoder": "sp"}, "fold names stage 'decoder', expected one of encoder, denoiser, update"),
+        ({"decoder": "auto"}, "fold names stage 'decoder': expected one of encoder, denoiser, update"),
+        ({"decoder": "sp"}, "fold names stage 'decoder': expected one of encoder, denoiser, update"),
     ],
 )  # fmt: skip
 def test_refusals(fold, message):
@@ -209,7 +209,7 @@ def test_refusals(fold, message):
         ({"tp": 2}, {"ring": "up"}, 'has no axis "up" for ring attention'),
         ({"tp": 2}, {"ulysses": "tp"}, "is that of tensor parallelism: expected another"),
         ({"dp": 2}, {"ring": "dp"}, "is that of data parallelism: expected another"),
-        ({"sp": 2}, {"ulysses": "sp", "ring": "sp"}, "ulysses and ring are both 'sp': expected two axes"),
+        ({"sp": 2}, {"ulysses": "sp", "ring": "sp"}, "expected two axes for ulysses and ring, got 'sp' for both"),
         ({"sp": 2}, {"ulysses": "sp", "order": "spiral"}, "cannot read 'order=spiral'"),
         ({"sp": 2}, {"order": "zigzag"}, "expected an axis for ulysses, ring or both"),
         ({"sp": 2}, None, "needs the axis that context-parallel names"),

@@ -171,9 +171,9 @@ def test_refusals():
     run = OTHER + "\ndef call(**options):\n    " + make + "plan.run(Other(x.numpy()[:, :options.pop('width', 32)], **options.pop('of', {})), **options)\n"
     def said(text):
         return refusal_of(run, text)
-    assert "is in the memory of GPU 0: expected the host's" in said("call()")
+    assert "expected the memory of the host, got that of GPU 0" in said("call()")
     assert "not dense in row-major order" in said("call(of=dict(strides=[1, 6]), backend='nccl')")
-    assert "is f32[6, 31]: expected f32[6, 32]" in said("call(width=31, backend='nccl')")
+    assert "expected f32[6, 32], got f32[6, 31]" in said("call(width=31, backend='nccl')")
     assert "MESHWRIGHT_RUNS compares outputs on the host" in said("import os; os.environ['MESHWRIGHT_RUNS'] = '2'; call(backend='nccl')")
 
 
@@ -247,7 +247,7 @@ with plan.start(backend='nccl') as session:
     print(session.run(x)[0].isfinite().all().item())
 """)
     assert said[0] == said[1] and said[0].endswith("True\n"), said
-    assert "rank 1 runs entry 'main' with outputs on a GPU, expected entry 'main' as on rank 0" in said[0], said
+    assert "rank 1: expected to run entry 'main' as on rank 0, got entry 'main' with outputs on a GPU" in said[0], said
 
 
 def test_a_process_that_dies():

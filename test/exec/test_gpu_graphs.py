@@ -172,7 +172,7 @@ def test_processes(bundle):  # noqa: F811
 def test_refusals():
     assert "graphs is 'on', and the target cpu has no graphs: expected off or auto" in refusal(
         "net, x = make(); mw.from_torch(net, (x,)).parallelize(mesh={'tp': 1}).start(graphs='on')")
-    assert "graphs is 'maybe': expected on, off or auto" in refusal(
+    assert "graphs: expected on, off or auto, got 'maybe'" in refusal(
         "net, x = make(); mw.from_torch(net, (x,)).parallelize(mesh={'tp': 1}).start(graphs='maybe')")
     assert "the entry launches nothing that a graph could repeat: expected off or auto" in refusal(
         "x = torch.randn(2, 3); mw.from_torch(nn.Identity(), (x,)).parallelize(mesh={'tp': 1})"

@@ -113,10 +113,10 @@ def test_refusals(bundle):
     alone = {"WORLD_SIZE": "2", "RANK": "0"}
     for variables, backend, words in (
         (alone, "nccl", "nothing says where the processes meet: expected MASTER_ADDR and MASTER_PORT, Open MPI's mpirun, or a file"),
-        ({"WORLD_SIZE": "2"}, "nccl", "WORLD_SIZE is 2, and RANK is not set: expected 0 to 1"),
-        ({**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}, "nccl", "MASTER_PORT is '0', expected 1 to 65535"),
+        ({"WORLD_SIZE": "2"}, "nccl", "RANK: expected 0 to 1, as WORLD_SIZE is 2, got no value"),
+        ({**alone, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}, "nccl", "MASTER_PORT: expected 1 to 65535, got '0'"),
         ({"WORLD_SIZE": "3", "RANK": "1"}, "nccl", "the program has 2 ranks, and there are 3 processes: expected a process for each rank"),
-        (alone, "nccl:peer", "WORLD_SIZE is 2: ranks of 'nccl:peer' are threads of one process, expected no launcher"),
+        (alone, "nccl:peer", "WORLD_SIZE is 2, and ranks of 'nccl:peer' are threads of one process: expected no launcher"),
     ):
         codes, said = finish(start(bundle, [variables], "never", backend=backend))
         assert codes == [1] and words in said[0], said

@@ -258,15 +258,15 @@ def test_refusals(tmp_path):
     compile_ = "net, x = make(); mw.from_torch(net, (x,)).parallelize(mesh={'tp': 1}).compile('%s', target='%s')"
     plan = "net, x = make(); mw.from_torch(net, (x,)).parallelize(mesh={'tp': %d}).run(x, backend='%s')"
     check(compile_ % (tmp_path / "cpu", "cpu") + "\n" + compile_ % (tmp_path / "gpu", "gpu:sm_90a"))
-    assert "is compiled for target 'cpu', this GPU has compute capability 9.0: expected target 'gpu:sm_90a'" in refusal(
+    assert "is compiled for: expected 'gpu:sm_90a', as this GPU has compute capability 9.0, got 'cpu'" in refusal(
         START.format(tmp_path / "cpu"))
-    assert "is compiled for target 'gpu:sm_90a', this GPU has compute capability 8.0: expected target 'gpu:sm_80'" in \
+    assert "is compiled for: expected 'gpu:sm_80', as this GPU has compute capability 8.0, got 'gpu:sm_90a'" in \
         refusal(START.format(tmp_path / "gpu"), FAKEGPU_CHIP="sm_80")
     assert "has 64 ranks, and there are 8 devices" in refusal(plan % (64, "nccl"))
-    assert "unknown mode 'slow', expected fast or peer" in refusal(plan % (1, "nccl:slow"))
+    assert "unknown mode 'slow': expected fast or peer" in refusal(plan % (1, "nccl:slow"))
     assert "no device" in refusal(plan % (1, "nccl"), CUDA_VISIBLE_DEVICES="")
-    assert "the NVIDIA driver is for CUDA 11.0, expected 12.8 or later" in refusal(plan % (1, "nccl"), FAKEGPU_DRIVER="11000")
-    assert "NCCL has version 2.21.5, expected 2.26.2 or later" in refusal(plan % (1, "nccl"), FAKEGPU_NCCL="22105")
+    assert "the NVIDIA driver: expected one for CUDA 12.8 or later, got one for 11.0" in refusal(plan % (1, "nccl"), FAKEGPU_DRIVER="11000")
+    assert "NCCL: expected version 2.26.2 or later, got 2.21.5" in refusal(plan % (1, "nccl"), FAKEGPU_NCCL="22105")
     assert "NVIDIA driver not found" in refusal(plan % (1, "nccl"), LD_LIBRARY_PATH="")
     assert "cuLaunchKernel failed: " in refusal(plan % (1, "nccl"), FAKEGPU_FAIL="cuLaunchKernel:1")
 

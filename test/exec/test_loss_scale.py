@@ -161,7 +161,7 @@ def test_state_dicts(tmp_path):
         saved = session.state_dict()
         assert saved["scaler"] == {**scaler.state_dict(), "_growth_tracker": 2}
         scaler.load_state_dict(saved["scaler"])
-        with pytest.raises(mw.Error, match="growth_interval is 10: expected 2000"):
+        with pytest.raises(mw.Error, match="growth_interval: expected 2000, got 10"):
             session.load_state_dict({**saved, "scaler": {**saved["scaler"], "growth_interval": 10}})
         with pytest.raises(mw.Error, match="the state dict has no 'scaler'"):
             session.load_state_dict({"model": saved["model"], "optimizer": saved["optimizer"]})
@@ -176,9 +176,9 @@ def test_state_dicts(tmp_path):
 
 
 @pytest.mark.parametrize("scale, words", [
-    ("always", "loss_scale is 'always': expected a number"),
-    (0, "loss_scale is 0: expected a number above 0"),
-    (float("inf"), "loss_scale is inf: expected a number above 0"),
+    ("always", "loss_scale: expected a number, got 'always'"),
+    (0, 'loss_scale: expected a number above 0, "auto" or None, got 0'),
+    (float("inf"), 'loss_scale: expected a number above 0, "auto" or None, got inf'),
 ])
 def test_refusals(scale, words):
     net, data = Net(), batches(1)

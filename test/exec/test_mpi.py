@@ -239,7 +239,7 @@ def test_the_number_of_processes(block):
 
 def test_modes(block):
     done = launch(2, *block.arguments, "--parallelize=mesh=tp=2", "--backend=mpi:swift")
-    assert done.returncode == 1 and "there is no mode 'swift', expected 'mpi' or 'mpi:fast'" in done.stderr
+    assert done.returncode == 1 and "there is no mode 'swift': expected 'mpi' or 'mpi:fast'" in done.stderr
     done = launch(2, *block.arguments, "--parallelize=mesh=tp=2", "--backend=mpi", env={"MESHWRIGHT_MPI_DETERMINISTIC": "yes"})
     assert done.returncode == 1 and "expected 0 or 1" in done.stderr
 
@@ -287,7 +287,7 @@ def test_an_index_that_no_rank_has(tmp_path):
     files = Files(tmp_path, LOOKUP, {"i": torch.full((3, 5), 31)}, {"e": values(31, 8)})
     done = launch(2, *files.arguments, "--parallelize=mesh=tp=2", "--backend=mpi")
     assert done.returncode == 1
-    assert "m.mlir:2" in done.stderr and "index 31 at position 0 is out of range, expected 0 to 30" in done.stderr, done.stderr
+    assert "m.mlir:2" in done.stderr and "index 31 at position 0 is out of range: expected 0 to 30" in done.stderr, done.stderr
 
 
 def test_a_failed_check_fails_everywhere(block):

@@ -253,7 +253,7 @@ exec {tool()} $program --inputs={folder}/in.safetensors --backend=mpi --outputs=
         assert done.returncode == 1 and not out.exists(), done.stderr
         said = re.findall(r"error: (.*)", done.stderr)
         # Each rank says so that mpirun lets come to it.
-        assert 1 <= len(said) <= 3 and set(said) == {f"rank 1 runs {what}, expected bundle {ids['a']} as on rank 0: "
+        assert 1 <= len(said) <= 3 and set(said) == {f"rank 1: expected to run bundle {ids['a']} as on rank 0, got {what}: "
                                                      "all processes run the same one, or copies of it"}, done.stderr
     done = run(folder / "c")
     assert done.returncode == 0, done.stderr

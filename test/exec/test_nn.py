@@ -344,7 +344,7 @@ def test_scatter_out_of_range(tmp_path, index, along):
     p.op(f"nn.scatter_add {{}}, {{}} dim 0{along}", [randn(3), ids], torch.zeros(9))
     said = run_module(tmp_path, p.text(), p.inputs, status=1)
     assert "nn.scatter_add" in said, said
-    assert f"index {index} at position 2 is out of range, expected 0 to 8" in said, said
+    assert f"index {index} at position 2 is out of range: expected 0 to 8" in said, said
 
 
 def test_pad(tmp_path):

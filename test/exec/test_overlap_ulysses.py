@@ -91,7 +91,7 @@ def test_batch(heads, kv_heads, mesh, batch, rows):
 
 
 @pytest.mark.parametrize("heads, kv_heads, mesh, reason", [
-    (8, 2, 2, "there are only 2 rows, expected at least 4"),
+    (8, 2, 2, "expected at least 4 rows, got 2"),
     # Pairs of ranks have the same key/value head.
     (8, 2, 4, "reads, beside its rows, a value that differs between the ranks of"),
     (8, 2, 8, "rows that are scattered over {\"ulysses\"} leave the ops that can run in chunks"),

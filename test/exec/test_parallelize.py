@@ -92,7 +92,7 @@ def test_rows_replaced_by_index(tmp_path, options):
         done = run(tmp_path, f"--parallelize={options}", "--check", f"--outputs={tmp_path}/y.safetensors")
         if index in ([6, 7], [-1, 2]):
             assert done.returncode == 1 and "nn.index_copy" in done.stderr and "m.mlir:6" in done.stderr, done.stderr
-            assert "is out of range, expected 0 to 6" in done.stderr
+            assert "is out of range: expected 0 to 6" in done.stderr
             continue
         assert done.returncode == 0, done.stdout + done.stderr
         want = c.clone()
@@ -165,7 +165,7 @@ def test_indices_that_no_rank_has(tmp_path, options):
         else:
             assert done.returncode == 1 and not (tmp_path / "y.safetensors").exists()
             assert "nn.embedding" in done.stderr and "m.mlir:2" in done.stderr, done.stderr
-            assert f"index {index} at position " in done.stderr and "is out of range, expected 0 to 30" in done.stderr
+            assert f"index {index} at position " in done.stderr and "is out of range: expected 0 to 30" in done.stderr
 
 
 def test_report(files):

@@ -106,7 +106,7 @@ def test_a_file_fills_a_bundle(model):
                "up": torch.randn(32, 16), "down": torch.randn(16, 32)}
     results = []
     for wanted, changes in ((None, {}), ("has no tensor 'up', a parameter of the program", {"up": None}),
-                            ("parameter 'norm' is f32[15], expected f32[16]", {"norm": torch.rand(15)})):
+                            ("parameter 'norm': expected f32[16], got f32[15]", {"norm": torch.rand(15)})):
         kept = {**tensors, **changes}
         save_file({name: tensor for name, tensor in kept.items() if tensor is not None}, weights)
         for program in (bundle, model):

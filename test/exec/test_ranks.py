@@ -329,4 +329,4 @@ def test_an_error_on_one_rank_ends_all(tmp_path):
             '  %e = nn.embedding {0}, %t : (tensor<1xi64>, tensor<4x2xf32>) -> tensor<1x2xf32>\n'
             '  %r = dist.all_reduce sum %e axes ["x"] : (tensor<1x2xf32>) -> tensor<1x2xf32>')
     said = per_rank(mesh, tmp_path, [ids], text, [((1, 2), torch.float32)], status=1)
-    assert "rank 5: nn.embedding" in said and "index 99 at position 0 is out of range, expected 0 to 3" in said
+    assert "rank 5: nn.embedding" in said and "index 99 at position 0 is out of range: expected 0 to 3" in said

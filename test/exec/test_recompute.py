@@ -142,7 +142,7 @@ def test_planned_is_seen():
 
 
 def test_an_unknown_mode():
-    with pytest.raises(mw.Error, match="recompute is 'some': expected none, full or auto"):
+    with pytest.raises(mw.Error, match="recompute: expected none, full or auto, got 'some'"):
         plan_of(Stack(), "tp=2", recompute="some")
 
 

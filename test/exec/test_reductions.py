@@ -95,7 +95,7 @@ def test_label_that_is_no_class(label, how, mesh):
     plan = plan_of(net, (torch.randn(2, 5, 16), y), mesh)
     plan.run(torch.randn(2, 5, 16), y)
     y[1, 2] = label
-    with pytest.raises(mw.Error, match=f"index {label} at position . is out of range, expected 0 "
+    with pytest.raises(mw.Error, match=f"index {label} at position . is out of range: expected 0 "
                                        "to 36"):
         plan.run(torch.randn(2, 5, 16), y)
 

@@ -215,10 +215,10 @@ def test_target(files):
     assert done.returncode == 2 and "unknown processor 'z80'" in done.stderr
     done = run(files, "--target=gpu:sm_90a")
     assert done.returncode == 1
-    assert "the program is compiled for target 'gpu:sm_90a', expected 'cpu'" in done.stderr
+    assert "the target that the program is compiled for: expected 'cpu', got 'gpu:sm_90a'" in done.stderr
     done = run(files, "--target=gpu:sm_12")
     assert done.returncode == 2
-    assert "target 'gpu:sm_12': unknown chip 'sm_12', expected one of sm_80, sm_90, sm_90a" in done.stderr
+    assert "target 'gpu:sm_12': unknown chip 'sm_12': expected one of sm_80, sm_90, sm_90a" in done.stderr
     done = run(files, "--target-cpu=x86-64-v3")
     assert done.returncode == 2 and "--target-cpu is now --target" in done.stderr
 

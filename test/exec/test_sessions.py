@@ -159,8 +159,8 @@ def test_set_state(plan):
         session.run(IDS, SCALE)
         for bad, said in [
             ({"total": SCALE}, "there is no state 'total'"),
-            ({SUM: ID}, "state 'sum of features' is f32[10], and was given i64[1]"),
-            ({SUM: WEIGHTS["start"].astype(np.float64)}, "and was given f64[10]"),
+            ({SUM: ID}, "state 'sum of features': expected f32[10], got i64[1]"),
+            ({SUM: WEIGHTS["start"].astype(np.float64)}, "expected f32[10], got f64[10]"),
             ({SUM: object()}, "state 'sum of features'"),
         ]:
             with pytest.raises(mw.Error) as raised:
@@ -259,8 +259,8 @@ def test_a_process_that_is_killed_leaves_a_whole_state(model, folder, tmp_path):
 
 
 OTHERS = {
-    "state 'steps' is i64[], expected i32[]": ["sum of features : 10xf32", "steps : i32", "last : 2x16xf32"],
-    "state 'last' is f32[2, 16], expected f32[2, 17]": ["sum of features : 10xf32", "steps : i64", "last : 2x17xf32"],
+    "state 'steps': expected i32[], got i64[]": ["sum of features : 10xf32", "steps : i32", "last : 2x16xf32"],
+    "state 'last': expected f32[2, 17], got f32[2, 16]": ["sum of features : 10xf32", "steps : i64", "last : 2x17xf32"],
     "has no state 'more'": ["sum of features : 10xf32", "steps : i64", "last : 2x16xf32", "more : i64"],
     "has 'last', which is no state of the program": ["sum of features : 10xf32", "steps : i64"],
 }
@@ -417,8 +417,8 @@ def test_processes(tmp_path, how):
     said = done.stdout
     for line in [
         "nan on 0: rank 0: nn.mul", "nan on 1: rank 0: nn.mul",
-        "entry on 0: rank 1 runs entry 'main', expected entry 'peek' as on rank 0",
-        "entry on 1: rank 1 runs entry 'main', expected entry 'peek' as on rank 0",
+        "entry on 0: rank 1: expected to run entry 'peek' as on rank 0, got entry 'main'",
+        "entry on 1: rank 1: expected to run entry 'peek' as on rank 0, got entry 'main'",
         "folder on 0: /nonexistent/folder/state: cannot be created",
         "folder on 1: the call failed in another process",
         "range on 0: rank 1: nn.embedding" if how == "fail" else "range on 0: rank 1: ",

@@ -142,7 +142,8 @@ def test_gradients_are_sent_once_a_step(mesh, shard):
 
 def test_microbatches_that_are_refused():
     model = mw.from_torch(Net(), (), batches(1)[0], training=True)
-    for count, words in ((0, "microbatches is 0"), (1.5, "microbatches is 1.5"), (4, "input 'ids' has 6 rows")):
+    for count, words in ((0, "microbatches: expected an integer from 1 on, got 0"), (1.5, "an integer from 1 on, got 1.5"),
+                         (4, "microbatches: expected a number that divides the 6 rows of input 'ids', got 4")):
         with pytest.raises(mw.Error, match=words):
             model.train(mw.SGD(), microbatches=count)
     with pytest.raises(mw.Error, match="comes from no PyTorch module"):
@@ -157,7 +158,7 @@ def test_chunks_of_other_shapes_are_refused(tmp_path):
     call = "attributes {nn.call = #nn.call<[<@part chunks 2>, <@main>]>}"
     text = function.format("", "main", 3, 3, call, 3) + function.format("private", "part", 4, 4, "", 4)
     (tmp_path / "m.mlir").write_text(text)
-    with pytest.raises(mw.Error, match=r"'x' of 'main' is .*3.*, and .*4.* of 'part': expected one type"):
+    with pytest.raises(mw.Error, match=r"'x': expected one type, got .*3.* of 'main' and .*4.* of 'part'"):
         mw.load(tmp_path / "m.mlir")
 
 
@@ -279,12 +280,12 @@ def test_report_counts_the_state_of_training():
 @pytest.mark.parametrize(
     "options, words",
     [
-        (dict(optimizer="adam"), "optimizer is 'adam': expected meshwright.SGD, Adam or AdamW"),
-        (dict(optimizer=mw.AdamW(betas=(0.9, 1.0))), "beta2 is 1.0"),
-        (dict(optimizer=mw.SGD(), clip_norm=0), "clip_norm is 0"),
+        (dict(optimizer="adam"), "optimizer: expected meshwright.SGD, Adam or AdamW, got 'adam'"),
+        (dict(optimizer=mw.AdamW(betas=(0.9, 1.0))), "beta2: expected a number from 0 on, below 1, got 1.0"),
+        (dict(optimizer=mw.SGD(), clip_norm=0), "clip_norm: expected a number above 0, or None, got 0"),
         (dict(optimizer=mw.SGD(), parameters=["nothing.*"]), "pattern 'nothing.*' matches no parameter"),
         (dict(optimizer=mw.SGD(), loss=1), "expected a scalar"),
-        (dict(optimizer=mw.SGD(), microbatches=4), "microbatches is 4"),
+        (dict(optimizer=mw.SGD(), microbatches=4), "microbatches: expected a number that divides the 6 rows of input 'ids', got 4"),
     ],
 )
 def test_refusals(options, words):
@@ -295,11 +296,11 @@ def test_refusals(options, words):
 
 
 NO_RATES = [
-    ("fast", "lr is 'fast': expected a number"),
-    (-0.1, "lr is -0.1: expected a finite number from 0 on"),
-    (float("nan"), "lr is nan: expected a finite"),
-    (float("inf"), "lr is inf: expected a finite"),
-    (1e39, "lr is 1e+39: expected a finite"),
+    ("fast", "lr: expected a number, got 'fast'"),
+    (-0.1, "lr: expected a finite number from 0 on, got -0.1"),
+    (float("nan"), "lr: expected a finite number from 0 on, got nan"),
+    (float("inf"), "lr: expected a finite number from 0 on, got inf"),
+    (1e39, "lr: expected a finite number from 0 on, got 1e+39"),
 ]
 
 

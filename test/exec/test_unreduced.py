@@ -239,4 +239,4 @@ func.func @main(%x: tensor<4xi1> {nn.input = "x", dist.sharding = #dist.sharding
 }""")
     done = subprocess.run([tool(), str(tmp_path / "m.mlir"), "--random-inputs=1"], capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 1
-    assert "argument 'x' is unreduced over {\"a\"} and of type 'tensor<4xi1>': expected numbers" in done.stderr
+    assert "argument 'x': expected numbers, which have sums and maxima, as it is unreduced over {\"a\"}, got 'tensor<4xi1>'" in done.stderr

@@ -11,7 +11,7 @@
 // Gradients that a program states are replaced behind the policies. They are summed once over the
 // ranks of the batch.
 
-// SCALAR: error: loss 'y' is of type 'tensor<6x8xf32>': expected a scalar
+// SCALAR: error: loss 'y': expected a scalar, got 'tensor<6x8xf32>'
 // PATTERN: error: pattern 'u' matches no parameter of float type of 'main' that has a gradient
 // BRACKET: error: pattern 'u[' of parameters:
 // POSITION: error: 'main' has no output '2' to differentiate: expected a position from 0 to 1, or one of 'loss', 'y'

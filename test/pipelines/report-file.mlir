@@ -15,7 +15,7 @@
 // IR: dist.all_reduce sum
 // TEXT: all_reduce tp 1 192 B 192 B f32
 // NONE-NOT: applied
-// OUTCOME: for the --remarks option: 'refused': expected applied, declined or note
+// OUTCOME: for the --remarks option: expected applied, declined or note, got 'refused'
 // FILE: error: cannot write report
 func.func @main(%x: tensor<6x8xf32> {nn.input = "x"}, %u: tensor<32x8xf32> {nn.parameter = "up"},
                 %d: tensor<8x32xf32> {nn.parameter = "down"}) -> (tensor<6x8xf32> {nn.output = "y"}) {

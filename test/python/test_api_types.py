@@ -153,10 +153,10 @@ def test_wrong_types_within_a_state_dict():
                     pass
                 except Exception as error:
                     raise AssertionError(f"{path} is {wrong!r}") from error
-        for path, said in (((), "the state dict is None: expected"), (("optimizer",), "'optimizer' of the state dict is None"),
-                           (("optimizer", "state", 0), "the optimizer's state of parameter 0 is None: expected arrays by name"),
-                           (("optimizer", "param_groups", 0, "lr"), "the optimizer's lr is None: expected a number"),
-                           (("model", "net.up.bias"), "'net.up.bias' of the state dict is None: expected an array")):
+        for path, said in (((), "the state dict: expected .*, got None"), (("optimizer",), "'optimizer' of the state dict: expected .*, got None"),
+                           (("optimizer", "state", 0), "the optimizer's state of parameter 0: expected arrays by name, got None"),
+                           (("optimizer", "param_groups", 0, "lr"), "the optimizer's lr: expected a number, got None"),
+                           (("model", "net.up.bias"), "'net.up.bias' of the state dict: expected an array, got None")):
             with pytest.raises(mw.Error, match=said):
                 session.load_state_dict(put(saved, path, None))
         with pytest.raises(mw.Error, match="'scaler' has no 'scale'"):

@@ -163,7 +163,7 @@ def test_bundles_and_saved_programs(tmp_path):
 
 
 @pytest.mark.parametrize("build,inputs,stated,said", [
-    (Weighted, dict(x=X[:3], y=Y[:3], weights=randn(16)), None, "input 'x' has 3 rows: expected a number that divides them"),
+    (Weighted, dict(x=X[:3], y=Y[:3], weights=randn(16)), None, "a number that divides the 3 rows of input 'x', got 2"),
     (QueueFirst, dict(queue=randn(8, 16), x=X, y=Y), None,
      "the first one, 'queue', has 8 rows alone, and 'x' and 'y' share another number; .*batch_inputs"),
     (Flat, dict(x=X, labels=torch.arange(24) % 16), None, "1 / 2 of the rows of 'x' and all of 'labels'; .*batch_inputs"),
@@ -181,6 +181,6 @@ class Turned(Base):
 
 def test_errors_of_names():
     for names, said in ((["z"], "batch_inputs names 'z': expected one of scale, x"), ("scale", "'scale', which has no dimensions"),
-                        (3, "batch_inputs is 3: expected names of inputs, or None"), ([3], "an element of batch_inputs is 3")):
+                        (3, "batch_inputs: expected names of inputs, or None, got 3"), ([3], "an element of batch_inputs: expected names of inputs, or None, got 3")):
         with pytest.raises(mw.Error, match=said):
             mw.from_torch(Turned().eval(), (), dict(scale=torch.tensor(0.5), x=X), batch_inputs=names)

@@ -113,15 +113,15 @@ def test_saved_and_loaded(stages, tmp_path):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"connect": {"decoder.x": "encoder.0"}}, "there is no stage 'decoder', expected one of encoder, denoiser, update"),
-        ({"connect": {"denoiser.y": "encoder.0"}}, "stage 'denoiser' has no input 'y', expected one of x, text"),
+        ({"connect": {"decoder.x": "encoder.0"}}, "there is no stage 'decoder': expected one of encoder, denoiser, update"),
+        ({"connect": {"denoiser.y": "encoder.0"}}, "stage 'denoiser' has no input 'y': expected one of x, text"),
         ({"connect": {"denoiser.text": "encoder"}}, 'expected "stage.position of an output"'),
         ({"connect": {"denoiser.text": "encoder.2"}}, "output 2 of stage 'encoder', which has 2"),
         ({"connect": {"denoiser.x": "encoder.0"}}, "is 'tensor<2x7x16xf32>', but 'encoder.0' is 'tensor<2x5x16xf32>'"),
         ({"connect": {"denoiser.x": "update.0"}, "loop": ()}, "which does not run before it"),
         ({"loop": ["encoder", "update"], "connect": {}}, "expected the loop's stages to follow one another"),
         ({"loop": ["other"], "connect": {}}, "loop names stage 'other'"),
-        ({"steps": 0}, "steps is 0, expected 1 or more"),
+        ({"steps": 0}, "steps: expected 1 or more, got 0"),
         ({"steps": 2, "loop": (), "connect": {}}, "steps is 2 without a loop"),
     ],
 )  # fmt: skip
@@ -138,7 +138,7 @@ def test_refuses_nothing():
 
 
 def test_refuses_what_is_no_model(stages):
-    with pytest.raises(mw.InputError, match="models\\['a'\\] is a Encoder: expected a Model"):
+    with pytest.raises(mw.InputError, match="models\\['a'\\]: expected a Model, got a Encoder"):
         mw.compose({"a": stages[1][0]}, {})
 
 

@@ -95,8 +95,8 @@ def test_train_gpt_refuses_bad_input(tmp_path):
     short.write_text("a few words")
     for arguments, words in (
         (["--text", tmp_path / "none.txt"], "none.txt cannot be read"),
-        (["--text", short], "the text has 11 characters: expected more than 64"),
-        (["--steps", "0"], "--steps is 0: expected a number from 1 on"),
+        (["--text", short], "the text: expected more than 64 characters, got 11"),
+        (["--steps", "0"], "--steps: expected a number from 1 on, got 0"),
     ):
         process = subprocess.run(
             [sys.executable, EXAMPLES / "train_gpt.py", "--picture", "none", *arguments],

@@ -115,7 +115,7 @@ def test_optional_operands():
     assert operand_names("linear", 2) == ["input", "weight"]
     assert operand_names("linear", 3) == ["input", "weight", "bias"]
     assert operand_names("concat", 3) == ["inputs"] * 3
-    with pytest.raises(ValueError, match="nn.attention has 4 operands: expected query, key, value"):
+    with pytest.raises(ValueError, match="nn.attention: expected the operands query, key, value, got 4"):
         operand_names("attention", 4, ())
 
 
@@ -123,7 +123,7 @@ def test_unknown_attributes():
     x = ("%x", (2, 3), "f32")
     with pytest.raises(ValueError, match="nn.exp has no attribute 'base'"):
         operation("exp", [x], [x[1:]], {"base": 2})
-    with pytest.raises(ValueError, match="the attribute is 'near': expected one of eq, ne, lt, le, gt, ge"):
+    with pytest.raises(ValueError, match="the attribute: expected one of eq, ne, lt, le, gt, ge, got 'near'"):
         operation("compare", [x, x], [((2, 3), "i1")], {"kind": "near"})
 
 

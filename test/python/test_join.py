@@ -76,12 +76,12 @@ def test_models_that_do_not_fit(models, load):
     for given, said in [
         ({"a": prefill, "b": other}, "parameter 'tied' of 'b' has other values than that of 'a'"),
         ({"a": prefill, "b": small}, "parameter 'sum' of 'b' is 'tensor<6xf32>', and a state of another program"),
-        ({"a": prefill, "b": wide}, "parameter 'w' is f32[6, 8] here and f32[5, 8] in another entry"),
+        ({"a": prefill, "b": wide}, "parameter 'w': expected one type, got f32[6, 8] here and f32[5, 8] in another entry"),
         ({"a": prefill, "b": count}, "'sum' of 'b' differs from that of another program"),
-        ({"a": mw.join({"x": prefill, "y": decode})}, "'a' has 2 entries: expected one"),
+        ({"a": mw.join({"x": prefill, "y": decode})}, "'a': expected one entry, got 2"),
         ({"a": prefill, "sum": decode}, "'sum' is empty or names something else"),
         ({}, "there are no models"),
-        ({"a": None}, "models['a'] is None: expected a Model"),
+        ({"a": None}, "models['a']: expected a Model, got None"),
     ]:
         with pytest.raises(mw.Error) as raised:
             mw.join(given)

@@ -7,7 +7,7 @@
 // RUN: not sharding-run %s --random-inputs=1 --backend=mpi:swift 2>&1 | FileCheck %s --check-prefix=MODE
 
 // CHECK: the program has 2 ranks, and there are 3 processes: start it by 'mpirun -np 2 ...'
-// MODE: there is no mode 'swift', expected 'mpi' or 'mpi:fast'
+// MODE: there is no mode 'swift': expected 'mpi' or 'mpi:fast'
 
 dist.mesh @m = <["x"=2]>
 func.func @main(%a: tensor<1x100xf32> {nn.input = "a", dist.global = tensor<2x100xf32>, dist.sharding = #dist.sharding<@m, [{"x"}, {}]>})

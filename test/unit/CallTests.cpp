@@ -107,7 +107,7 @@ TEST(Call, PortsAreThoseOfAllSteps) {
   EXPECT_EQ(call.inputs.uses[1][0].chunk, 2);
   std::string error;
   EXPECT_EQ(program.findEntry("tick", error), -1);
-  EXPECT_EQ(error, "the program has no entry 'tick', expected 'run'");
+  EXPECT_EQ(error, "the program has no entry 'tick': expected 'run'");
 }
 
 TEST(Call, AStepRunsUntilItsOutputIsTrue) {
@@ -165,24 +165,24 @@ TEST(Call, StepsThatAreWrong) {
   using Steps = std::vector<CallStep>;
   std::string prefix = "a step of entry 'run': ";
   EXPECT_EQ(refuse([](Steps &steps, auto &) { steps[0].entry = 2; }),
-            prefix + "it runs entry 2, expected the entry itself, last, and others before");
+            prefix + "it runs entry 2: expected the entry itself, last, and others before");
   EXPECT_EQ(refuse([](Steps &steps, auto &) { steps.pop_back(); }),
-            prefix + "it runs entry 1, expected the entry itself, last, and others before");
+            prefix + "it runs entry 1: expected the entry itself, last, and others before");
   EXPECT_EQ(refuse([](Steps &steps, auto &) { steps[1].chunks = 2; }),
-            prefix + "2 chunks, 1 times, until output -1, expected positive numbers, and once for "
+            prefix + "2 chunks, 1 times, until output -1: expected positive numbers, and once for "
                      "the last step");
   EXPECT_EQ(refuse([](Steps &, auto &program) { program.states[0].isTransient = false; }),
-            prefix + "'tick' writes the state 'ticks', expected writes of transient states alone");
+            prefix + "'tick' writes the state 'ticks': expected writes of transient states alone");
   EXPECT_EQ(refuse([](Steps &steps, auto &) { steps[0].until = 0; }),
-            prefix + "output 'y' is f32[2], expected i1[] to end a step");
+            prefix + "output 'y': expected i1[] to end a step, got f32[2]");
   EXPECT_EQ(refuse([](Steps &, auto &program) { program.entries[1].steps = {{1}}; }),
             prefix + "'tick' has steps of its own");
   EXPECT_EQ(refuse([](Steps &, auto &program) { program.entries[0].inputs[0].shape = {3}; }),
-            prefix + "'x' is f32[3] in one step and f32[2] in another, expected one type");
+            prefix + "'x': expected one type, got f32[3] in one step and f32[2] in another");
   EXPECT_EQ(refuse([](Steps &, auto &program) { program.entries[0].inputs[0].isWhole = true; }),
-            prefix + "'x' is f32[2], whole in one step and f32[2] in another, expected one type");
+            prefix + "'x': expected one type, got f32[2], whole in one step and f32[2] in another");
   EXPECT_EQ(refuse([](Steps &, auto &program) { program.entries[1].inputs[1].name = "x"; }),
-            "entry 'tick' has two values named 'x', expected names that differ");
+            "entry 'tick' has two values named 'x': expected names that differ");
 }
 
 } // namespace

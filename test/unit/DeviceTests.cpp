@@ -586,7 +586,7 @@ TEST(Devices, ReplacedRowsOfStates) {
     isOutOfRange = fails;
     EXPECT_EQ(session->run(0, {}, {}, {}, error), !fails);
     if (fails)
-      EXPECT_NE(error.find("index 4 at position 0 is out of range, expected 0 to 3"),
+      EXPECT_NE(error.find("index 4 at position 0 is out of range: expected 0 to 3"),
                 std::string::npos)
           << error;
     ASSERT_TRUE(session->getStates({a.data(), b.data()}, error)) << error;

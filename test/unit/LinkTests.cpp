@@ -39,7 +39,7 @@ TEST(Link, Text) {
                            "bandwidth=0B/s", "bandwidth=2GB", "jitter=1B/s", "speed=1B/s", "latency=nans"}) {
     error.clear();
     EXPECT_FALSE(parseLink(text, error)) << text;
-    EXPECT_NE(error.find("is no part of a link, expected latency="), std::string::npos) << error;
+    EXPECT_NE(error.find("is no part of a link: expected latency="), std::string::npos) << error;
   }
 }
 

@@ -111,7 +111,7 @@ TEST(ParallelizeOptions, AxesOfRoles) {
   EXPECT_TRUE(failed(read("data=a,data=b")));
   EXPECT_EQ(message, "role 'data' is given twice");
   EXPECT_TRUE(failed(read("data=")));
-  EXPECT_EQ(message, "role 'data' is empty: expected the name of an axis, none or auto");
+  EXPECT_EQ(message, "role 'data': expected the name of an axis, none or auto, got nothing");
 }
 
 TEST(ParallelizeOptions, TypesOfSums) {
@@ -133,15 +133,15 @@ TEST(ParallelizeOptions, TypesOfSums) {
 
 TEST(ParallelizeOptions, Errors) {
   EXPECT_EQ(getError("mesh=tp"), "mesh: cannot read 'tp': expected name=size, as in tp=4");
-  EXPECT_EQ(getError("mesh=tp=0"), "mesh: axis 'tp' has size 0: expected at least 1");
+  EXPECT_EQ(getError("mesh=tp=0"), "mesh: axis 'tp': expected a size of at least 1, got 0");
   EXPECT_EQ(getError("mesh=tp=2,tp=2"), "mesh: axis 'tp' is given twice");
   EXPECT_EQ(getError("mesh=a=1000000,b=1000000,c=2"), "mesh: more than 2^40 ranks");
   EXPECT_EQ(getError("sequence-parallel=yes"),
-            "sequence-parallel is 'yes': expected on, off or auto");
-  EXPECT_EQ(getError("overlap=maybe"), "overlap is 'maybe': expected on, off or auto");
+            "sequence-parallel: expected on, off or auto, got 'yes'");
+  EXPECT_EQ(getError("overlap=maybe"), "overlap: expected on, off or auto, got 'maybe'");
   EXPECT_EQ(getError("device=h100 device=a100"), "option 'device' is given twice");
-  EXPECT_EQ(getError("memory-ceiling=-1"), "memory-ceiling is '-1': expected a positive number "
-                                           "of bytes, with K, M or G behind it or not");
+  EXPECT_EQ(getError("memory-ceiling=-1"), "memory-ceiling: expected a positive number of "
+                                           "bytes, with K, M or G behind it or not, got '-1'");
   EXPECT_NE(getError("target-cpu=x").find("option 'target-cpu' is now 'target'"), std::string::npos);
   EXPECT_NE(getError("target=").find("target is empty: expected cpu or cpu:NAME"),
             std::string::npos);

@@ -151,11 +151,11 @@ TEST(ProgramValue, WhatDoesNotFitIsNamed) {
   ProgramValue value = makeValue();
   EXPECT_EQ(checkParameter(value, {DType::I32, {3, 4}, nullptr}), "");
   EXPECT_EQ(checkParameter(value, {DType::I32, {4, 3}, nullptr}),
-            "parameter 'w' is i32[4, 3], expected i32[3, 4]");
+            "parameter 'w': expected i32[3, 4], got i32[4, 3]");
   value.offsets = {2, 0};
   EXPECT_EQ(checkParameter(value, {DType::I32, {5, 4}, nullptr}), "");
   EXPECT_EQ(checkParameter(value, {DType::I32, {4, 4}, nullptr}),
-            "parameter 'w' is i32[4, 4], expected i32[3, 4] within it, at 2 0");
+            "parameter 'w': expected i32[3, 4] within it, at 2 0, got i32[4, 4]");
 }
 
 /// The output to standard error, which is a terminal, while `body` runs. It is given

@@ -255,7 +255,7 @@ TEST(Session, SetsAllOrNothing) {
   EXPECT_EQ(test.error, "the program has no state 'total'");
   HostTensor bad{DType::F32, {2, 2}, value.data()};
   EXPECT_FALSE(test.session->setStates({{"other", good}, {"sum", bad}}, test.error));
-  EXPECT_EQ(test.error, "state 'sum' is f32[4], and was given f32[2, 2]");
+  EXPECT_EQ(test.error, "state 'sum': expected f32[4], got f32[2, 2]");
   EXPECT_FALSE(test.session->setStates({{"sum", {DType::I32, {4}, value.data()}}}, test.error));
   ASSERT_TRUE(test.read()) << test.error;
   EXPECT_EQ(test.sum, test.getExpected(1));
@@ -610,19 +610,19 @@ TEST(Session, DescriptionsThatAreWrong) {
   };
   ProgramDescription program = describeProgram(4, 2);
   program.entries[1].stateResults = {0, 0};
-  EXPECT_EQ(create(program), "entry 'swap' writes state 'sum' twice, expected at most once");
+  EXPECT_EQ(create(program), "entry 'swap' writes state 'sum' twice: expected at most once");
   program = describeProgram(4, 2);
   program.states[0].parameter = "begin";
   EXPECT_EQ(create(program),
             "state 'sum' begins with parameter 'begin', which the program does not have");
   program = describeProgram(4, 2);
   program.states[1].fill = "1";
-  EXPECT_EQ(create(program), "state 'calls' begins with elements of 1 bytes, expected 8");
+  EXPECT_EQ(create(program), "state 'calls': expected to begin with elements of 8 bytes, got 1");
   program = describeProgram(4, 2);
   program.parameters[0] = describeVector("start", 5, 1);
-  EXPECT_EQ(create(program), "state 'sum' is f32[4], expected that of parameter 'start', f32[5]");
+  EXPECT_EQ(create(program), "state 'sum': expected f32[5], that of parameter 'start', got f32[4]");
   EXPECT_EQ(describeProgram(4, 2).findEntry("train", error), -1);
-  EXPECT_EQ(error, "the program has no entry 'train', expected one of 'add', 'swap'");
+  EXPECT_EQ(error, "the program has no entry 'train': expected one of 'add', 'swap'");
 }
 
 /// The bytes of memory of this process that are in use.

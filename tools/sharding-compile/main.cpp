@@ -112,8 +112,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   const char *seed = options.randomWeights.data(), *last = seed + options.randomWeights.size();
   if (auto [rest, problem] = std::from_chars(seed, last, options.seed);
       seed != last && (problem != std::errc() || rest != last))
-    error = "--random-weights is '" + options.randomWeights +
-            "', expected a natural number below 2^64";
+    error = "--random-weights: expected a natural number below 2^64, got '" +
+            options.randomWeights + "'";
   return error.empty() &&
          meshwright::rt::checkDistinct(
              {{"-o", options.bundle}},

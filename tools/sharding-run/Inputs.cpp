@@ -107,10 +107,10 @@ bool run::readInputs(const Options &options, const Model &model, Inputs &inputs,
       return false;
     }
     if (!tensor->supported || tensor->type != input.type || tensor->shape != input.shape) {
-      error = "input '" + input.name + "' is " +
+      error = "input '" + input.name + "' in " + options.inputs + ": expected " +
+              rt::describe(input.type, input.shape) + ", got " +
               (tensor->supported ? rt::describe(tensor->type, tensor->shape)
-                                 : "of type " + tensor->storedType) +
-              " in " + options.inputs + ", expected " + rt::describe(input.type, input.shape);
+                                 : "type " + tensor->storedType);
       return false;
     }
     inputs.tensors.push_back({tensor->type, tensor->shape, tensor->data});

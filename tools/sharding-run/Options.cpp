@@ -106,7 +106,7 @@ static void parseSeed(const char *name, const char *value, uint64_t &seed, std::
   const char *last = value + std::strlen(value);
   auto [rest, problem] = std::from_chars(value, last, seed);
   if (problem != std::errc() || rest != last)
-    error = std::string(name) + " is '" + value + "', expected a natural number below 2^64";
+    error = std::string(name) + ": expected a natural number below 2^64, got '" + value + "'";
 }
 
 /// Reads an option whose value is a number. Returns false if the argument is another one;
@@ -121,20 +121,20 @@ static bool parseNumber(Arguments &arguments, Options &options, std::string &err
     options.running.threadsPerRank = std::strtoll(value, &end, 10);
     if (end == value || *end != '\0' || options.running.threadsPerRank < 1 ||
         options.running.threadsPerRank > rt::kMaxThreads) {
-      error = std::string("--threads-per-rank is '") + value + "', expected a number from 1 to " +
-              std::to_string(rt::kMaxThreads);
+      error = "--threads-per-rank: expected a number from 1 to " + std::to_string(rt::kMaxThreads) +
+              ", got '" + value + "'";
       return true;
     }
   } else if (const char *value = arguments.take("--timeout")) {
     options.running.timeout = std::strtod(value, &end);
     if (end == value || *end != '\0' || !(options.running.timeout > 0)) {
-      error = std::string("--timeout is '") + value + "', expected a number above 0";
+      error = std::string("--timeout: expected a number above 0, got '") + value + "'";
       return true;
     }
   } else if (const char *value = arguments.take("--tolerance")) {
     options.tolerance = std::strtod(value, &end);
     if (end == value || *end != '\0' || !(options.tolerance >= 0)) {
-      error = std::string("--tolerance is '") + value + "', expected a number from 0 on";
+      error = std::string("--tolerance: expected a number from 0 on, got '") + value + "'";
       return true;
     }
   } else {

@@ -30,7 +30,7 @@ llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
       return chip;
     names += (names.empty() ? "" : ", ") + chip.name;
   }
-  return llvm::createStringError("unknown chip '" + name.str() + "', expected one of " + names);
+  return llvm::createStringError("unknown chip '" + name.str() + "': expected one of " + names);
 }
 
 std::string GpuTarget::getSupportedKernels() const {

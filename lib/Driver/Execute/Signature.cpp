@@ -101,14 +101,12 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
                                          rt::ProgramValue &value) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
-    return emitError(main.getLoc())
-           << what << " is of type " << type << ", expected a tensor of static shape";
+    return emitError(main.getLoc()) << what << ": expected a tensor of static shape, got " << type;
   value.type = rt::DType(getTypeCode(tensor.getElementType()));
   RankedTensorType packed = getPackedType(tensor);
   if (!packed)
-    return emitError(main.getLoc())
-           << what << " is of type " << type
-           << ", expected an even last dimension: two elements share a byte";
+    return emitError(main.getLoc()) << what << ": expected an even last dimension, got " << type
+                                    << ": two elements share a byte";
   value.localShape = packed.getShape();
   value.shape = value.localShape;
   if (!mesh) {
@@ -132,14 +130,15 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
     return failure();
   if (layout->isUnreduced() && !hasSums(tensor.getElementType()))
     return emitError(main.getLoc())
-           << what << " is unreduced over " << dist::toString(layout->getUnreduced(), mesh)
-           << " and of type " << type << ": expected numbers, which have sums and maxima";
+           << what << ": expected numbers, which have sums and maxima, as it is unreduced over "
+           << dist::toString(layout->getUnreduced(), mesh) << ", got " << type;
   setLayout(value, *layout, mesh);
   RankedTensorType packedGlobal = getPackedType(globalType);
   if (!packedGlobal ||
       failed(packLayout(value.layout, getElementsPerByte(tensor.getElementType()))))
-    return emitError(main.getLoc()) << what << " has the layout " << value.sharding << " of "
-                                    << globalType << ", expected whole bytes on each rank";
+    return emitError(main.getLoc())
+           << what << ": expected whole bytes on each rank, got the layout " << value.sharding
+           << " of " << globalType;
   value.shape = packedGlobal.getShape();
   if (value.layout.getLocalShape() != value.localShape ||
       value.layout.getGlobalShape() != value.shape)
@@ -184,8 +183,9 @@ FailureOr<int64_t> SignatureReader::addState(rt::ProgramValue value) {
     isPlaced[i] = true;
     if (describeParts(known.value) != describeParts(value))
       return emitError(main.getLoc(), "state '")
-             << value.name << "' is " << describeParts(value) << " in '" << main.getName()
-             << "', expected " << describeParts(known.value) << " as it is used before";
+             << value.name << "' in '" << main.getName() << "': expected "
+             << describeParts(known.value) << ", as it is used before, got "
+             << describeParts(value);
     return i;
   }
   return emitError(main.getLoc(), "'")
@@ -209,13 +209,13 @@ LogicalResult SignatureReader::readParameter(DictionaryAttr attrs, rt::ProgramVa
   value.offsets = offsets.asArrayRef();
   if (value.offsets.size() != value.shape.size())
     return emitError(main.getLoc(), "parameter '")
-           << value.name << "' has " << value.offsets.size() << " offsets, expected "
-           << value.shape.size();
+           << value.name << "': expected " << value.shape.size() << " offsets, got "
+           << value.offsets.size();
   if (int64_t shared = rt::elementsPerByte(value.type); shared > 1) {
     if (value.offsets.back() % shared != 0)
       return emitError(main.getLoc(), "parameter '")
-             << value.name << "' begins at element " << value.offsets.back()
-             << " of a row, expected an even one: two elements share a byte";
+             << value.name << "': expected to begin at an even element of a row, got "
+             << value.offsets.back() << ": two elements share a byte";
     value.offsets.back() /= shared;
   }
   return success();
@@ -291,8 +291,8 @@ LogicalResult SignatureReader::readRanks() {
   int64_t ranks = mesh ? mesh.getNumRanks() : 1;
   if (!program.entries.empty() && ranks != program.numRanks)
     return emitError(main.getLoc(), "'")
-           << main.getName() << "' is for " << ranks << " ranks, expected " << program.numRanks
-           << " as '" << program.entries.front().name << "'";
+           << main.getName() << "': expected " << program.numRanks << " ranks, as '"
+           << program.entries.front().name << "' has, got " << ranks;
   program.numRanks = ranks;
   return success();
 }
@@ -343,8 +343,8 @@ LogicalResult Signatures::add(func::FuncOp function) {
 LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
   RankedTensorType type = op.getMemoryType(), packed = getPackedType(type);
   if (!packed)
-    return op.emitOpError() << "is of type " << type
-                            << ", expected an even last dimension: two elements share a byte";
+    return op.emitOpError() << "expected an even last dimension, got " << type
+                            << ": two elements share a byte";
   value.type = rt::DType(getTypeCode(type.getElementType()));
   value.shape = value.localShape = packed.getShape();
   auto sharding = op->getAttrOfType<dist::ShardingAttr>(dist::DistDialect::kShardingAttr);
@@ -359,8 +359,8 @@ LogicalResult Signatures::readUnused(nn::StateOp op, rt::ProgramValue &value) {
     return failure();
   setLayout(value, *layout, mesh);
   if (failed(packLayout(value.layout, getElementsPerByte(type.getElementType()))))
-    return op.emitOpError() << "has the layout " << value.sharding << " of " << type
-                            << ", expected whole bytes on each rank";
+    return op.emitOpError() << "expected whole bytes on each rank, got the layout "
+                            << value.sharding << " of " << type;
   value.localShape = value.layout.getLocalShape();
   return success();
 }

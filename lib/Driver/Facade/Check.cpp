@@ -201,9 +201,9 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
       continue;
     result.passed = false;
     result.firstDifference = llvm::formatv(
-        "{0} '{1}' differs by {2} of its largest entry: expected at most {3}",
-        i < numOutputs ? "output" : "state", value.name, formatNumber(difference),
-        formatNumber(allowed));
+        "{0} '{1}': expected a difference of at most {2} of its largest entry, got {3}",
+        i < numOutputs ? "output" : "state", value.name, formatNumber(allowed),
+        formatNumber(difference));
   }
   if (!result.passed &&
       failed(findFirstDifference(*state, inputs, tolerance, entry->name, result, diagnostics)))

@@ -346,9 +346,9 @@ Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
       fits = port.offsets.empty() ? port.shape[i] == array.shape[i]
                                   : port.offsets[i] + port.shape[i] <= array.shape[i];
     if (!fits)
-      return std::vector<Diagnostic>{makeError("parameter '" + port.name + "' is " +
-                                               describe(array.type, array.shape) + ": expected " +
-                                               describe(port.type, port.shape))};
+      return std::vector<Diagnostic>{makeError("parameter '" + port.name + "': expected " +
+                                               describe(port.type, port.shape) + ", got " +
+                                               describe(array.type, array.shape))};
     std::lock_guard<std::mutex> lock(state->mutex);
     state->parameters.insert_or_assign(port.name, array);
     if (!state->session)
@@ -451,9 +451,9 @@ LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<Host
   const std::vector<rt::ProgramValue> &expected = call.inputs.values;
   size_t numOutputs = call.outputs.values.size();
   if (inputs.size() != expected.size() || outputs.size() != numOutputs)
-    return fail(std::to_string(inputs.size()) + " inputs and " + std::to_string(outputs.size()) +
-                " outputs: expected " + std::to_string(expected.size()) + " and " +
-                std::to_string(numOutputs));
+    return fail("expected " + std::to_string(expected.size()) + " inputs and " +
+                std::to_string(numOutputs) + " outputs, got " + std::to_string(inputs.size()) +
+                " and " + std::to_string(outputs.size()));
   std::vector<rt::HostTensor> tensors;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const rt::ProgramValue &input = expected[i];
@@ -462,8 +462,8 @@ LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<Host
       continue;
     }
     if (getRuntimeType(inputs[i].type) != input.type || inputs[i].shape != input.shape)
-      return fail("input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
-                  ": expected " + rt::describe(input.type, input.shape));
+      return fail("input '" + input.name + "': expected " + rt::describe(input.type, input.shape) +
+                  ", got " + describe(inputs[i].type, inputs[i].shape));
     tensors.push_back(toHostTensor(inputs[i]));
   }
   return session.run(index, tensors, outputs, options, error) ? success() : fail(error);

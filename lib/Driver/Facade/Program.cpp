@@ -113,12 +113,12 @@ static FailureOr<Port> getPort(mlir::StringAttr name, mlir::Type type, mlir::Att
   int64_t code =
       tensor && tensor.hasStaticShape() ? getTypeCode(tensor.getElementType()) : int64_t(-1);
   if (code < 0)
-    return emitError() << "has type " << type << ": expected a tensor of static shape of "
-                       << listElementTypes();
+    return emitError() << "expected a tensor of static shape of " << listElementTypes() << ", got "
+                       << type;
   tensor = getPackedType(tensor);
   if (!tensor)
-    return emitError() << "has type " << type
-                       << ": expected an even last dimension, as two elements share a byte";
+    return emitError() << "expected an even last dimension, got " << type
+                       << ": two elements share a byte";
   Port port;
   port.name = name.str();
   port.type = ElementType(code);
@@ -164,9 +164,9 @@ mlir::LogicalResult PortReader::addParameter(Port port, mlir::Location loc) {
     if (!port.offsets.empty() && known.shape != port.shape)
       continue;
     if (known.type != port.type || known.shape != port.shape) {
-      auto error = mlir::emitError(loc) << "parameter '" << port.name << "' is " << describe(port)
-                                        << " here and " << describe(known)
-                                        << " in another entry: expected one type";
+      auto error = mlir::emitError(loc)
+                   << "parameter '" << port.name << "': expected one type, got " << describe(port)
+                   << " here and " << describe(known) << " in another entry";
       error.attachNote(place) << "the other entry's";
       return error;
     }
@@ -184,7 +184,7 @@ mlir::LogicalResult PortReader::readArgument(mlir::FunctionOpInterface function,
                                              Entry &entry) {
   mlir::Location loc = function.getArgument(index).getLoc();
   auto emitError = [&] {
-    return mlir::emitError(loc) << "argument " << index << " of '" << function.getName() << "' ";
+    return mlir::emitError(loc) << "argument " << index << " of '" << function.getName() << "'";
   };
   auto input = function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kInputAttr);
   auto parameter = function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kParameterAttr);
@@ -192,11 +192,11 @@ mlir::LogicalResult PortReader::readArgument(mlir::FunctionOpInterface function,
       function.getArgAttrOfType<mlir::StringAttr>(index, NnDialect::kStateAttr))
     return mlir::success();
   if (!input == !parameter)
-    return emitError() << "has " << (input ? "both" : "none")
-                       << " of 'nn.input' and 'nn.parameter': expected one";
-  FailureOr<Port> port =
-      getPort(input ? input : parameter, function.getArgumentTypes()[index],
-              function.getArgAttr(index, dist::DistDialect::kGlobalAttr), emitError);
+    return emitError() << ": expected one of 'nn.input' and 'nn.parameter', got "
+                       << (input ? "both" : "none");
+  FailureOr<Port> port = getPort(input ? input : parameter, function.getArgumentTypes()[index],
+                                 function.getArgAttr(index, dist::DistDialect::kGlobalAttr),
+                                 [&] { return emitError() << ": "; });
   if (failed(port))
     return failure();
   if (auto aliases =
@@ -212,7 +212,7 @@ mlir::LogicalResult PortReader::readArgument(mlir::FunctionOpInterface function,
   bool isNew = input ? inputs.insert(port->name).second
                      : parameters.insert(port->name).second || !port->offsets.empty();
   if (!isNew)
-    return emitError() << "is named '" << port->name << "', as one before it";
+    return emitError() << " is named '" << port->name << "', as one before it";
   if (!input)
     return addParameter(std::move(*port), loc);
   entry.inputs.push_back(std::move(*port));
@@ -222,20 +222,20 @@ mlir::LogicalResult PortReader::readArgument(mlir::FunctionOpInterface function,
 mlir::LogicalResult PortReader::readResult(mlir::FunctionOpInterface function, unsigned index,
                                            Entry &entry) {
   auto emitError = [&] {
-    return function.emitError() << "result " << index << " of '" << function.getName() << "' ";
+    return function.emitError() << "result " << index << " of '" << function.getName() << "'";
   };
   auto name = function.getResultAttrOfType<mlir::StringAttr>(index, NnDialect::kOutputAttr);
   if (!name && function.getResultAttrOfType<mlir::StringAttr>(index, NnDialect::kStateAttr))
     return mlir::success();
   if (!name)
-    return emitError() << "has no 'nn.output'";
-  FailureOr<Port> port =
-      getPort(name, function.getResultTypes()[index],
-              function.getResultAttr(index, dist::DistDialect::kGlobalAttr), emitError);
+    return emitError() << " has no 'nn.output'";
+  FailureOr<Port> port = getPort(name, function.getResultTypes()[index],
+                                 function.getResultAttr(index, dist::DistDialect::kGlobalAttr),
+                                 [&] { return emitError() << ": "; });
   if (failed(port))
     return failure();
   if (!outputs.insert(port->name).second)
-    return emitError() << "is named '" << port->name << "', as one before it";
+    return emitError() << " is named '" << port->name << "', as one before it";
   entry.outputs.push_back(std::move(*port));
   return mlir::success();
 }

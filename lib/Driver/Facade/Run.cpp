@@ -161,10 +161,11 @@ static std::optional<std::vector<HostArray>> getInputs(const mw_program *program
   const std::vector<OwnedPort> &ports = program->getPorts(MW_INPUT);
   for (size_t i = 0; i < ports.size(); ++i)
     if (!rt::sizeOf(rt::DType(inputs[i].dtype)) || inputs[i].rank < 0) {
-      program->fail("input '" + ports[i].port.name + "' is of type " +
+      program->fail("input '" + ports[i].port.name +
+                    "': expected a type of meshwright-c/ElementTypes.def with 0 dimensions or "
+                    "more, got type " +
                     std::to_string(inputs[i].dtype) + " with " + std::to_string(inputs[i].rank) +
-                    " dimensions: expected one of meshwright-c/ElementTypes.def, with 0 dimensions or "
-                    "more");
+                    " dimensions");
       return std::nullopt;
     }
   return toArrays(inputs, ports.size());

@@ -94,8 +94,8 @@ Result<bool> Session::run(const std::vector<HostArray> &inputs, const std::vecto
 
 Result<bool> Session::getState(const std::vector<void *> &arrays) const {
   if (arrays.size() != state->states.size())
-    return makeErrors(std::to_string(arrays.size()) + " arrays for states: expected " +
-                      std::to_string(state->states.size()));
+    return makeErrors("expected " + std::to_string(state->states.size()) +
+                      " arrays for states, got " + std::to_string(arrays.size()));
   if (std::string error; !state->session->getStates(arrays, error))
     return makeErrors(error);
   return true;

@@ -135,8 +135,8 @@ LogicalResult ProgramLowering::addArguments() {
     auto tensor = dyn_cast<RankedTensorType>(type);
     if (!tensor || !tensor.hasStaticShape() || getTypeCode(tensor.getElementType()) < 0)
       return emitError(main.getLoc(), "argument ")
-             << i << " of '" << main.getName() << "' is of type " << type
-             << ", expected a tensor of static shape";
+             << i << " of '" << main.getName() << "': expected a tensor of static shape, got "
+             << type;
     places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
     program.isRead.push_back(rt::isReadUnpacked(main.getArgument(i)));
   }
@@ -167,7 +167,7 @@ LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
     return op.emitOpError("has a value of a kind that cannot be compiled");
   }
   if (int64_t(data.size()) != bytes)
-    return op.emitOpError("has ") << data.size() << " bytes of data, expected " << bytes;
+    return op.emitOpError("expected ") << bytes << " bytes of data, got " << data.size();
   places[op.getResult()] = {Place::Constant, int64_t(program.constants.size())};
   program.constants.push_back({std::move(data)});
   return success();

@@ -110,8 +110,8 @@ class Check:
         if not found <= allowed:
             self.problems.append(
                 Diagnostic(
-                    f"{what} differs from PyTorch's by {found:.2g} of {entry}: expected at most "
-                    f"{allowed:.2g}",
+                    f"{what}: expected a difference from PyTorch's of at most {allowed:.2g} of "
+                    f"{entry}, got {found:.2g}",
                     "error",
                     *place,
                 )

@@ -402,9 +402,9 @@ static bool isDeterministic(const std::string &mode, std::string &error) {
   if (mode == "fast")
     return false;
   if (!mode.empty())
-    error = "there is no mode '" + mode + "', expected 'mpi' or 'mpi:fast'";
+    error = "there is no mode '" + mode + "': expected 'mpi' or 'mpi:fast'";
   else if (text && std::strcmp(text, "0") != 0 && std::strcmp(text, "1") != 0)
-    error = std::string("MESHWRIGHT_MPI_DETERMINISTIC is '") + text + "', expected 0 or 1";
+    error = std::string("MESHWRIGHT_MPI_DETERMINISTIC: expected 0 or 1, got '") + text + "'";
   return !text || std::strcmp(text, "0") != 0;
 }
 

@@ -152,9 +152,9 @@ bool Process::start(int64_t numRanks, std::string &error) {
     return false;
   }
   if (provided != MPI_THREAD_MULTIPLE) {
-    error = "this MPI gives threads level " + std::to_string(provided) + ", expected " +
-            std::to_string(MPI_THREAD_MULTIPLE) +
-            " (MPI_THREAD_MULTIPLE): streams communicate from threads of their own";
+    error = "the level of threads that this MPI gives: expected " +
+            std::to_string(MPI_THREAD_MULTIPLE) + " (MPI_THREAD_MULTIPLE), got " +
+            std::to_string(provided) + ": streams communicate from threads of their own";
     return false;
   }
   int number = 0;

@@ -220,7 +220,7 @@ static Processes *findProcesses(int64_t ranks, const std::string &mode, int64_t 
     return nullptr;
   if (mode == "peer") {
     error = launcher.sizeName + " is " + std::to_string(launcher.size) +
-            ": ranks of 'nccl:peer' are threads of one process, expected no launcher";
+            ", and ranks of 'nccl:peer' are threads of one process: expected no launcher";
     return nullptr;
   }
   Processes *processes = Processes::get(launcher, ranks, error);
@@ -241,7 +241,7 @@ static Backend *create(int64_t version, World &world, const std::string &mode,
     return nullptr;
   }
   if (!mode.empty() && mode != "fast" && mode != "peer") {
-    error = "unknown mode '" + mode + "', expected fast or peer";
+    error = "unknown mode '" + mode + "': expected fast or peer";
     return nullptr;
   }
   const Cuda *cuda = loadCuda(error);
@@ -294,8 +294,8 @@ mw_rt_backend_target(std::string &error) {
     std::shared_ptr<gpu::Processor> processor = gpu::Processor::get(*cuda, 0);
     std::string chip = processor->getChip();
     if (chip.empty())
-      error = "GPU 0 has compute capability " + processor->getCapability() +
-              ", expected 8.0 or later";
+      error = "the compute capability of GPU 0: expected 8.0 or later, got " +
+              processor->getCapability();
     return chip.empty() ? "" : "gpu:" + chip;
   } catch (const gpu::Failure &failure) {
     error = failure.what();

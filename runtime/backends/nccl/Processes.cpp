@@ -140,7 +140,7 @@ bool Processes::gatherAll(Rendezvous &rendezvous, Clock::time_point end, std::st
     wire->send(Message::Hello, "");
     if (of != size || from < 1 || from >= size || peers.count(from))
       error = "a process came as rank " + std::to_string(from) + " of " + std::to_string(of) +
-              ", expected another rank of " + std::to_string(size);
+              ": expected another rank of " + std::to_string(size);
     said[std::clamp<int64_t>(from, 0, size - 1)] = text;
     peers[from].wire = std::move(wire);
   }

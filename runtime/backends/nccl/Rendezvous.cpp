@@ -444,7 +444,7 @@ std::unique_ptr<Rendezvous> Rendezvous::find(const Launcher &launcher, std::stri
   if (!host.empty() && !port.empty()) {
     int number = std::atoi(port.c_str());
     if (number < 1 || number > 65535) {
-      error = "MASTER_PORT is '" + port + "', expected 1 to 65535";
+      error = "MASTER_PORT: expected 1 to 65535, got '" + port + "'";
       return nullptr;
     }
     if (read("TORCHELASTIC_USE_AGENT_STORE") == "True")

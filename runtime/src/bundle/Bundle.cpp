@@ -104,8 +104,8 @@ static std::shared_ptr<MappedFile> openWeights(const fs::path &folder, const Man
            std::memcmp(file->getData(), text.data(), text.size()) == 0;
   };
   if (file->getSize() != group.bytes)
-    error = path + ": has " + std::to_string(file->getSize()) + " bytes, expected " +
-            std::to_string(group.bytes);
+    error = path + ": expected " + std::to_string(group.bytes) + " bytes, got " +
+            std::to_string(file->getSize());
   else if (!beginsWith(headerOf(manifest)))
     error = path + ": not a file of this bundle";
   else if (!beginsWith(headerOf(manifest, expected.name)))

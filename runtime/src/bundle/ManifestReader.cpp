@@ -42,8 +42,8 @@ static int64_t readCount(const Json &json, const char *name) {
 
 static int64_t readIndex(const Json &json, const char *name, size_t size) {
   int64_t index = readCount(json, name);
-  require(index < int64_t(size), std::string(name) + " is " + std::to_string(index) +
-                                     ", expected less than " + std::to_string(size));
+  require(index < int64_t(size), std::string(name) + ": expected less than " +
+                                     std::to_string(size) + ", got " + std::to_string(index));
   return index;
 }
 
@@ -87,7 +87,7 @@ static mw_rt_axes readAxes(const Json &json, int64_t numRanks) {
 static std::string readElement(const Json &json, const char *name, DType type) {
   std::string digits = json.at(name).get<std::string>(), bytes;
   require(fromDigits(digits, bytes) && int64_t(bytes.size()) == sizeOf(type),
-          std::string(name) + " is '" + digits + "', expected the bytes of one element");
+          std::string(name) + ": expected the bytes of one element, got '" + digits + "'");
   return bytes;
 }
 
@@ -102,8 +102,8 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
   if (json.contains("offsets"))
     value.offsets = json["offsets"].get<std::vector<int64_t>>();
   require(value.offsets.empty() || value.offsets.size() == value.shape.size(),
-          "'" + value.name + "' has " + std::to_string(value.offsets.size()) +
-              " offsets, expected " + std::to_string(value.shape.size()));
+          "'" + value.name + "': expected " + std::to_string(value.shape.size()) +
+              " offsets, got " + std::to_string(value.offsets.size()));
   if (json.contains("magnitude"))
     value.magnitude = json["magnitude"].get<double>();
   if (json.contains("index_bound"))
@@ -149,8 +149,8 @@ static ProgramValue readValue(const Json &json, int64_t numRanks) {
 static Stored readStored(const Json &json, const std::vector<WeightGroup> &groups, int64_t bytes) {
   Stored stored{readIndex(json, "group", groups.size()), readCount(json, "offset"),
                 readCount(json, "bytes")};
-  require(bytes < 0 || stored.bytes == bytes, "a part has " + std::to_string(stored.bytes) +
-                                                  " bytes, expected " + std::to_string(bytes));
+  require(bytes < 0 || stored.bytes == bytes, "a part: expected " + std::to_string(bytes) +
+                                                  " bytes, got " + std::to_string(stored.bytes));
   int64_t size = groups[stored.group].bytes;
   require(stored.offset <= size && stored.bytes <= size - stored.offset &&
               stored.offset % kAlignment == 0,
@@ -186,8 +186,8 @@ static std::vector<int64_t> readIndices(const Json &json, const char *name, size
   std::vector<int64_t> indices;
   for (const Json &index : json.at(name)) {
     require(index.is_number_unsigned() && index.get<uint64_t>() < size,
-            std::string(name) + " has " + index.dump() + ", expected less than " +
-                std::to_string(size));
+            std::string(name) + ": expected numbers less than " + std::to_string(size) + ", got " +
+                index.dump());
     indices.push_back(index.get<int64_t>());
   }
   return indices;
@@ -197,7 +197,7 @@ static StateUpdate readUpdate(const Json &json) {
   if (json.is_object())
     return {StateUpdate::Rows, readCount(json, "log")};
   require(json.is_null() || json == "whole",
-          "state_updates has " + json.dump() + ", expected a log, \"whole\" or null");
+          "state_updates: expected a log, \"whole\" or null, got " + json.dump());
   return {json.is_null() ? StateUpdate::Elsewhere : StateUpdate::Whole};
 }
 
@@ -214,8 +214,8 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
   for (const Json &update : json.at("state_updates"))
     entry.updates.push_back(readUpdate(update));
   require(entry.updates.size() == entry.stateResults.size(),
-          "state_updates has " + std::to_string(entry.updates.size()) + " entries, expected " +
-              std::to_string(entry.stateResults.size()));
+          "state_updates: expected " + std::to_string(entry.stateResults.size()) +
+              " entries, got " + std::to_string(entry.updates.size()));
   for (const Json &step : json.value("steps", Json::array()))
     entry.steps.push_back({readCount(step, "entry"), readCount(step, "chunks"),
                            readCount(step, "times"),
@@ -249,11 +249,11 @@ static PreparedWeight readPrepared(const Json &json, const ProgramDescription &p
   what.group = readCount(packing, "group");
   require(what.panel <= kMaxPanel && what.group > 0 && what.group <= kMaxPanel,
           "a panel of " + std::to_string(what.panel) + " columns in groups of " +
-              std::to_string(what.group) + ", expected 1 to " + std::to_string(kMaxPanel));
+              std::to_string(what.group) + ": expected 1 to " + std::to_string(kMaxPanel));
   require(what.stored == what.dtype ||
               (isCastable(DType(what.stored)) && isCastable(DType(what.dtype))),
           std::string("a cast of a weight from ") + nameOf(DType(what.stored)) + " to " +
-              nameOf(DType(what.dtype)) + ", expected f32, bf16 or f16");
+              nameOf(DType(what.dtype)) + ": expected f32, bf16 or f16");
   int64_t bytes = program.getValue(prepared).getLocalBytes(), part = 0;
   require(!__builtin_mul_overflow(what.k, what.n, &part) &&
               !__builtin_mul_overflow(part, sizeOf(DType(what.stored)), &part) &&
@@ -369,9 +369,9 @@ static void read(const Json &json, Manifest &manifest) {
   description.calls = readCalls(json.at("calls"));
   description.numRanks = readCount(json, "ranks");
   require(description.numRanks > 0, "no ranks");
-  require(description.numRanks <= kMaxRanks, std::to_string(description.numRanks) +
-                                                 " ranks, expected at most " +
-                                                 std::to_string(kMaxRanks));
+  require(description.numRanks <= kMaxRanks, "expected at most " + std::to_string(kMaxRanks) +
+                                                 " ranks, got " +
+                                                 std::to_string(description.numRanks));
   manifest.programBytes = readCount(json.at("program"), "bytes");
   manifest.programHash = json.at("program").at("hash").get<std::string>();
   manifest.groups = readGroups(json.at("weights"), description.numRanks);

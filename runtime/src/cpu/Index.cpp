@@ -25,7 +25,7 @@ static int64_t loadIndex(int64_t type, const void *data, int64_t position) {
 /// Sets the error of an index. Returns false.
 static bool setOutOfRange(int64_t index, int64_t position, int64_t size, std::string &error) {
   error = "index " + std::to_string(index) + " at position " + std::to_string(position) +
-          " is out of range, expected 0 to " + std::to_string(size - 1);
+          " is out of range: expected 0 to " + std::to_string(size - 1);
   return false;
 }
 

@@ -86,7 +86,7 @@ void Streams::work(Stream &stream) {
 bool Streams::start(int64_t op, const mw_rt_collective &what, int64_t index, int64_t number,
                     const void *const *inputs, void *const *outputs, std::string &error) {
   if (index < 1) {
-    error = "is started on stream " + std::to_string(index) + ", expected 1 or above";
+    error = "expected to be started on stream 1 or above, got " + std::to_string(index);
     return false;
   }
   Ticket &ticket = tickets[number];

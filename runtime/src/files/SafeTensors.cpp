@@ -116,8 +116,8 @@ static bool checkRanges(std::vector<Range> ranges, uint64_t dataSize, std::strin
     if (range.begin < at)
       error = "tensors '" + before->name + "' and '" + range.name + "' overlap";
     else if (range.begin > at)
-      error = "tensor '" + range.name + "': its data begins at " + std::to_string(range.begin) +
-              ", expected " + std::to_string(at) + ", where that before it ends";
+      error = "tensor '" + range.name + "': expected its data to begin at " + std::to_string(at) +
+              ", where that before it ends, got " + std::to_string(range.begin);
     if (!error.empty())
       return false;
     at = range.end;
@@ -133,7 +133,7 @@ bool SafeTensorsFile::parse(std::string &error) {
   const char *mapped = file->getData();
   uint64_t size = file->getSize();
   if (size < 8) {
-    error = "it has " + std::to_string(size) + " bytes, expected a header of at least 8";
+    error = "expected a header of at least 8 bytes, got " + std::to_string(size);
     return false;
   }
   uint64_t headerSize = 0;
@@ -186,9 +186,8 @@ bool SafeTensorsFile::parse(std::string &error) {
       bytes = 0;
     if (int64_t shared = tensor.supported ? elementsPerByte(tensor.type) : 1; shared > 1) {
       if (tensor.shape.empty() || tensor.shape.back() % shared != 0)
-        return complain("its last dimension is " +
-                        (tensor.shape.empty() ? "missing" : std::to_string(tensor.shape.back())) +
-                        ", expected an even one: two elements share a byte");
+        return complain("expected an even last dimension, since two elements share a byte, got " +
+                        (tensor.shape.empty() ? "none" : std::to_string(tensor.shape.back())));
       tensor.shape.back() /= shared;
       bytes /= shared;
     }

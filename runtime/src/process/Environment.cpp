@@ -27,8 +27,8 @@ static double readPositive(const char *name, double otherwise, const char *what)
   double value = std::strtod(text, &end);
   if (end != text && *end == '\0' && value > 0)
     return value;
-  std::fprintf(stderr, "warning: %s is '%s', expected a number of %s; using %g\n", name, text, what,
-               otherwise);
+  std::fprintf(stderr, "warning: %s: expected a number of %s, got '%s'; using %g\n", name, what,
+               text, otherwise);
   return otherwise;
 }
 
@@ -62,8 +62,8 @@ bool readLauncher(Launcher &launcher, std::string &error) {
     launcher.sizeName = size;
     if (launcher.rank >= 0 && launcher.rank < launcher.size)
       return true;
-    error = std::string(size) + " is " + ranks + ", and " + rank + " is " +
-            (own ? own : "not set") + ": expected 0 to " + std::to_string(launcher.size - 1);
+    error = std::string(rank) + ": expected 0 to " + std::to_string(launcher.size - 1) + ", as " +
+            size + " is " + ranks + ", got " + (own ? own : "no value");
     return false;
   }
   return true;

@@ -34,8 +34,8 @@ std::unique_ptr<Fault> Fault::fromEnvironment() {
         return fault;
       }
   std::fprintf(stderr,
-               "warning: MESHWRIGHT_FAULT is '%s', expected throw, stall, kill or memory, a rank "
-               "and a part of an op's name\n",
+               "warning: MESHWRIGHT_FAULT: expected throw, stall, kill or memory, a rank and a "
+               "part of an op's name, got '%s'\n",
                text);
   return nullptr;
 }

@@ -15,8 +15,8 @@ namespace meshwright::rt {
 bool Device::load(const ProgramDescription &program, std::string &error) {
   if (program.targetChip.empty())
     return true;
-  error = "the program is compiled for target '" + program.getTarget() +
-          "', expected 'cpu': a GPU runs it with backend 'nccl'";
+  error = "the target that the program is compiled for: expected 'cpu', got '" +
+          program.getTarget() + "': a GPU runs it with backend 'nccl'";
   return false;
 }
 

@@ -44,7 +44,7 @@ std::optional<Link> parseLink(const std::string &text, std::string &error) {
   size_t begin = 0;
   auto refuse = [&](const std::string &part) {
     error = "link '" + text + "': '" + part +
-            "' is no part of a link, expected latency=<number><s|ms|us|ns>, "
+            "' is no part of a link: expected latency=<number><s|ms|us|ns>, "
             "bandwidth=<number><B/s|KB/s|MB/s|GB/s> or jitter=<number><s|ms|us|ns>";
     return std::nullopt;
   };

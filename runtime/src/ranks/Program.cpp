@@ -27,7 +27,7 @@ int64_t ProgramDescription::findEntry(const std::string &name, std::string &erro
       return i;
     known += (count++ ? ", '" : "'") + entries[i].name + "'";
   }
-  error = "the program has no entry '" + name + "', expected " + (count > 1 ? "one of " : "") +
+  error = "the program has no entry '" + name + "': expected " + (count > 1 ? "one of " : "") +
           known;
   return -1;
 }
@@ -64,10 +64,9 @@ bool ProgramDescription::isPart(int64_t entry) const {
 static std::string checkPort(const ProgramValue &value, const ProgramValue &known,
                              int64_t chunks) {
   if (value.type != known.type || value.shape != known.shape || value.isWhole != known.isWhole)
-    return "'" + value.name + "' is " + describe(value.type, value.shape) +
+    return "'" + value.name + "': expected one type, got " + describe(value.type, value.shape) +
            (value.isWhole ? ", whole" : "") + " in one step and " +
-           describe(known.type, known.shape) + (known.isWhole ? ", whole" : "") +
-           " in another, expected one type";
+           describe(known.type, known.shape) + (known.isWhole ? ", whole" : "") + " in another";
   int64_t bytes;
   if (isCut(value) && __builtin_mul_overflow(countOf(value.shape) * 8, chunks, &bytes))
     return "'" + value.name + "' has " + std::to_string(chunks) + " chunks, which are too large";
@@ -82,14 +81,14 @@ static std::string checkStep(const ProgramDescription &program, const CallStep &
   for (int64_t state : entry.stateResults)
     if (!program.states[state].isTransient)
       return "'" + entry.name + "' writes the state '" + program.states[state].value.name +
-             "', expected writes of transient states alone";
+             "': expected writes of transient states alone";
   if (step.until < 0)
     return "";
   const ProgramValue &output = entry.outputs[step.until];
   if (output.type == DType::I1 && output.shape.empty())
     return "";
-  return "output '" + output.name + "' is " + describe(output.type, output.shape) +
-         ", expected i1[] to end a step";
+  return "output '" + output.name + "': expected i1[] to end a step, got " +
+         describe(output.type, output.shape);
 }
 
 /// Returns an error if two of the inputs, or of the outputs, of an entry have one name.
@@ -99,7 +98,7 @@ static std::string checkNames(const EntryDescription &entry) {
     for (const ProgramValue &value : *values)
       if (!names.insert(value.name).second)
         return "entry '" + entry.name + "' has two values named '" + value.name +
-               "', expected names that differ";
+               "': expected names that differ";
   }
   return "";
 }
@@ -119,14 +118,14 @@ std::string ProgramDescription::checkSteps() const {
       if (step.entry < 0 || step.entry >= int64_t(entries.size()) ||
           (step.entry == int64_t(e)) != isLast)
         return refuse("it runs entry " + std::to_string(step.entry) +
-                      ", expected the entry itself, last, and others before");
+                      ": expected the entry itself, last, and others before");
       if (step.chunks < 1 || step.times < 1 || step.until < -1 ||
           step.until >= int64_t(entries[step.entry].outputs.size()) ||
           (isLast && (step.chunks > 1 || step.times > 1 || step.until >= 0)) ||
           __builtin_add_overflow(chunks, step.chunks, &chunks))
         return refuse(std::to_string(step.chunks) + " chunks, " + std::to_string(step.times) +
                       " times, until output " + std::to_string(step.until) +
-                      ", expected positive numbers, and once for the last step");
+                      ": expected positive numbers, and once for the last step");
       if (std::string error = isLast ? "" : checkStep(*this, step); !error.empty())
         return refuse(error);
     }
@@ -267,8 +266,8 @@ static std::string checkMagnitude(const ProgramValue &parameter, const HostTenso
   if (magnitude <= parameter.magnitude)
     return "";
   std::string most = std::to_string(parameter.magnitude), found = std::to_string(magnitude);
-  return "parameter '" + parameter.name + "' has an element of magnitude " + found +
-         ", expected at most " + most +
+  return "parameter '" + parameter.name + "': expected elements of magnitude at most " + most +
+         ", got " + found +
          ": the program pads dimensions and was made for smaller weights; import it with these, or "
          "state nn.magnitude";
 }
@@ -285,15 +284,14 @@ std::string checkParameter(const ProgramValue &parameter, const HostTensor &tens
   }
   if (fits)
     return checkMagnitude(parameter, tensor);
-  std::string message = "parameter '" + parameter.name + "' is " +
-                        describe(tensor.type, tensor.shape) + ", expected " +
+  std::string message = "parameter '" + parameter.name + "': expected " +
                         describe(parameter.type, parameter.shape);
   if (!parameter.offsets.empty()) {
     message += " within it, at";
     for (int64_t offset : parameter.offsets)
       message += " " + std::to_string(offset);
   }
-  return message;
+  return message + ", got " + describe(tensor.type, tensor.shape);
 }
 
 bool placeFill(const ProgramValue &value, int64_t rank, const std::string &element, void *local) {

@@ -30,13 +30,13 @@ std::string comparePurposes(const char *all, int64_t numRanks) {
   };
   auto getPurpose = [&](int64_t rank) { return read(rank, kIdBytes, kPurposeBytes - kIdBytes); };
   for (int64_t rank = 1; rank < numRanks; ++rank) {
-    std::string whose = "rank " + std::to_string(rank) + " runs ";
+    std::string whose = "rank " + std::to_string(rank) + ": expected to run ";
     if (getBundle(rank) != getBundle(0))
-      return whose + getBundle(rank) + ", expected " + getBundle(0) +
-             " as on rank 0: all processes run the same one, or copies of it";
+      return whose + getBundle(0) + " as on rank 0, got " + getBundle(rank) +
+             ": all processes run the same one, or copies of it";
     if (getPurpose(rank) != getPurpose(0))
-      return whose + getPurpose(rank) + ", expected " + getPurpose(0) +
-             " as on rank 0: all processes make the same calls in the same order";
+      return whose + getPurpose(0) + " as on rank 0, got " + getPurpose(rank) +
+             ": all processes make the same calls in the same order";
   }
   return "";
 }

@@ -42,8 +42,8 @@ static constexpr double kInterruptedSeconds = 0.3;
 WorldPtr World::create(const std::string &backend, int64_t numRanks, std::vector<std::string> ops,
                        std::string &error) {
   if (numRanks < 1 || numRanks > kMaxRanks) {
-    error = "the program has " + std::to_string(numRanks) + " ranks, expected 1 to " +
-            std::to_string(kMaxRanks);
+    error = "the program: expected 1 to " + std::to_string(kMaxRanks) + " ranks, got " +
+            std::to_string(numRanks);
     return nullptr;
   }
   WorldPtr world(new World());

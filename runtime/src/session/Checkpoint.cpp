@@ -348,9 +348,9 @@ bool IndexReader::readState(const ProgramValue &value, const Json &saved) {
   std::string type = saved.at("dtype").get<std::string>();
   auto shape = saved.at("shape").get<std::vector<int64_t>>();
   if (type != nameOf(value.type) || shape != value.shape)
-    return fail("state '" + value.name + "' is " + type +
-                describe(value.type, shape).substr(std::strlen(nameOf(value.type))) +
-                ", expected " + describe(value.type, value.shape));
+    return fail("state '" + value.name + "': expected " + describe(value.type, value.shape) +
+                ", got " + type +
+                describe(value.type, shape).substr(std::strlen(nameOf(value.type))));
   Checkpoint::Saved &to = checkpoint.states[value.name];
   to.type = value.type;
   to.shape = value.shape;

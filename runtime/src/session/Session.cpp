@@ -26,22 +26,22 @@ bool Session::checkDescription(std::string &error) const {
   if (description.entries.empty() || description.entries.size() != code.size())
     error = "the program has " + std::to_string(description.entries.size()) +
             " entries and code of " + std::to_string(code.size()) +
-            ", expected as many, at least 1";
+            ": expected as many, at least 1";
   for (const ProgramState &state : description.states) {
     int64_t from =
         state.parameter.empty() ? -1 : description.findParameter(state.parameter);
     if (state.parameter.empty() && int64_t(state.fill.size()) != sizeOf(state.value.type))
-      error = "state '" + state.value.name + "' begins with elements of " +
-              std::to_string(state.fill.size()) + " bytes, expected " +
-              std::to_string(sizeOf(state.value.type));
+      error = "state '" + state.value.name + "': expected to begin with elements of " +
+              std::to_string(sizeOf(state.value.type)) + " bytes, got " +
+              std::to_string(state.fill.size());
     else if (!state.parameter.empty() && from < 0)
       error = "state '" + state.value.name + "' begins with parameter '" + state.parameter +
               "', which the program does not have";
     else if (from >= 0 && !state.canBegin(description.parameters[from]))
-      error = "state '" + state.value.name + "' is " +
-              describe(state.value.type, state.value.shape) + ", expected that of parameter '" +
-              state.parameter + "', " +
-              describe(description.parameters[from].type, description.parameters[from].shape);
+      error = "state '" + state.value.name + "': expected " +
+              describe(description.parameters[from].type, description.parameters[from].shape) +
+              ", that of parameter '" + state.parameter + "', got " +
+              describe(state.value.type, state.value.shape);
   }
   for (const EntryDescription &entry : description.entries)
     for (size_t i = 0; i < entry.stateResults.size(); ++i)
@@ -49,7 +49,7 @@ bool Session::checkDescription(std::string &error) const {
           1)
         error = "entry '" + entry.name + "' writes state '" +
                 description.states[entry.stateResults[i]].value.name +
-                "' twice, expected at most once";
+                "' twice: expected at most once";
   if (error.empty())
     error = description.checkSteps();
   return error.empty();

@@ -41,8 +41,8 @@ bool Session::checkRun(const Call &call, const std::vector<HostTensor> &inputs,
                        const std::vector<void *> &outputs, std::string &error) const {
   const std::vector<ProgramValue> &expected = call.inputs.values;
   if (inputs.size() != expected.size()) {
-    error = std::to_string(inputs.size()) + " inputs given, expected " +
-            std::to_string(expected.size());
+    error = "inputs given: expected " + std::to_string(expected.size()) + ", got " +
+            std::to_string(inputs.size());
     return false;
   }
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -61,8 +61,8 @@ bool Session::checkRun(const Call &call, const std::vector<HostTensor> &inputs,
         return false;
       continue;
     }
-    error = "input '" + input.name + "' is " + describe(inputs[i].type, inputs[i].shape) +
-            ", expected " + describe(input.type, input.shape);
+    error = "input '" + input.name + "': expected " + describe(input.type, input.shape) + ", got " +
+            describe(inputs[i].type, inputs[i].shape);
     return false;
   }
   if (std::vector<std::string> missing = getMissingParameters(); !missing.empty()) {
@@ -70,7 +70,8 @@ bool Session::checkRun(const Call &call, const std::vector<HostTensor> &inputs,
     return false;
   }
   if (size_t count = call.outputs.values.size(); outputs.size() != count) {
-    error = std::to_string(outputs.size()) + " outputs given, expected " + std::to_string(count);
+    error = "outputs given: expected " + std::to_string(count) + ", got " +
+            std::to_string(outputs.size());
     return false;
   }
   return true;

@@ -214,7 +214,7 @@ std::string checkLearningRate(double rate) {
     return "";
   char text[32];
   std::snprintf(text, sizeof(text), "%g", rate);
-  return std::string("the learning rate is ") + text + ": expected a finite number from 0 on";
+  return std::string("the learning rate: expected a finite number from 0 on, got ") + text;
 }
 
 /// Whether an input of a call is the learning rate of a step.

@@ -93,10 +93,10 @@ static std::vector<OwnedPort> ownPorts(std::vector<ProgramValue> values) {
 /// Returns an empty string if the type and the rank of a tensor are valid, else an error.
 static std::string checkTensor(const mw_tensor &tensor, const std::string &name) {
   if (!sizeOf(DType(tensor.dtype)))
-    return "'" + name + "' is of type " + std::to_string(tensor.dtype) +
-           ": expected one of meshwright-c/ElementTypes.def";
+    return "'" + name + "': expected a type of meshwright-c/ElementTypes.def, got " +
+           std::to_string(tensor.dtype);
   if (tensor.rank < 0)
-    return "'" + name + "' has " + std::to_string(tensor.rank) + " dimensions: expected 0 or more";
+    return "'" + name + "': expected 0 or more dimensions, got " + std::to_string(tensor.rank);
   return "";
 }
 
@@ -124,7 +124,7 @@ bool startSession(Session &session, const SessionStart &start, RunOptions &optio
   else if (start.graphs == "auto")
     options.graphs = GraphUse::Auto;
   else
-    error = "graphs is '" + start.graphs + "': expected on, off or auto";
+    error = "graphs: expected on, off or auto, got '" + start.graphs + "'";
   if (error.empty() && options.graphs == GraphUse::On && program.targetChip.empty())
     error = "graphs is 'on', and the target " + program.getTarget() +
             " has no graphs: expected off or auto";
@@ -274,7 +274,7 @@ int32_t mw_session_set_state(mw_session *session, int64_t count, const char *con
                              const mw_tensor *tensors) {
   std::map<std::string, HostTensor> values;
   if (count < 0)
-    return session->finish(false, std::to_string(count) + " states: expected 0 or more");
+    return session->finish(false, "states: expected 0 or more, got " + std::to_string(count));
   for (int64_t i = 0; i < count; ++i)
     if (std::string problem = checkTensor(tensors[i], names[i]); !problem.empty())
       return session->finish(false, "state " + problem);

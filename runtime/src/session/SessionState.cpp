@@ -310,8 +310,8 @@ std::string Session::checkStates(const std::map<std::string, HostTensor> &values
     if (!state)
       return "the program has no state '" + name + "'";
     if (tensor.type != state->value.type || tensor.shape != state->value.shape)
-      return "state '" + name + "' is " + describe(state->value.type, state->value.shape) +
-             ", and was given " + describe(tensor.type, tensor.shape);
+      return "state '" + name + "': expected " + describe(state->value.type, state->value.shape) +
+             ", got " + describe(tensor.type, tensor.shape);
   }
   return "";
 }

@@ -11,8 +11,8 @@
 // CHOSEN: error: ulysses=auto: expected an axis, or choose-context-parallel before
 // AXIS: error: 'dist.mesh' op has no axis "cp" for Ulysses attention: expected one of "ulysses"
 // ORDER: context-parallel: cannot read 'order=spiral': expected ulysses=axis, ring=axis, order=contiguous, zigzag, striped or auto
-// SAME: annotate-context-parallel: ulysses and ring are both 'ulysses': expected two axes
-// TWICE: context-parallel: ulysses and ring are both 'a': expected two axes
+// SAME: annotate-context-parallel: expected two axes for ulysses and ring, got 'ulysses' for both
+// TWICE: context-parallel: expected two axes for ulysses and ring, got 'a' for both
 
 // The sequence is sharded from the inputs on; heads take the axis while attention
 // runs. A value that only masks keys is needed whole by every rank.

@@ -34,9 +34,9 @@
 
 // COMMON: dist.mesh @mesh = <["dp"=2, "ranks"=4]> {dist.stages
 
-// RANKS: error: stage 'draft' has a mesh of 4 ranks, expected 6 as stage 'target' has: all stages run on the same
+// RANKS: error: stage 'draft': expected a mesh of 6 ranks, as stage 'target' has, got 4: all stages run on the same
 // STAGE: error: 'func.func' op has no stage 'darft', for which there is a mesh: expected one of target, draft
-// MISSING: error: 'func.func' op stage 'draft' has no mesh: there are meshes for target, expected one for each stage
+// MISSING: error: 'func.func' op stage 'draft' has no mesh: expected one for each stage, got meshes for target
 // HOST: error: stage 'target' has an axis "host" that other stages cut otherwise: expected the same one in all
 // FOLD: error: 'dist.mesh' op has a mesh for each stage, and stage 'draft' cannot be folded: expected one mesh of all stages
 // AXIS: error: 'dist.mesh' op has no axis "sp" for tensor parallelism

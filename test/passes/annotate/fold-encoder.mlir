@@ -14,11 +14,11 @@
 
 // CHOSEN: error: ring=auto: expected an axis, or choose-context-parallel before
 // NEEDS: error: fold mode 'sp' for stage 'encoder' needs the axis that context-parallel names: expected one for ulysses or ring, got none
-// MODE: for the --mode option: 'up': expected sp, ulysses, ring, replica, batch, auto or none
-// STAGE: error: fold names stage 'text', expected one of encoder, denoiser
+// MODE: for the --mode option: expected sp, ulysses, ring, replica, batch, auto or none, got 'up'
+// STAGE: error: fold names stage 'text': expected one of encoder, denoiser
 
 // AXIS: error: 'dist.mesh' op has no axis "up" to fold over
-// TWICE: error: 'dist.mesh' op axis "tp" is both ring and ulysses of stage 'encoder', expected two axes
+// TWICE: error: 'dist.mesh' op axis "tp" is both ring and ulysses of stage 'encoder': expected two axes
 
 // A mesh without a device: only bytes count, so the batch is split, or nothing.
 // AUTO: remark: [fold-encoder] {{.*}} fold=auto takes

@@ -24,7 +24,7 @@ func.func @written_twice(%s: tensor<4xf32> {nn.state = "s"}) -> (tensor<4xf32> {
 // -----
 
 nn.state @s : tensor<4xf32>
-// expected-error@+1 {{reads or writes state and has 2 blocks, expected one}}
+// expected-error@+1 {{reads or writes state: expected one block, got 2}}
 func.func @blocks() {
   %s = nn.read @s : tensor<4xf32>
   return

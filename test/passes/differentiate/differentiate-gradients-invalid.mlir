@@ -41,7 +41,7 @@ func.func @foreign(%w: tensor<4xf32> {nn.parameter = "w"}) -> tensor<4xf32> {
 
 // -----
 
-// expected-error@below {{'func.func' op has 2 blocks, expected one}}
+// expected-error@below {{'func.func' op expected one block, got 2}}
 func.func @blocks(%w: tensor<f32> {nn.parameter = "w"}) -> tensor<f32> {
   %g = nn.gradient %w of "w" : (tensor<f32>) -> tensor<f32>
   return %g : tensor<f32>

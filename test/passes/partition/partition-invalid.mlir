@@ -31,7 +31,7 @@ dist.mesh @mesh = <["tp"=2]>
 func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>})
     -> (tensor<4xi1> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>}) {
   %y = nn.cast %x {dist.sharding = #dist.sharding<@mesh, [{}]>} : (tensor<4xf32>) -> tensor<4xi1>
-  // expected-error @below {{result 0: is unreduced and of type 'tensor<4xi1>': expected numbers, which have sums and maxima}}
+  // expected-error @below {{result 0: expected numbers, which have sums and maxima, as it is unreduced, got 'tensor<4xi1>'}}
   return %y : tensor<4xi1>
 }
 
@@ -40,6 +40,6 @@ func.func @main(%x: tensor<4xf32> {nn.input = "x", dist.sharding = #dist.shardin
 dist.mesh @mesh = <["tp"=2]>
 func.func @main(%x: tensor<4xf8E4M3FN> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{}]>})
     -> (tensor<4xf8E4M3FN> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>}) {
-  // expected-error @below {{result 0: is unreduced and of type 'tensor<4xf8E4M3FN>': expected numbers, which have sums and maxima}}
+  // expected-error @below {{result 0: expected numbers, which have sums and maxima, as it is unreduced, got 'tensor<4xf8E4M3FN>'}}
   return %x : tensor<4xf8E4M3FN>
 }

@@ -17,7 +17,7 @@
 // FREE: remark: [recompute] declined: the backward pass computes nothing again: there is no memory ceiling that asks for it (saved_bytes = 12.0 KiB
 // FITS: remark: [recompute] declined: the backward pass computes nothing again: the program keeps to the memory ceiling (saved_bytes = 12.0 KiB, seconds = {{.*}}, memory_ceiling_bytes = 48.8 KiB)
 // LESS: remark: [recompute] applied: the backward pass computes {{[0-9]+}} ops of {{[12]}} of 4 segments again
-// UNKNOWN: 'some': expected none, full or auto
+// UNKNOWN: expected none, full or auto, got 'some'
 
 // CHECK-LABEL: func.func @main
 // CHECK: %[[A0:.*]] = nn.exp

@@ -4,8 +4,8 @@
 // RUN: not sharding-opt %s --overlap-collectives --request-schedule=overlap=sometimes 2>&1 | FileCheck %s --check-prefix=REQUEST
 // RUN: sharding-opt %s --form-kernels --overlap-collectives=memory-ceiling=1152 --plan-buffers | FileCheck %s
 
-// WHEN: for the --when option: 'often': expected on, off or auto
-// REQUEST: for the --overlap option: 'sometimes': expected on, off or auto
+// WHEN: for the --when option: expected on, off or auto, got 'often'
+// REQUEST: for the --overlap option: expected on, off or auto, got 'sometimes'
 
 // The program fits the smallest ceiling that the error names.
 // CEILING: error: 'main' needs 1152 bytes on a rank, 128 for parameters and inputs and 1024 for what it computes, in the most frugal order: expected at most 1024, the memory ceiling

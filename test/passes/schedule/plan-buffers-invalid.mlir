@@ -9,7 +9,7 @@ func.func @handed_on(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, 
     %0 = dist.all_gather %a axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
     rt.yield %0 : tensor<16x8xf32>
   }
-  // expected-error@+1 {{uses a collective in flight, expected only rt.wait}}
+  // expected-error@+1 {{uses a collective in flight: expected only rt.wait}}
   call @elsewhere(%f) : (!rt.future<tensor<16x8xf32>>) -> ()
   return
 }

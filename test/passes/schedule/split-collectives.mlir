@@ -283,7 +283,7 @@ func.func @ring(
 
 // One launch of values without rows in common; two rows on two ranks.
 // LOG: declined: dist.all_to_all stays whole: it is one launch of several values, and no rows are those of all
-// LOG: declined: dist.all_to_all stays whole: there are only 2 rows, expected at least 4
+// LOG: declined: dist.all_to_all stays whole: expected at least 4 rows, got 2
 // CHECK-LABEL: func.func @apart
 // CHECK: dist.all_to_all {{.*}} : (tensor<4x2x4xf32>, tensor<4x2x4xf32>)
 // CHECK: dist.all_to_all {{.*}} : (tensor<2x4x4xf32>)

@@ -39,7 +39,7 @@ func.func @main(%x: tensor<f32> {nn.input = "x"}, %w: tensor<f32> {nn.parameter 
 
 // -----
 
-// expected-error@+1 {{has 2 entries: expected one global function of one block to train, and at most 'evaluate' besides}}
+// expected-error@+1 {{expected one global function of one block to train, and at most 'evaluate' besides, got 2 entries}}
 module {
   func.func @a() { return }
   func.func @b() { return }

@@ -2,7 +2,7 @@
 // RUN: sharding-opt %s --build-steps="optimizer=sgd loss-scale=65536 growth-interval=2000" | FileCheck %s --check-prefixes=CHECK,GROWS
 // RUN: not sharding-opt %s --build-steps="loss-scale=-1" 2>&1 | FileCheck %s --check-prefix=NEGATIVE
 
-// NEGATIVE: loss_scale is -1.000000: expected a number from 0 on
+// NEGATIVE: loss_scale: expected a number from 0 on, got -1.000000
 
 // The gradient is that of the loss in f32 times the scale, and is divided by it in f32. A step in
 // which it is not finite leaves the master and the parameter as they are.

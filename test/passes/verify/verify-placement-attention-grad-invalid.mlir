@@ -43,7 +43,7 @@ func.func @padded_cotangents(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 5 is from here}}
   %c = nn.exp %q : tensor<1x2x4x8xf32>
-  // expected-error@below {{sums over the padding behind the 7 true of 8 rows of operand 5, which is positive, expected zero}}
+  // expected-error@below {{sums over the padding behind the 7 true of 8 rows of operand 5: expected zero, got positive}}
   %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %c scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>)
   %s = dist.all_reduce sum %r#1 axes ["a"] : (tensor<1x2x9x8xf32>) -> tensor<1x2x9x8xf32>
   return %s : tensor<1x2x9x8xf32>
@@ -77,7 +77,7 @@ func.func @padded_batch_of_bias(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 6 is from here}}
   %c = nn.exp %q : tensor<1x2x4x8xf32>
-  // expected-error@below {{sums over the padding behind the 3 true of 4 rows of operand 6, which is positive, expected zero}}
+  // expected-error@below {{sums over the padding behind the 3 true of 4 rows of operand 6: expected zero, got positive}}
   %r:4 = nn.attention_grad %q, %q, %q bias %b lse %l delta %l cotangent %c scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
   %s = dist.all_reduce sum %r#3 axes ["dp"] : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32>
   return %s : tensor<1x2x4x4xf32>
@@ -112,7 +112,7 @@ func.func @padded_heads_of_shared_bias(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %e = nn.exp %q : tensor<1x4x4x8xf32>
-  // expected-error@below {{sums over the padding behind the 3 true of 4 rows of operand 0, which is positive, expected zero}}
+  // expected-error@below {{sums over the padding behind the 3 true of 4 rows of operand 0: expected zero, got positive}}
   %r:4 = nn.attention_grad %e, %k, %k bias %b lse %l delta %l cotangent %q scale 0.5 : (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4xf32>, tensor<1x4x4x8xf32>) -> (tensor<1x4x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x1x4x4xf32>)
   %s = dist.all_reduce sum %r#3 axes ["a"] : (tensor<1x1x4x4xf32>) -> tensor<1x1x4x4xf32>
   return %s : tensor<1x1x4x4xf32>
@@ -131,7 +131,7 @@ func.func @equal_cotangents(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 5 is from here}}
   %c = nn.broadcast %g : (tensor<1x2x1x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{sums over the padding behind the 7 true of 8 rows of operand 5, which is arbitrary, expected zero}}
+  // expected-error@below {{sums over the padding behind the 7 true of 8 rows of operand 5: expected zero, got arbitrary}}
   %r:3 = nn.attention_grad %q, %k, %k lse %l delta %l cotangent %c scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x9x8xf32>, tensor<1x2x9x8xf32>)
   %s = dist.all_reduce sum %r#1 axes ["a"] : (tensor<1x2x9x8xf32>) -> tensor<1x2x9x8xf32>
   return %s : tensor<1x2x9x8xf32>

@@ -38,7 +38,7 @@ func.func @other_chunk(
   %o0, %l0 = nn.attention %q, %q, %q drop_at %r, %k0 seed %s step %s scale 0.5 {dropout = 0.25 : f64, stream = 1 : i64} : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xi64>, tensor<4xi64>, tensor<i64>, tensor<i64>) -> (tensor<1x2x4x4xf32>, tensor<1x2x4xf32>)
   %m = dist.permute %q axes ["r"] shift 1 : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32>
   %k1 = dist.slice %j axes ["r"] dims [0] shift 1 : (tensor<8xi64>) -> tensor<4xi64>
-  // expected-error@below {{dimension 0 of operand 4 has layout [{"r"}] of true size 8, expected [(8{"r"} shifted by 1)] of 8 as in operand 1}}
+  // expected-error@below {{dimension 0 of operand 4: expected layout [(8{"r"} shifted by 1)] of true size 8 as in operand 1, got [{"r"}] of 8}}
   %o1, %l1 = nn.attention %q, %m, %m drop_at %r, %k0 seed %s step %s scale 0.5 {dropout = 0.25 : f64, stream = 1 : i64} : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xi64>, tensor<4xi64>, tensor<i64>, tensor<i64>) -> (tensor<1x2x4x4xf32>, tensor<1x2x4xf32>)
   %o, %l = nn.merge_attention %o0, %l0, %o1, %l1 : (tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>) -> (tensor<1x2x4x4xf32>, tensor<1x2x4xf32>)
   return %o : tensor<1x2x4x4xf32>
@@ -103,7 +103,7 @@ func.func @local_index(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 1 is from here, and has layout [{}]}}
   %i = nn.iota dim 0 : tensor<4xi64>
-  // expected-error@below {{dimension 0 of operand 1 has layout [{}] of true size 4, expected [{"a"}] of 8 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1: expected layout [{"a"}] of true size 8 as in operand 0, got [{}] of 4}}
   %y = nn.dropout %x at %i seed %s step %s probability 0.25 stream 3 : (tensor<4xf32>, tensor<4xi64>, tensor<i64>, tensor<i64>) -> tensor<4xf32>
   return %y : tensor<4xf32>
 }

@@ -18,7 +18,7 @@ func.func @shifted_rows(
   %c = nn.add %s, %k : (tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.div %l, %c : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -42,7 +42,7 @@ func.func @rolled_rows(
   %c = nn.add %s, %k : (tensor<3x3xf32>, tensor<f32>) -> tensor<3x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.div %l, %c : (tensor<3x3xf32>, tensor<3x3xf32>) -> tensor<3x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<3x3xf32>, tensor<8x3xf32>) -> tensor<3x8xf32>
   return %y : tensor<3x8xf32>
 }
@@ -65,7 +65,7 @@ func.func @sum_of_rows(
   %c = nn.add %s, %k : (tensor<1x3xf32>, tensor<f32>) -> tensor<1x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.div %l, %c : (tensor<3x3xf32>, tensor<1x3xf32>) -> tensor<3x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<3x3xf32>, tensor<8x3xf32>) -> tensor<3x8xf32>
   return %y : tensor<3x8xf32>
 }
@@ -87,7 +87,7 @@ func.func @running_sum_of_rows(
   %c = nn.add %s, %k : (tensor<3x3xf32>, tensor<f32>) -> tensor<3x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.div %l, %c : (tensor<3x3xf32>, tensor<3x3xf32>) -> tensor<3x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<3x3xf32>, tensor<8x3xf32>) -> tensor<3x8xf32>
   return %y : tensor<3x8xf32>
 }
@@ -114,7 +114,7 @@ func.func @rows_after_a_reshape(
   %c = nn.add %s, %k : (tensor<3x3xf32>, tensor<f32>) -> tensor<3x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.div %l, %c : (tensor<3x3xf32>, tensor<3x3xf32>) -> tensor<3x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<3x3xf32>, tensor<8x3xf32>) -> tensor<3x8xf32>
   return %y : tensor<3x8xf32>
 }

@@ -24,7 +24,7 @@ func.func @padded_tokens(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %e = nn.exp %dy : tensor<4x6xf32>
-  // expected-error@below {{reads the padding behind the 7 true of 8 rows, which is positive, expected zero}}
+  // expected-error@below {{reads the padding behind the 7 true of 8 rows: expected zero, got positive}}
   %g = nn.scatter_add %e, %ids dim 0 : (tensor<4x6xf32>, tensor<4xi64>) -> tensor<9x6xf32>
   %r = dist.all_reduce sum %g axes ["dp"] : (tensor<9x6xf32>) -> tensor<9x6xf32>
   return %r : tensor<9x6xf32>
@@ -74,7 +74,7 @@ func.func @wrong_chunk(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 2 is from here}}
   %o = dist.axis_index ["tp"] chunk 3 : tensor<i64>
-  // expected-error@below {{has an offset of 3 rows a rank, expected 4}}
+  // expected-error@below {{expected an offset of 4 rows a rank, got 3}}
   %g = nn.scatter_add %dy, %ids offset %o dim 0 {nn.table_rows = 7 : i64} : (tensor<8x6xf32>, tensor<8xi64>, tensor<i64>) -> tensor<4x6xf32>
   return %g : tensor<4x6xf32>
 }

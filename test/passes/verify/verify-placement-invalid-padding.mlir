@@ -16,7 +16,7 @@ func.func @logarithm_of_zero(
   %q = nn.add %s, %p : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.log %q : tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is minus infinity, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got minus infinity}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -37,7 +37,7 @@ func.func @logarithm_of_a_difference(
   %d = nn.sub %s, %k : (tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.log %d : tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -57,7 +57,7 @@ func.func @zero_times_infinity(
   %q = nn.mul %t, %p : (tensor<2x1xf32>, tensor<3xf32>) -> tensor<2x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.exp %q : tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -77,7 +77,7 @@ func.func @zero_over_zero(
   %d = nn.div %u, %t : (tensor<2x3xf32>, tensor<2x1xf32>) -> tensor<2x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.tanh %d : tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -99,7 +99,7 @@ func.func @overflow_in_padding(
   %e = nn.exp %d : tensor<3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.mul %u, %e : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -121,7 +121,7 @@ func.func @underflow_in_padding(
   %e = nn.mul %d, %d : (tensor<3xf32>, tensor<3xf32>) -> tensor<3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.div %u, %e : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -142,7 +142,7 @@ func.func @selection_of_infinity(
   %c = nn.compare lt %u, %p : (tensor<2x3xf32>, tensor<3xf32>) -> tensor<2x3xi1>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.select %c, %k, %u : (tensor<2x3xi1>, tensor<f32>, tensor<2x3xf32>) -> tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -160,7 +160,7 @@ func.func @rectified(
   %u = nn.linear %x, %a : (tensor<2x8xf32>, tensor<3x8xf32>) -> tensor<2x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.relu %u : tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -181,7 +181,7 @@ func.func @logarithm_of_bits(
   %d = nn.sub %k, %c : (tensor<f32>, tensor<3xf32>) -> tensor<3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.log %d : tensor<3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<3xf32>, tensor<8x3xf32>) -> tensor<8xf32>
   return %y : tensor<8xf32>
 }
@@ -204,7 +204,7 @@ func.func @condition_of_another_value(
   %a = nn.attention %t, %k, %v scale 0.5 : (tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) -> tensor<1x2x5x4xf32>
   // expected-note@below {{operand 0 is from here}}
   %m = nn.matmul %a, %o : (tensor<1x2x5x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x5x4xf32>
-  // expected-error@below {{reads the padding behind the 3 true of 4 rows, which is arbitrary, expected zero}}
+  // expected-error@below {{reads the padding behind the 3 true of 4 rows: expected zero, got arbitrary}}
   %r = nn.reduce sum %m dims [1] : (tensor<1x2x5x4xf32>) -> tensor<1x5x4xf32>
   return %r : tensor<1x5x4xf32>
 }
@@ -222,7 +222,7 @@ func.func @mean_of_infinite_values(
   %a, %l = nn.attention %q, %q, %v scale 0.5 : (tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5x4xf32>) -> (tensor<1x2x5x4xf32>, tensor<1x2x5xf32>)
   // expected-note@below {{operand 0 is from here}}
   %m = nn.mul %a, %p : (tensor<1x2x5x4xf32>, tensor<1x2x1x1xf32>) -> tensor<1x2x5x4xf32>
-  // expected-error@below {{reads the padding behind the 3 true of 4 rows, which is arbitrary, expected zero}}
+  // expected-error@below {{reads the padding behind the 3 true of 4 rows: expected zero, got arbitrary}}
   %r = nn.reduce sum %m dims [1] : (tensor<1x2x5x4xf32>) -> tensor<1x5x4xf32>
   return %r : tensor<1x5x4xf32>
 }
@@ -245,7 +245,7 @@ func.func @features_over_other_sizes(
   %c = nn.maximum %s, %k : (tensor<2x3xf32>, tensor<f32>) -> tensor<2x3xf32>
   // expected-note@below {{operand 0 is from here}}
   %h = nn.div %u, %c : (tensor<2x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>
-  // expected-error@below {{reads the padding behind the 10 true of 12 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error@below {{reads the padding behind the 10 true of 12 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %y = nn.linear %h, %o : (tensor<2x3xf32>, tensor<8x3xf32>) -> tensor<2x8xf32>
   return %y : tensor<2x8xf32>
 }
@@ -263,7 +263,7 @@ func.func @infinities_beside_rows(
   %i = nn.constant dense<0x7F800000> : tensor<2x1x8xf32>
   // expected-note @below {{is from here}}
   %a = nn.concat %i, %c dim 1 : (tensor<2x1x8xf32>, tensor<2x5x8xf32>) -> tensor<2x6x8xf32>
-  // expected-error @below {{reads the padding behind the 3 true of 4 rows, which is arbitrary, expected zero on one side of the product and finite on the other}}
+  // expected-error @below {{reads the padding behind the 3 true of 4 rows: expected zero on one side of the product and finite on the other, got arbitrary}}
   %p = nn.weight_grad %a, %v : (tensor<2x6x8xf32>, tensor<2x6x4xf32>) -> tensor<8x4xf32>
   return %p : tensor<8x4xf32>
 }

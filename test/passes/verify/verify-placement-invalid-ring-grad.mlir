@@ -112,7 +112,7 @@ func.func @not_moved(
   %a:3 = nn.attention_grad %x, %x, %x lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
   // expected-note@below {{operand 1 is from here}}
   %b:3 = nn.attention_grad %x, %k, %k lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
-  // expected-error@below {{dimension 2 of operand 1 has layout [(8{"ring"} shifted by 1)] of true size 8, expected [{"ring"}] of 8 as in operand 0}}
+  // expected-error@below {{dimension 2 of operand 1: expected layout [{"ring"}] of true size 8 as in operand 0, got [(8{"ring"} shifted by 1)] of 8}}
   %r = nn.add %a#1, %b#1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   return %r : tensor<1x2x4x8xf32>
 }
@@ -254,7 +254,7 @@ func.func @added(
   %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
   // expected-note@below {{operand 1 is from here}}
   %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
-  // expected-error@below {{dimension 3 of operand 1 has layout [(8{"ring"} shifted by 1)] of true size 8, expected [{"ring"}] of 8 as in operand 0}}
+  // expected-error@below {{dimension 3 of operand 1: expected layout [{"ring"}] of true size 8 as in operand 0, got [(8{"ring"} shifted by 1)] of 8}}
   %s = nn.add %p#3, %q#3 : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x4xf32>
   %r = dist.place %s axes ["ring"] dim 3 shifts [0] : (tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
   return %r : tensor<1x2x4x8xf32>

@@ -52,7 +52,7 @@ func.func @causal_mask_without_positions(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     -> (tensor<1x2x8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}, {}]>, dist.global = tensor<1x2x8x8xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{compares positions of keys that are sharded over {"ring"}, expected the positions as operands}}
+  // expected-error@below {{compares positions of keys that are sharded over {"ring"}: expected the positions as operands}}
   %o, %l = nn.attention %q, %x, %x scale 0.5 {causal} : (tensor<1x2x8x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x8x8xf32>, tensor<1x2x8xf32>)
   return %o : tensor<1x2x8x8xf32>
 }
@@ -68,7 +68,7 @@ func.func @positions_of_another_chunk(
   %q = dist.positions <8 zigzag 2{"ring"}> : tensor<4xi64>
   // expected-note@below {{is from here, and has layout [(8 zigzag 2{"ring"} shifted by 1)]}}
   %k = dist.positions <8 zigzag 2{"ring"}> shift 1 : tensor<4xi64>
-  // expected-error@below {{dimension 0 of operand 4 has layout [(8 zigzag 2{"ring"} shifted by 1)] of true size 8, expected [(8 zigzag 2{"ring"})] of 8 as in operand 1}}
+  // expected-error@below {{dimension 0 of operand 4: expected layout [(8 zigzag 2{"ring"})] of true size 8 as in operand 1, got [(8 zigzag 2{"ring"} shifted by 1)] of 8}}
   %o, %l = nn.attention %x, %x, %x positions %q, %k scale 0.5 {causal} : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4xi64>, tensor<4xi64>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   return %o : tensor<1x2x4x8xf32>
 }
@@ -135,7 +135,7 @@ func.func @mask_blocks_of_two_steps(
   %a = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
   // expected-note@below {{is from here, and has layout}}
   %b = nn.compare le %next, %rows : (tensor<4xi64>, tensor<4x1xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{dimension 1 of operand 1 has layout}}
+  // expected-error@below {{dimension 1 of operand 1: expected layout [{"ring"}] of true size 8 as in operand 0, got [(8{"ring"} shifted by 1)] of 8}}
   %seen = nn.and %a, %b : (tensor<4x4xi1>, tensor<4x4xi1>) -> tensor<4x4xi1>
   %bias = nn.cast %seen : (tensor<4x4xi1>) -> tensor<4x4xf32>
   %o, %l = nn.attention %q, %q, %q bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
@@ -157,7 +157,7 @@ func.func @mask_of_own_keys_for_others(
   // expected-note@below {{is from here, and has layout}}
   %bias = nn.cast %a : (tensor<4x4xi1>) -> tensor<4x4xf32>
   %k = dist.permute %q axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{dimension 1 of operand 3 has layout}}
+  // expected-error@below {{dimension 1 of operand 3: expected layout [(8{"ring"} shifted by 1)] of true size 8 as in operand 1, got [{"ring"}] of 8}}
   %o, %l = nn.attention %q, %k, %k bias %bias scale 1.0 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<4x4xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4xf32>)
   return %o : tensor<1x2x4x8xf32>
 }
@@ -283,7 +283,7 @@ func.func @chunks_shifted_differently(
     %x: tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     -> (tensor<1x2x4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"ring"}, {}]>, dist.global = tensor<1x2x16x8xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{leaves out ranks {1, 3} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it has layout [{}, {}, {"ring"}, {}]}}
+  // expected-error@below {{leaves out ranks {1, 3} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, got layout [{}, {}, {"ring"}, {}]}}
   %k = dist.permute %x axes ["ring"] pairs [[2, 0], [3, 2]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   return %k : tensor<1x2x4x8xf32>
 }
@@ -297,7 +297,7 @@ func.func @replicated_chunk_left_out(
     %x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
     -> (tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{leaves out ranks {0} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, but it has layout [{}, {}]}}
+  // expected-error@below {{leaves out ranks {0} of {"ring"}: expected chunks of operand 0 that all go equally far along the axes that shard it, got layout [{}, {}]}}
   %k = dist.permute %x axes ["ring"] pairs [[0, 1]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return %k : tensor<4x8xf32>
 }
@@ -426,7 +426,7 @@ func.func @nan_in_value_padding(
   // expected-note@below {{operand 1 is from here}}
   %k = dist.all_gather %x axes ["ring"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x8x8xf32>
   %v = dist.all_gather %ones axes ["ring"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x8x8xf32>
-  // expected-error@below {{reads the padding behind the 7 true of 8 rows, which is arbitrary, as values: expected it to be finite}}
+  // expected-error@below {{reads the padding behind the 7 true of 8 rows: expected finite values, got arbitrary}}
   %r = nn.attention %x, %k, %v positions %p, %places scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x8x8xf32>, tensor<1x2x8x8xf32>, tensor<4xi64>, tensor<8xi64>) -> tensor<1x2x4x8xf32>
   return %r : tensor<1x2x4x8xf32>
 }

@@ -244,7 +244,7 @@ func.func @softmax_reads_padding(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<16x4xf32>) -> tensor<16x16xf32>
-  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is zero, expected minus infinity}}
+  // expected-error@below {{reads the padding behind the 13 true of 16 rows: expected minus infinity, got zero}}
   %1 = nn.softmax %0 dim 1 : tensor<16x16xf32>
   %r = nn.slice %1 starts [0, 0] limits [16, 13] strides [1, 1] : (tensor<16x16xf32>) -> tensor<16x13xf32>
   return %r : tensor<16x13xf32>
@@ -307,7 +307,7 @@ func.func @sum_reads_changed_padding(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %0 = nn.exp %x : tensor<16x4xf32>
-  // expected-error@below {{reads the padding behind the 13 true of 16 rows, which is positive, expected zero}}
+  // expected-error@below {{reads the padding behind the 13 true of 16 rows: expected zero, got positive}}
   %1 = nn.reduce sum %0 dims [1] : (tensor<16x4xf32>) -> tensor<16xf32>
   %r = dist.all_reduce sum %1 axes ["tp"] : (tensor<16xf32>) -> tensor<16xf32>
   return %r : tensor<16xf32>
@@ -406,7 +406,7 @@ func.func @operands_sharded_differently(
     %y: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{dimension 0 of operand 1 has layout [{}] of true size 8, expected [{"tp"}] of 32 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1: expected layout [{"tp"}] of true size 32 as in operand 0, got [{}] of 8}}
   %r = nn.add %x, %y : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
   return %r : tensor<8x16xf32>
 }
@@ -452,7 +452,7 @@ func.func @vocabulary_offset_of_another_chunk(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 2 is from here}}
   %o = dist.axis_index ["tp"] chunk 8 : tensor<i64>
-  // expected-error@below {{has an offset of 8 rows a rank, expected 16}}
+  // expected-error@below {{expected an offset of 16 rows a rank, got 8}}
   %0 = nn.embedding %ids, %up offset %o : (tensor<8xi64>, tensor<16x16xf32>, tensor<i64>) -> tensor<8x16xf32>
   %r = dist.all_reduce sum %0 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
   return %r : tensor<8x16xf32>
@@ -469,7 +469,7 @@ func.func @vocabulary_padding_counted(
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x16xf32>})
     attributes {dist.spmd = @mesh} {
   %o = dist.axis_index ["tp"] chunk 16 : tensor<i64>
-  // expected-error@below {{has an offset in a table of 64 rows, expected 61}}
+  // expected-error@below {{expected an offset in a table of 61 rows, got 64}}
   %0 = nn.embedding %ids, %up offset %o {nn.table_rows = 64 : i64} : (tensor<8xi64>, tensor<16x16xf32>, tensor<i64>) -> tensor<8x16xf32>
   %r = dist.all_reduce sum %0 axes ["tp"] : (tensor<8x16xf32>) -> tensor<8x16xf32>
   return %r : tensor<8x16xf32>
@@ -541,7 +541,7 @@ func.func @redistribute_from_another_layout(
     %x: tensor<4x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp", "tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<32x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"dp", "tp"}]>, dist.global = tensor<32x16xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{expects operand 0 as [{"tp", "dp"}, {}], but it has layout [{"dp", "tp"}, {}]}}
+  // expected-error@below {{expected operand 0 as [{"tp", "dp"}, {}], got layout [{"dp", "tp"}, {}]}}
   %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"tp", "dp"}, {}]>] to [#dist.sharding<@mesh, [{}, {"dp", "tp"}]>] : (tensor<4x16xf32>) -> tensor<32x2xf32>
   return %r : tensor<32x2xf32>
 }
@@ -555,7 +555,7 @@ func.func @redistribute_from_another_cut(
     %x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
     -> (tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>, dist.global = tensor<7x5xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{expects operand 0 as [{"x":(3)2}, {"x":(1)3}], but it has layout [{"x":(1)2}, {"x":(2)3}]}}
+  // expected-error@below {{expected operand 0 as [{"x":(3)2}, {"x":(1)3}], got layout [{"x":(1)2}, {"x":(2)3}]}}
   %r = dist.redistribute %x from [#dist.sharding<@mesh, [{"x":(3)2}, {"x":(1)3}]>] to [#dist.sharding<@mesh, [{"x":(1)2}, {"x":(2)3}]>] : (tensor<4x2xf32>) -> tensor<4x2xf32>
   return %r : tensor<4x2xf32>
 }
@@ -786,7 +786,7 @@ func.func @element_moved_to_other_ranks(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 1 is from here}}
   %moved = dist.permute %y axes ["a"] shift 1 : (tensor<1xf32>) -> tensor<1xf32>
-  // expected-error@below {{dimension 0 of operand 1 has layout [(2{"a"} shifted by 1)] of true size 2, expected [{"a", "b"}] of 4 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1: expected layout [{"a", "b"}] of true size 4 as in operand 0, got [(2{"a"} shifted by 1)] of 2}}
   %r = nn.add %x, %moved : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
   return %r : tensor<1xf32>
 }
@@ -816,7 +816,7 @@ func.func @repeated_on_each_rank(%x: tensor<21xf32> {dist.sharding = #dist.shard
   %1 = nn.broadcast %0 : (tensor<3x1xf32>) -> tensor<3x7xf32>
   // expected-note@below {{operand 1 is from here}}
   %2 = nn.reshape %1 : (tensor<3x7xf32>) -> tensor<21xf32>
-  // expected-error@below {{dimension 0 of operand 1 has layout [(3, 7)] of true size 21, expected [{"tp"}] of 42 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1: expected layout [{"tp"}] of true size 42 as in operand 0, got [(3, 7)] of 21}}
   %3 = nn.add %x, %2 : (tensor<21xf32>, tensor<21xf32>) -> tensor<21xf32>
   return %3 : tensor<21xf32>
 }
@@ -836,7 +836,7 @@ func.func @crossing_runs(%x: tensor<7xf32> {dist.sharding = #dist.sharding<@mesh
   %4 = nn.broadcast %3 : (tensor<3x1xf32>) -> tensor<3x7xf32>
   // expected-note@below {{operand 1 is from here}}
   %5 = nn.reshape %4 : (tensor<3x7xf32>) -> tensor<21xf32>
-  // expected-error@below {{dimension 0 of operand 1 has layout [(3, 7)] of true size 21}}
+  // expected-error@below {{dimension 0 of operand 1: expected layout [(14{"tp"}, 3)] of true size 42 as in operand 0, got [(3, 7)] of 21}}
   %6 = nn.add %2, %5 : (tensor<21xf32>, tensor<21xf32>) -> tensor<21xf32>
   return %6 : tensor<21xf32>
 }
@@ -851,7 +851,7 @@ func.func @groups_of_padded_elements(
     %y: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<3xf32>})
     -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<3xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{dimension 0 of operand 1 has layout [{"a", "b"}] of true size 3, expected [{"a"}] of 2 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1: expected layout [{"a"}] of true size 2 as in operand 0, got [{"a", "b"}] of 3}}
   %r = nn.add %x, %y : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
   return %r : tensor<1xf32>
 }
@@ -866,7 +866,7 @@ func.func @groups_of_an_elementwise_op(
     %y: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>})
     -> (tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"a", "b"}]>, dist.global = tensor<4xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{dimension 0 of operand 1 has layout [{"a", "b"}] of true size 4, expected [{"a"}] of 2 as in operand 0}}
+  // expected-error@below {{dimension 0 of operand 1: expected layout [{"a"}] of true size 2 as in operand 0, got [{"a", "b"}] of 4}}
   %r = nn.add %x, %y : (tensor<1xf32>, tensor<1xf32>) -> tensor<1xf32>
   return %r : tensor<1xf32>
 }

@@ -9,7 +9,7 @@ func.func @another_layout(%x: tensor<4x2xf32> {nn.input = "x", dist.sharding = #
     attributes {dist.spmd = @mesh} {
   // expected-note@+1 {{operand 0 is from here, and has layout [{}, (2, 4{"tp"})]}}
   %0 = nn.reshape %x : (tensor<4x2xf32>) -> tensor<2x4xf32>
-  // expected-error@+1 {{result 0, the new value of state 's', has layout [{}, (2, 4{"tp"})], but the signature promises [{"tp"}, {}]}}
+  // expected-error@+1 {{result 0 (the new value of state 's') has layout [{}, (2, 4{"tp"})], but the signature promises [{"tp"}, {}]}}
   return %0 : tensor<2x4xf32>
 }
 
@@ -25,7 +25,7 @@ func.func @unreduced(%x: tensor<4x4xf32> {nn.input = "x", dist.sharding = #dist.
     attributes {dist.spmd = @mesh} {
   // expected-note@+1 {{operand 0 is unreduced over {"tp"} from here on}}
   %0 = nn.linear %x, %w : (tensor<4x4xf32>, tensor<6x4xf32>) -> tensor<4x6xf32>
-  // expected-error@+1 {{result 0, the new value of state 's', has layout [{}, {}] unreduced {"tp"}, but the signature promises [{}, {}]}}
+  // expected-error@+1 {{result 0 (the new value of state 's') has layout [{}, {}] unreduced {"tp"}, but the signature promises [{}, {}]}}
   return %0 : tensor<4x6xf32>
 }
 
@@ -40,7 +40,7 @@ func.func @first(%s: tensor<2x4xf32> {nn.state = "s", dist.sharding = #dist.shar
     attributes {dist.spmd = @mesh} {
   return
 }
-// expected-error@+1 {{argument 0, the state 's', has the layout [{}, {"tp"}] (4x2 on a rank): expected that of the state, [{"tp"}, {}] (2x4 on a rank)}}
+// expected-error@+1 {{expected argument 0 (the state 's') to have the layout of the state, [{"tp"}, {}] (2x4 on a rank), got [{}, {"tp"}] (4x2 on a rank)}}
 func.func @second(%s: tensor<4x2xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<4x4xf32>})
     attributes {dist.spmd = @mesh} {
   return
@@ -53,7 +53,7 @@ func.func @second(%s: tensor<4x2xf32> {nn.state = "s", dist.sharding = #dist.sha
 dist.mesh @mesh = <["tp"=2]>
 // expected-note@+1 {{the state}}
 nn.state @s {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>} : tensor<3xf32>
-// expected-error@+1 {{argument 0, the state 's', has the layout [{"tp"}] (4 on a rank): expected that of the state, [{"tp"}] (2 on a rank)}}
+// expected-error@+1 {{expected argument 0 (the state 's') to have the layout of the state, [{"tp"}] (2 on a rank), got [{"tp"}] (4 on a rank)}}
 func.func @another_padding(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<3xf32>})
     attributes {dist.spmd = @mesh} {
   return
@@ -66,7 +66,7 @@ func.func @another_padding(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #d
 dist.mesh @mesh = <["tp"=2]>
 // expected-note@+1 {{the state}}
 nn.state @s : tensor<4xf32>
-// expected-error@+1 {{argument 0, the state 's', has the layout [{"tp"}]: expected the nn.state to have a 'dist.sharding', which all functions share}}
+// expected-error@+1 {{argument 0 (the state 's') has the layout [{"tp"}]: expected the nn.state to have a 'dist.sharding', which all functions share}}
 func.func @no_layout(%s: tensor<2xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<4xf32>})
     attributes {dist.spmd = @mesh} {
   return
@@ -82,7 +82,7 @@ func.func @padding(%s: tensor<2xf32> {nn.state = "s", dist.sharding = #dist.shar
     -> (tensor<2xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<3xf32>})
     attributes {dist.spmd = @mesh} {
   %0 = nn.exp %s : tensor<2xf32>
-  // expected-error@+1 {{result 0, the new value of state 's', has padding that may not be zero: expected zeros, which the next call reads}}
+  // expected-error@+1 {{result 0 (the new value of state 's') has padding that may not be zero: expected zeros, which the next call reads}}
   return %0 : tensor<2xf32>
 }
 
@@ -97,7 +97,7 @@ func.func @reduced(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.shar
     attributes {dist.spmd = @mesh} {
   // expected-note@+1 {{operand 0 is from here, and has layout [{}]}}
   %0 = dist.all_reduce sum %s axes ["tp"] : (tensor<4xf32>) -> tensor<4xf32>
-  // expected-error@+1 {{result 0, the new value of state 's', has layout [{}], but the signature promises [{}] unreduced {"tp"}}}
+  // expected-error@+1 {{result 0 (the new value of state 's') has layout [{}], but the signature promises [{}] unreduced {"tp"}}}
   return %0 : tensor<4xf32>
 }
 
@@ -108,7 +108,7 @@ func.func @reduced(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.shar
 dist.mesh @mesh = <["tp"=2]>
 // expected-note@+1 {{the state}}
 nn.state @s {dist.sharding = #dist.sharding<@mesh, [{}], unreduced = {"tp"}>} : tensor<4xf32>
-// expected-error@+1 {{argument 0, the state 's', has the layout [{}] unreduced max {"tp"} (4 on a rank): expected that of the state, [{}] unreduced {"tp"} (4 on a rank)}}
+// expected-error@+1 {{expected argument 0 (the state 's') to have the layout of the state, [{}] unreduced {"tp"} (4 on a rank), got [{}] unreduced max {"tp"} (4 on a rank)}}
 func.func @another_reduction(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.sharding<@mesh, [{}], unreduced = max {"tp"}>, dist.global = tensor<4xf32>})
     attributes {dist.spmd = @mesh} {
   return

@@ -8,7 +8,7 @@ func.func @begins(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"
     %0 = dist.all_gather %a axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
     rt.yield %0 : tensor<16x8xf32>
   }
-  // expected-error@+1 {{'rt.graph_begin' op has a collective in flight, expected none}}
+  // expected-error@+1 {{'rt.graph_begin' op has a collective in flight: expected none}}
   rt.graph_begin
   %0 = rt.wait %f : !rt.future<tensor<16x8xf32>>
   rt.graph_end
@@ -26,7 +26,7 @@ func.func @ends(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp
     %0 = dist.all_gather %a axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
     rt.yield %0 : tensor<16x8xf32>
   }
-  // expected-error@+1 {{'rt.graph_end' op has a collective in flight, expected none}}
+  // expected-error@+1 {{'rt.graph_end' op has a collective in flight: expected none}}
   rt.graph_end
   %0 = rt.wait %f : !rt.future<tensor<16x8xf32>>
   return
@@ -37,7 +37,7 @@ func.func @ends(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp
 func.func @nested() {
   // expected-note@+1 {{the other begins here}}
   rt.graph_begin
-  // expected-error@+1 {{'rt.graph_begin' op is in another graph, expected it outside}}
+  // expected-error@+1 {{'rt.graph_begin' op is in another graph: expected it outside}}
   rt.graph_begin
   rt.graph_end
   return
@@ -46,7 +46,7 @@ func.func @nested() {
 // -----
 
 func.func @unbegun() {
-  // expected-error@+1 {{'rt.graph_end' op ends no graph, expected an rt.graph_begin before it}}
+  // expected-error@+1 {{'rt.graph_end' op ends no graph: expected an rt.graph_begin before it}}
   rt.graph_end
   return
 }
@@ -54,7 +54,7 @@ func.func @unbegun() {
 // -----
 
 func.func @unended() {
-  // expected-error@+1 {{'rt.graph_begin' op is never ended, expected an rt.graph_end}}
+  // expected-error@+1 {{'rt.graph_begin' op is never ended: expected an rt.graph_end}}
   rt.graph_begin
   return
 }

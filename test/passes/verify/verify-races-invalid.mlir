@@ -93,7 +93,7 @@ func.func @mixed(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"d
     rt.yield %0 : tensor<8x8xf32>
   }
   %0 = rt.wait %f : !rt.future<tensor<8x8xf32>>
-  // expected-error@+1 {{hands a collective of role weights to stream 1, expected role data, as the stream's first has}}
+  // expected-error@+1 {{hands a collective to stream 1: expected role data, as the stream's first has, got weights}}
   %g = rt.start %x stream 1 : (tensor<4x8xf32>) -> !rt.future<tensor<8x8xf32>> {
   ^bb0(%a: tensor<4x8xf32>):
     %1 = dist.all_gather %a axes ["dp"] dims [0] role weights : (tensor<4x8xf32>) -> tensor<8x8xf32>
@@ -154,7 +154,7 @@ func.func @fine(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, 
 // Places.
 
 func.func @without_offsets(%x: tensor<32xf32>) -> tensor<32xf32> attributes {rt.arena = 128 : i64} {
-  // expected-error@+1 {{has no offsets, expected them: the function has an arena}}
+  // expected-error@+1 {{has no offsets: expected them, as the function has an arena}}
   %0 = rt.kernel %x : (tensor<32xf32>) -> tensor<32xf32> {
   ^bb0(%a: tensor<32xf32>):
     %1 = nn.exp %a : tensor<32xf32>

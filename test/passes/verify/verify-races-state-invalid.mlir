@@ -95,7 +95,7 @@ func.func @logs_overlap(%s: tensor<8x4xf32> {nn.state = "s"}, %i: tensor<2xi64> 
     %2 = nn.index_copy %a, %b, %c dim 0 : (tensor<8x4xf32>, tensor<2xi64>, tensor<2x4xf32>) -> tensor<8x4xf32>
     rt.yield %2 : tensor<8x4xf32>
   }
-  // expected-error@+1 {{over the state "s" with the rows that it replaces at 64 of the log, expected at least 128}}
+  // expected-error@+1 {{over the state "s": expected the rows that it replaces at 128 of the log or later, got 64}}
   %1 = rt.kernel %0, %i, %x at [64] over ["s"] : (tensor<8x4xf32>, tensor<2xi64>, tensor<2x4xf32>) -> tensor<8x4xf32> {
   ^bb0(%a: tensor<8x4xf32>, %b: tensor<2xi64>, %c: tensor<2x4xf32>):
     %2 = nn.index_copy %a, %b, %c dim 0 : (tensor<8x4xf32>, tensor<2xi64>, tensor<2x4xf32>) -> tensor<8x4xf32>

@@ -30,7 +30,7 @@ def operand_names(op: str, count: int, given: Iterable[str] | None = None) -> li
             names.append(name)
             spare -= how == "?"
     if len(names) != count:
-        raise ValueError(f"nn.{op} has {count} operands: expected {', '.join(names)}")
+        raise ValueError(f"nn.{op}: expected the operands {', '.join(names)}, got {count}")
     return names
 
 
@@ -76,7 +76,7 @@ def _in_form(kind, value, dtype: str, shape) -> str:
     """An attribute where the syntax of an op names it."""
     if isinstance(kind, tuple):
         if value not in kind:
-            raise ValueError(f"the attribute is '{value}': expected one of {', '.join(kind)}")
+            raise ValueError(f"the attribute: expected one of {', '.join(kind)}, got '{value}'")
         return value
     if kind == "ints":
         return f"[{', '.join(map(str, value))}]"

@@ -305,8 +305,8 @@ def _check_inputs(args, kwargs):
         if isinstance(leaf, torch.Tensor) or leaf is None or \
                 isinstance(leaf, (bool, int, float, str, torch.dtype, torch.device)):
             continue
-        bad.append(Diagnostic(f"input {pytree.keystr(path)} is a {type(leaf).__name__}; expected "
-                              "tensors, numbers, flags and None"))
+        bad.append(Diagnostic(f"input {pytree.keystr(path)}: expected tensors, numbers, flags and "
+                              f"None, got a {type(leaf).__name__}"))
     if bad:
         raise ImportFailed(bad)
 

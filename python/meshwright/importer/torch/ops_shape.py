@@ -431,7 +431,7 @@ def check_range(index: Node, size: int, lowest: int = 0):
         return
     for value in (int(values.min()), int(values.max())):
         if not lowest <= value < size:
-            raise Uncovered(f"index {value} is out of range, expected {lowest} to {size - 1}")
+            raise Uncovered(f"index {value} is out of range: expected {lowest} to {size - 1}")
 
 
 def wrapped(c, index: Node, size: int) -> Node:

@@ -253,8 +253,8 @@ def _chunk(args, kwargs, leaves, count, names):
             continue
         if value.shape[0] % count:
             problems.append(Diagnostic(
-                f"microbatches is {count}, and input '{name}' has {value.shape[0]} rows: expected a "
-                "number that divides them"))
+                f"microbatches: expected a number that divides the {value.shape[0]} rows of input "
+                f"'{name}', got {count}"))
         values[i] = value[: value.shape[0] // count]
     if problems:
         raise ImportFailed(problems[:1])
