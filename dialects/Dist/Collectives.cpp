@@ -67,31 +67,31 @@ DictionaryAttr CollectiveOpInterface::getSharedAttributes() {
   return shared.getDictionary((*this)->getContext());
 }
 
-/// The entries of a per-operand attribute of all parts, in order.
-static Attribute concatenate(ArrayRef<CollectiveOpInterface> parts, StringRef name) {
-  MLIRContext *context = parts.front()->getContext();
-  if (isa<DenseI64ArrayAttr>(parts.front()->getAttr(name))) {
+/// The entries of a per-operand attribute of all launches, in order.
+static Attribute concatenate(ArrayRef<CollectiveOpInterface> launches, StringRef name) {
+  MLIRContext *context = launches.front()->getContext();
+  if (isa<DenseI64ArrayAttr>(launches.front()->getAttr(name))) {
     SmallVector<int64_t> all;
-    for (CollectiveOpInterface part : parts)
-      llvm::append_range(all, part->getAttrOfType<DenseI64ArrayAttr>(name).asArrayRef());
+    for (CollectiveOpInterface launch : launches)
+      llvm::append_range(all, launch->getAttrOfType<DenseI64ArrayAttr>(name).asArrayRef());
     return DenseI64ArrayAttr::get(context, all);
   }
   SmallVector<Attribute> all;
-  for (CollectiveOpInterface part : parts)
-    llvm::append_range(all, part->getAttrOfType<ArrayAttr>(name));
+  for (CollectiveOpInterface launch : launches)
+    llvm::append_range(all, launch->getAttrOfType<ArrayAttr>(name));
   return ArrayAttr::get(context, all);
 }
 
-/// The entries of a statement of all parts, in order. A part without a statement has unit attributes.
-/// Null if no part has one.
-static Attribute concatenateStatements(ArrayRef<CollectiveOpInterface> parts, StringRef name) {
-  MLIRContext *context = parts.front()->getContext();
+/// The entries of a statement of all launches, in order. A launch without a statement has unit
+/// attributes. Null if no launch has one.
+static Attribute concatenateStatements(ArrayRef<CollectiveOpInterface> launches, StringRef name) {
+  MLIRContext *context = launches.front()->getContext();
   SmallVector<Attribute> all;
-  for (CollectiveOpInterface part : parts) {
-    if (auto own = part->getAttrOfType<ArrayAttr>(name))
+  for (CollectiveOpInterface launch : launches) {
+    if (auto own = launch->getAttrOfType<ArrayAttr>(name))
       llvm::append_range(all, own);
     else
-      all.append(part->getNumOperands(), UnitAttr::get(context));
+      all.append(launch->getNumOperands(), UnitAttr::get(context));
   }
   bool states = llvm::any_of(all, [](Attribute entry) { return !isa<UnitAttr>(entry); });
   return states ? ArrayAttr::get(context, all) : nullptr;
@@ -105,21 +105,21 @@ double dist::getNeutral(ReductionKind kind, Type element) {
 }
 
 CollectiveOpInterface dist::joinCollectives(OpBuilder &builder,
-                                            ArrayRef<CollectiveOpInterface> parts) {
-  CollectiveOpInterface first = parts.front();
+                                            ArrayRef<CollectiveOpInterface> launches) {
+  CollectiveOpInterface first = launches.front();
   SmallVector<Location> locations;
-  for (CollectiveOpInterface part : parts)
-    locations.push_back(part.getLoc());
+  for (CollectiveOpInterface launch : launches)
+    locations.push_back(launch.getLoc());
   OperationState state(FusedLoc::get(first->getContext(), locations), first->getName());
   state.attributes = NamedAttrList(first.getSharedAttributes());
   for (StringRef name : first.getPerOperandAttributes())
-    state.attributes.set(name, concatenate(parts, name));
+    state.attributes.set(name, concatenate(launches, name));
   for (StringRef name : kStatements)
-    if (Attribute all = concatenateStatements(parts, name))
+    if (Attribute all = concatenateStatements(launches, name))
       state.attributes.set(name, all);
-  for (CollectiveOpInterface part : parts) {
-    state.addOperands(part->getOperands());
-    state.addTypes(part->getResultTypes());
+  for (CollectiveOpInterface launch : launches) {
+    state.addOperands(launch->getOperands());
+    state.addTypes(launch->getResultTypes());
   }
   return cast<CollectiveOpInterface>(builder.create(state));
 }

@@ -80,10 +80,10 @@ bool communicates(mlir::Operation *op);
 /// least integer.
 double getNeutral(ReductionKind kind, mlir::Type element);
 
-/// Writes one launch for the tensors of `parts`, in their order, which have equal kinds
-/// and shared attributes. Its location is that of all parts; uses stay as they are.
+/// Writes one launch for the tensors of `launches`, in their order, which have equal kinds
+/// and shared attributes. Its location is that of all launches; uses stay as they are.
 CollectiveOpInterface joinCollectives(mlir::OpBuilder &builder,
-                                      mlir::ArrayRef<CollectiveOpInterface> parts);
+                                      mlir::ArrayRef<CollectiveOpInterface> launches);
 
 } // namespace meshwright::dist
 

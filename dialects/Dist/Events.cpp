@@ -34,12 +34,12 @@ int64_t EventTable::getBase(Key key) {
 
 uint32_t EventTable::intern(Event event) {
   Key key;
-  if (event.parts.empty()) {
+  if (event.causes.empty()) {
     key = {0, event.base};
     key.insert(key.end(), event.coordinates.begin(), event.coordinates.end());
   } else {
     key = {1};
-    key.insert(key.end(), event.parts.begin(), event.parts.end());
+    key.insert(key.end(), event.causes.begin(), event.causes.end());
   }
   auto [it, isNew] = known.try_emplace(std::move(key), 0);
   if (isNew) {
@@ -64,7 +64,7 @@ static uint32_t withBitOf(uint32_t cause, uint32_t number) {
 
 uint32_t EventTable::move(uint32_t cause, ArrayRef<int> dims) {
   Event event = at(cause);
-  if (event.parts.empty()) {
+  if (event.causes.empty()) {
     SmallVector<int, 4> coordinates;
     for (int d : dims)
       coordinates.push_back(d < 0 ? -1 : event.coordinates[d]);
@@ -72,8 +72,8 @@ uint32_t EventTable::move(uint32_t cause, ArrayRef<int> dims) {
     return withBitOf(cause, intern(std::move(event)));
   }
   uint32_t joined = 0;
-  for (uint32_t part : event.parts) {
-    uint32_t moved = move(part, dims);
+  for (uint32_t one : event.causes) {
+    uint32_t moved = move(one, dims);
     joined = joined ? join(joined, moved) : moved;
   }
   return withBitOf(cause, joined);
@@ -94,19 +94,19 @@ uint32_t EventTable::join(uint32_t a, uint32_t b) {
   Event event;
   for (uint32_t cause : {a, b}) {
     const Event &own = at(cause);
-    if (own.parts.empty())
-      event.parts.push_back(cause | 1);
+    if (own.causes.empty())
+      event.causes.push_back(cause | 1);
     else
-      event.parts.append(own.parts);
+      event.causes.append(own.causes);
   }
-  llvm::sort(event.parts);
-  event.parts.erase(llvm::unique(event.parts), event.parts.end());
-  return event.parts.size() == 1 ? event.parts.front() : intern(std::move(event));
+  llvm::sort(event.causes);
+  event.causes.erase(llvm::unique(event.causes), event.causes.end());
+  return event.causes.size() == 1 ? event.causes.front() : intern(std::move(event));
 }
 
 bool EventTable::dependsOn(uint32_t cause, unsigned dim) const {
   const Event &event = at(cause);
-  if (event.parts.empty())
+  if (event.causes.empty())
     return event.coordinates[dim] >= 0;
-  return llvm::any_of(event.parts, [&](uint32_t part) { return dependsOn(part, dim); });
+  return llvm::any_of(event.causes, [&](uint32_t one) { return dependsOn(one, dim); });
 }

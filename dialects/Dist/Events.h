@@ -69,7 +69,7 @@ private:
     llvm::SmallVector<int, 4> coordinates;
     int64_t base = 0;
     /// If not empty, the event is that one of these happened.
-    llvm::SmallVector<uint32_t, 2> parts;
+    llvm::SmallVector<uint32_t, 2> causes;
   };
 
   const Event &at(uint32_t cause) const { return events[cause / kStep - 1]; }

@@ -134,7 +134,7 @@ private:
 } // namespace
 
 /// Verifies a function of a step that is not the last one.
-static LogicalResult verifyPart(FunctionOpInterface entry, CallStepAttr step) {
+static LogicalResult verifyEarlierStep(FunctionOpInterface entry, CallStepAttr step) {
   auto refuse = [&] {
     return entry.emitError() << "'" << entry.getName() << "' runs '"
                              << step.getFunction().getValue() << "'";
@@ -178,7 +178,7 @@ LogicalResult nn::verifyCall(FunctionOpInterface entry) {
   if (!call)
     return success();
   for (CallStepAttr step : call.getSteps().drop_back())
-    if (failed(verifyPart(entry, step)))
+    if (failed(verifyEarlierStep(entry, step)))
       return failure();
   PortVerifier inputs, outputs;
   for (const CallStep &step : getSteps(entry)) {

@@ -117,11 +117,11 @@ Value ColumnEmitter::combine(Value lhs, Value rhs) {
   return lhs;
 }
 
-Value ColumnEmitter::foldFrom(size_t dim, Value base, Value state, Step step) {
+Value ColumnEmitter::foldFrom(size_t dim, Value base, Value folded, Step step) {
   while (dim < columns.sizes.size() && !columns.reduced[dim])
     ++dim;
   if (dim == columns.sizes.size())
-    return step(base, state);
+    return step(base, folded);
   Builder &b = *builder;
   auto emitLoop = [&](Value first, Value last, int64_t by, Value init,
                       function_ref<Value(Value, Value)> body) {
@@ -140,10 +140,10 @@ Value ColumnEmitter::foldFrom(size_t dim, Value base, Value state, Step step) {
   Value first = emitIndex(b, 0), last = emitIndex(b, size);
   bool isSum = kind == nn::ReduceKind::Sum || kind == nn::ReduceKind::Mean;
   if (size <= kExactElements || !isFloat || !isSum || !isa<nn::ReduceOp>(op))
-    return emitLoop(first, last, 1, state, emitElement);
+    return emitLoop(first, last, 1, folded, emitElement);
   // A long sum is a sum of shorter ones, which is more exact.
   int64_t block = std::ceil(std::sqrt(double(size)));
-  return emitLoop(first, last, block, state, [&](Value i, Value known) {
+  return emitLoop(first, last, block, folded, [&](Value i, Value known) {
     Value end = arith::AddIOp::create(b, i, emitIndex(b, block));
     end = arith::MinUIOp::create(b, end, last);
     return combine(known, emitLoop(i, end, 1, getNeutral(), emitElement));
@@ -193,8 +193,8 @@ void ColumnEmitter::emit(Builder &b, Value item, Value input, Value output, Valu
 
 void ColumnEmitter::emitVector(Value from, Value to) {
   Builder &b = *builder;
-  auto combine = [&](Value index, Value state) {
-    return this->combine(state, getVector(input, index));
+  auto combine = [&](Value index, Value folded) {
+    return this->combine(folded, getVector(input, index));
   };
   if (isa<nn::CumsumOp>(op)) {
     fold(from, getNeutral(), [&](Value index, Value sum) {
@@ -230,7 +230,7 @@ void ColumnEmitter::emitSoftmax(Value from, Value highest) {
   // The index of an element in the workspace, by its index in the column.
   size_t dim = llvm::find(columns.reduced, true) - columns.reduced.begin();
   int64_t stride = dim < columns.sizes.size() ? columns.getStride(dim) : 1;
-  auto place = [&](Value index) -> Value {
+  auto indexOf = [&](Value index) -> Value {
     Value offset = arith::SubIOp::create(b, index, from);
     offset = arith::DivUIOp::create(b, offset, emitIndex(b, stride));
     return arith::MulIOp::create(b, offset, emitIndex(b, current));
@@ -238,21 +238,21 @@ void ColumnEmitter::emitSoftmax(Value from, Value highest) {
   auto getPower = [&](Value index) -> Value {
     return math::ExpOp::create(b, arith::SubFOp::create(b, getVector(input, index), shift));
   };
-  Value sum = fold(from, zero, [&](Value index, Value state) -> Value {
+  Value sum = fold(from, zero, [&](Value index, Value folded) -> Value {
     Value power = getPower(index);
     if (powers)
-      vector::StoreOp::create(b, power, powers, place(index));
-    return arith::AddFOp::create(b, state, power);
+      vector::StoreOp::create(b, power, powers, indexOf(index));
+    return arith::AddFOp::create(b, folded, power);
   });
   Value divisor = arith::SelectOp::create(b, isEmpty, getConstant(1), sum);
   Value inverse = arith::DivFOp::create(b, getConstant(1), divisor);
-  fold(from, zero, [&](Value index, Value state) -> Value {
+  fold(from, zero, [&](Value index, Value folded) -> Value {
     Value power = powers ? vector::LoadOp::create(b, cast<VectorType>(zero.getType()), powers,
-                                                  place(index))
+                                                  indexOf(index))
                                .getResult()
                          : getPower(index);
     setVector(arith::MulFOp::create(b, power, inverse), output, index);
-    return state;
+    return folded;
   });
 }
 

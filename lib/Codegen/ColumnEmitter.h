@@ -84,12 +84,12 @@ private:
   mlir::Value getConstant(double value);
   mlir::Value getNeutral();
   mlir::Value combine(mlir::Value lhs, mlir::Value rhs);
-  using Step = llvm::function_ref<mlir::Value(mlir::Value index, mlir::Value state)>;
+  using Step = llvm::function_ref<mlir::Value(mlir::Value index, mlir::Value folded)>;
   /// Folds over all reduced dimensions. `step` gets the index of the element.
   mlir::Value fold(mlir::Value base, mlir::Value init, Step step) {
     return foldFrom(0, base, init, step);
   }
-  mlir::Value foldFrom(size_t dim, mlir::Value base, mlir::Value state, Step step);
+  mlir::Value foldFrom(size_t dim, mlir::Value base, mlir::Value folded, Step step);
   /// Emits an item from its first elements in the input and in the result on.
   void emitVector(mlir::Value from, mlir::Value to);
   void emitSoftmax(mlir::Value from, mlir::Value highest);
@@ -103,7 +103,7 @@ private:
   /// The last dimension if it is kept, and how it is cut.
   int64_t vectorSize, width, blocks, items;
 
-  // The state of `emit`.
+  // Set by `emit`.
   Builder *builder = nullptr;
   mlir::Value input, output, workspace;
   int64_t current = 1;

@@ -168,39 +168,40 @@ void RowEmitter::stream(Value element, Value buffer, const Access &access, Value
   }
 }
 
-/// Prefetches the lines of a part of a row, at the same fraction of the part as the column is of
+/// Prefetches the lines of a share of a row, at the same fraction of the share as the column is of
 /// the row.
 void RowEmitter::prefetchLines(Value buffer, const Access &access, Value shift, bool isWritten,
-                               int64_t part, int64_t parts) {
+                               int64_t share, int64_t shares) {
   constexpr int64_t lineBytes = 64;
   int64_t bytes = cast<MemRefType>(buffer.getType()).getElementTypeBitWidth() / 8;
   llvm::SaveAndRestore<Value> scope(column);
-  if (parts > 1) {
-    int64_t first = space.begin + (space.end - space.begin) * part / parts;
+  if (shares > 1) {
+    int64_t first = space.begin + (space.end - space.begin) * share / shares;
     Value along = arith::SubIOp::create(builder, column, emitIndex(builder, space.begin));
-    along = arith::DivUIOp::create(builder, along, emitIndex(builder, parts));
+    along = arith::DivUIOp::create(builder, along, emitIndex(builder, shares));
     column = arith::AddIOp::create(builder, along, emitIndex(builder, first));
   }
   Value index = emitIndexOf(access);
   if (shift)
     index = arith::AddIOp::create(builder, index, shift);
-  for (int64_t i = 0, span = llvm::divideCeil(width, parts); i < span; i += lineBytes / bytes) {
+  for (int64_t i = 0, span = llvm::divideCeil(width, shares); i < span; i += lineBytes / bytes) {
     Value at = arith::AddIOp::create(builder, index, emitIndex(builder, i));
     memref::PrefetchOp::create(builder, buffer, at, isWritten, /*localityHint=*/isWritten ? 3 : 2,
                                /*isDataCache=*/true);
   }
 }
 
-void RowEmitter::prefetchRead(unsigned dimension, Value further, int64_t part, int64_t parts) {
+void RowEmitter::prefetchRead(unsigned dimension, Value further, int64_t share, int64_t shares) {
   for (auto [value, access] : streamed)
     if (int64_t stride = access.rows[dimension])
       prefetchLines(getBuffer(value), access,
                     arith::MulIOp::create(builder, further, emitIndex(builder, stride)),
-                    /*isWritten=*/false, part, parts);
+                    /*isWritten=*/false, share, shares);
 }
 
-void RowEmitter::prefetchWritten(Value buffer, const Access &access, int64_t part, int64_t parts) {
-  prefetchLines(buffer, access, Value(), /*isWritten=*/true, part, parts);
+void RowEmitter::prefetchWritten(Value buffer, const Access &access, int64_t share,
+                                 int64_t shares) {
+  prefetchLines(buffer, access, Value(), /*isWritten=*/true, share, shares);
 }
 
 Value RowEmitter::toVector(Value value) {
@@ -268,8 +269,8 @@ Value RowEmitter::emitNew(Value value, const Access &access) {
     return emitIsTrue(positions, access);
   if (auto positions = dyn_cast<dist::PositionsOp>(op))
     return emitPositions(positions, access);
-  if (hasColumnParts(op))
-    return emitPart(op, access);
+  if (hasColumnSections(op))
+    return emitSection(op, access);
   if (isRowReduction(op))
     return emitRowReduction(op, access);
   SmallVector<Value> operands;
@@ -348,19 +349,19 @@ Value RowEmitter::emitPositions(dist::PositionsOp op, const Access &access) {
 }
 
 /// Emits elements of a rotary op or of a concatenation.
-Value RowEmitter::emitPart(Operation *op, const Access &access) {
-  auto parts = getColumnParts(op, access, space);
-  const ColumnPart &part = parts->front();
+Value RowEmitter::emitSection(Operation *op, const Access &access) {
+  auto sections = getColumnSections(op, access, space);
+  const ColumnSection &section = sections->front();
   auto read = [&](Value operand, int64_t from, int64_t shift) {
-    return emit(operand, *getPartAccess(op, operand, from, shift, access, space));
+    return emit(operand, *getSectionAccess(op, operand, from, shift, access, space));
   };
-  Value own = read(part.operand, part.from, 0);
+  Value own = read(section.operand, section.from, 0);
   auto rotary = dyn_cast<nn::RotaryOp>(op);
-  if (!rotary || part.kind == RotaryPart::Rest)
+  if (!rotary || section.kind == RotarySection::Rest)
     return own;
   Type type = getComputeType(elementOf(own));
   Value other;
-  if (part.kind == RotaryPart::Pairs) {
+  if (section.kind == RotarySection::Pairs) {
     own = toVector(own);
     // Vectors of bf16 have the order of memory. Vectors computed from it have `getOrder`.
     bool halves = getOrder() == LaneOrder::EvenFirst && elementOf(own).isF32();
@@ -369,7 +370,7 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
       exchanged.push_back(halves ? (i + width / 2) % width : i ^ 1);
     other = vector::ShuffleOp::create(builder, own, own, exchanged);
   } else {
-    other = read(part.operand, 0, getRotaryShift(rotary, part.kind));
+    other = read(section.operand, 0, getRotaryShift(rotary, section.kind));
   }
   auto times = [&](Value x, Value table) -> Value {
     x = convert(x, type);
@@ -383,7 +384,7 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
   Value cosine = times(own, read(rotary.getCos(), 0, 0));
   Value sine = times(other, read(rotary.getSin(), 0, 0));
   Value result;
-  if (part.kind == RotaryPart::Pairs) {
+  if (section.kind == RotarySection::Pairs) {
     // The first element of each pair subtracts the second term.
     auto vectorType = cast<VectorType>(sine.getType());
     bool evenFirst = getOrder() == LaneOrder::EvenFirst;
@@ -394,7 +395,7 @@ Value RowEmitter::emitPart(Operation *op, const Access &access) {
     Value sign = arith::ConstantOp::create(builder, DenseElementsAttr::get(vectorType, signs));
     sine = arith::MulFOp::create(builder, sine, sign);
     result = arith::AddFOp::create(builder, cosine, sine);
-  } else if (part.kind == RotaryPart::First) {
+  } else if (section.kind == RotarySection::First) {
     result = arith::SubFOp::create(builder, cosine, sine);
   } else {
     result = arith::AddFOp::create(builder, cosine, sine);

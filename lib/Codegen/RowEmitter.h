@@ -57,15 +57,15 @@ public:
   /// loop.
   void startRow(const LoopSpace &space, llvm::ArrayRef<mlir::Value> indices);
   /// Starts columns column .. column + width, all within begin .. end, where each concatenation
-  /// and rotary op has one part. Elements that do not depend on columns are emitted before
+  /// and rotary op has one section. Elements that do not depend on columns are emitted before
   /// `anchor`, if it is not null.
   void startColumns(int64_t begin, int64_t end, mlir::Value column, int64_t width,
                     mlir::Operation *anchor);
   /// Prefetches the inputs of the row that is `further` along a dimension: 1, or 0 at the last
-  /// row. A loop over all columns prefetches one of `parts` parts of the row.
-  void prefetchRead(unsigned dimension, mlir::Value further, int64_t part, int64_t parts);
+  /// row. A loop over all columns prefetches one of `shares` shares of the row.
+  void prefetchRead(unsigned dimension, mlir::Value further, int64_t share, int64_t shares);
   /// The same for the elements of this row that will be written.
-  void prefetchWritten(mlir::Value buffer, const Access &access, int64_t part, int64_t parts);
+  void prefetchWritten(mlir::Value buffer, const Access &access, int64_t share, int64_t shares);
   /// Ends the columns. Later elements are scalars of the row.
   void endColumns() { width = 0; }
   /// The elements of the columns since `startColumns`. After another `startColumns` of the same
@@ -117,7 +117,7 @@ private:
   }
   mlir::Value emitNew(mlir::Value value, const Access &access);
   mlir::Value emitRowReduction(mlir::Operation *op, const Access &access);
-  mlir::Value emitPart(mlir::Operation *op, const Access &access);
+  mlir::Value emitSection(mlir::Operation *op, const Access &access);
   mlir::Value emitIota(nn::IotaOp op, const Access &access);
   /// The number of the element in each column, along a dimension.
   mlir::Value emitCount(const Access &along, mlir::Type type, bool evenFirst = false);
@@ -130,7 +130,7 @@ private:
   mlir::Value emitExponential(mlir::Operation *op, const Access &row, mlir::Value x);
   mlir::Value getStatistic(mlir::Operation *op, unsigned stage, const Access &row);
   void prefetchLines(mlir::Value buffer, const Access &access, mlir::Value shift, bool isWritten,
-                     int64_t part, int64_t parts);
+                     int64_t share, int64_t shares);
 
   const KernelRegion &region;
   llvm::DenseMap<mlir::Value, mlir::Value> buffers;

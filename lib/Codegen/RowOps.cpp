@@ -119,26 +119,27 @@ bool isRowOp(Operation *op) {
   if (isa<dist::AfterOp>(op))
     return false;
   return isElementwise(op) || op->hasTrait<dist::View>() || isRowReduction(op) ||
-         hasColumnParts(op) || isa<dist::PadOp>(op);
+         hasColumnSections(op) || isa<dist::PadOp>(op);
 }
 
-bool hasColumnParts(Operation *op) { return isa<nn::RotaryOp, nn::ConcatOp>(op); }
+bool hasColumnSections(Operation *op) { return isa<nn::RotaryOp, nn::ConcatOp>(op); }
 
-SmallVector<RotaryPart> getRotaryParts(nn::RotaryOp op) {
+SmallVector<RotarySection> getRotarySections(nn::RotaryOp op) {
   int64_t features = shapeOf(op.getInput()).back(), rotated = shapeOf(op.getCos()).back();
-  SmallVector<RotaryPart> parts;
+  SmallVector<RotarySection> sections;
   if (op.getInterleaved())
-    parts.push_back({RotaryPart::Pairs, 0, rotated});
+    sections.push_back({RotarySection::Pairs, 0, rotated});
   else
-    parts = {{RotaryPart::First, 0, rotated / 2}, {RotaryPart::Second, rotated / 2, rotated}};
+    sections = {{RotarySection::First, 0, rotated / 2},
+                {RotarySection::Second, rotated / 2, rotated}};
   if (rotated < features)
-    parts.push_back({RotaryPart::Rest, rotated, features});
-  return parts;
+    sections.push_back({RotarySection::Rest, rotated, features});
+  return sections;
 }
 
-int64_t getRotaryShift(nn::RotaryOp op, RotaryPart::Kind kind) {
+int64_t getRotaryShift(nn::RotaryOp op, RotarySection::Kind kind) {
   int64_t half = shapeOf(op.getCos()).back() / 2;
-  return kind == RotaryPart::First ? half : -half;
+  return kind == RotarySection::First ? half : -half;
 }
 
 std::optional<Access> getStatisticRow(Operation *op, const Access &access, const LoopSpace &space) {
@@ -179,11 +180,11 @@ const Statistic *findStatistic(const RowPiece &piece, Operation *op, unsigned st
 }
 
 //===----------------------------------------------------------------------===//
-// Parts of columns
+// Sections of columns
 //===----------------------------------------------------------------------===//
 
-std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Access &access,
-                                                      const LoopSpace &space) {
+std::optional<SmallVector<ColumnSection>> getColumnSections(Operation *op, const Access &access,
+                                                            const LoopSpace &space) {
   Value result = op->getResult(0);
   ArrayRef<int64_t> shape = shapeOf(result);
   auto dims = delinearize(access, shape, space);
@@ -196,8 +197,9 @@ std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Acces
   bool isPoint = along.column == 0;
   if (!along.isConstantInRows() || (!isPoint && along.column != 1))
     return std::nullopt;
-  SmallVector<ColumnPart> parts;
-  auto add = [&](Value operand, int64_t from, int64_t begin, int64_t end, RotaryPart::Kind kind) {
+  SmallVector<ColumnSection> sections;
+  auto add = [&](Value operand, int64_t from, int64_t begin, int64_t end,
+                 RotarySection::Kind kind) {
     // The columns at which the index in the dimension is within begin .. end.
     int64_t first = isPoint ? space.begin : begin - along.offset;
     int64_t last = isPoint ? space.end : end - along.offset;
@@ -206,24 +208,24 @@ std::optional<SmallVector<ColumnPart>> getColumnParts(Operation *op, const Acces
     first = std::max(first, space.begin);
     last = std::min(last, space.end);
     if (first < last)
-      parts.push_back({operand, kind, first, last, from, along.offset + along.column * first});
+      sections.push_back({operand, kind, first, last, from, along.offset + along.column * first});
   };
   if (concat) {
     int64_t at = 0;
     for (Value operand : concat.getInputs()) {
       int64_t size = shapeOf(operand)[dim];
-      add(operand, at, at, at + size, RotaryPart::Rest);
+      add(operand, at, at, at + size, RotarySection::Rest);
       at += size;
     }
   } else {
-    for (const RotaryPart &part : getRotaryParts(cast<nn::RotaryOp>(op)))
-      add(op->getOperand(0), 0, part.begin, part.end, part.kind);
+    for (const RotarySection &section : getRotarySections(cast<nn::RotaryOp>(op)))
+      add(op->getOperand(0), 0, section.begin, section.end, section.kind);
   }
-  return parts;
+  return sections;
 }
 
-std::optional<Access> getPartAccess(Operation *op, Value operand, int64_t from, int64_t shift,
-                                    const Access &access, const LoopSpace &space) {
+std::optional<Access> getSectionAccess(Operation *op, Value operand, int64_t from, int64_t shift,
+                                       const Access &access, const LoopSpace &space) {
   ArrayRef<int64_t> shape = shapeOf(op->getResult(0)), operandShape = shapeOf(operand);
   auto dims = delinearize(access, shape, space);
   if (!dims)

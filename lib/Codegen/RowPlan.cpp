@@ -52,7 +52,7 @@ private:
   FailureOr<int64_t> walkNew(Value value, const Access &access, const LoopSpace &space);
   FailureOr<int64_t> walkOperand(Operation *op, Value operand, const Access &access,
                                  const LoopSpace &space, int64_t level = 0);
-  FailureOr<int64_t> walkParts(Operation *op, const Access &access, const LoopSpace &space);
+  FailureOr<int64_t> walkSections(Operation *op, const Access &access, const LoopSpace &space);
   FailureOr<int64_t> addStatistics(Operation *op, const Access &access, const LoopSpace &space);
   bool isWorthKeeping(Value value, const Access &access, const LoopSpace &space);
   LogicalResult fail(Operation *op, const Twine &text) {
@@ -130,8 +130,8 @@ FailureOr<int64_t> PieceWalker::walkNew(Value value, const Access &access, const
     piece.accesses.push_back(dims->front());
     return 0;
   }
-  if (hasColumnParts(op))
-    return walkParts(op, access, space);
+  if (hasColumnSections(op))
+    return walkSections(op, access, space);
   if (isRowReduction(op))
     return addStatistics(op, access, space);
   if (!isElementwise(op) && !op->hasTrait<dist::View>())
@@ -146,43 +146,44 @@ FailureOr<int64_t> PieceWalker::walkNew(Value value, const Access &access, const
   return level;
 }
 
-FailureOr<int64_t> PieceWalker::walkParts(Operation *op, const Access &access,
-                                          const LoopSpace &space) {
-  auto parts = getColumnParts(op, access, space);
-  if (!parts)
+FailureOr<int64_t> PieceWalker::walkSections(Operation *op, const Access &access,
+                                             const LoopSpace &space) {
+  auto sections = getColumnSections(op, access, space);
+  if (!sections)
     return fail(op, "has a dimension that is not along the kernel's columns");
   int64_t level = 0;
-  auto visit = [&](Value operand, int64_t from, int64_t shift, const LoopSpace &part) {
-    std::optional<Access> read = getPartAccess(op, operand, from, shift, access, part);
+  auto visit = [&](Value operand, int64_t from, int64_t shift, const LoopSpace &own) {
+    std::optional<Access> read = getSectionAccess(op, operand, from, shift, access, own);
     if (!read)
       return LogicalResult(fail(op, "has operands that the kernel's loops cannot read"));
-    FailureOr<int64_t> next = walk(operand, *read, part);
+    FailureOr<int64_t> next = walk(operand, *read, own);
     if (failed(next))
       return failure();
     level = std::max(level, *next);
     return success();
   };
   auto rotary = dyn_cast<nn::RotaryOp>(op);
-  for (const ColumnPart &part : *parts) {
-    for (int64_t cut : {part.begin, part.end})
+  for (const ColumnSection &section : *sections) {
+    for (int64_t cut : {section.begin, section.end})
       if (auto &cuts = piece.cuts[columns];
           cut > space.begin && cut < space.end && !llvm::is_contained(cuts, cut))
         cuts.push_back(cut);
-    LoopSpace within = space.withColumns(part.begin, part.end);
-    if (failed(visit(part.operand, part.from, 0, within)))
+    LoopSpace within = space.withColumns(section.begin, section.end);
+    if (failed(visit(section.operand, section.from, 0, within)))
       return failure();
-    if (!rotary || part.kind == RotaryPart::Rest)
+    if (!rotary || section.kind == RotarySection::Rest)
       continue;
     if (failed(visit(rotary.getCos(), 0, 0, within)) ||
         failed(visit(rotary.getSin(), 0, 0, within)))
       return failure();
-    if (part.kind == RotaryPart::Pairs) {
+    if (section.kind == RotarySection::Pairs) {
       // Pairs are exchanged within vectors.
-      auto whole = getPartAccess(op, part.operand, 0, 0, access, within);
-      if (part.first % 2 != 0 || (part.end - part.begin) % 2 != 0 || !whole || whole->column != 1)
+      auto whole = getSectionAccess(op, section.operand, 0, 0, access, within);
+      if (section.first % 2 != 0 || (section.end - section.begin) % 2 != 0 || !whole ||
+          whole->column != 1)
         return fail(op, "has pairs that the kernel would separate");
-      pairs.push_back({columns, part.begin, part.end});
-    } else if (failed(visit(part.operand, 0, getRotaryShift(rotary, part.kind), within))) {
+      pairs.push_back({columns, section.begin, section.end});
+    } else if (failed(visit(section.operand, 0, getRotaryShift(rotary, section.kind), within))) {
       return failure();
     }
   }
@@ -440,12 +441,12 @@ static std::optional<RowPiece> makePiece(const KernelRegion &region, ArrayRef<in
   return piece;
 }
 
-/// Makes a piece for each part of a concatenation or padding that is not along columns.
-static LogicalResult makeParts(const KernelRegion &region, const KernelTarget &target,
-                               Operation *root, RowPlan &plan,
-                               std::string &reason) {
+/// Makes a piece for each section of a concatenation or padding that is not along columns.
+static LogicalResult makePieces(const KernelRegion &region, const KernelTarget &target,
+                                Operation *root, RowPlan &plan,
+                                std::string &reason) {
   ArrayRef<int64_t> shape = shapeOf(root->getResult(0));
-  // Adds a part of the result, which begins at `starts`.
+  // Adds a section of the result, which begins at `starts`.
   auto add = [&](Value value, ArrayRef<int64_t> sizes, ArrayRef<int64_t> starts) {
     if (ShapedType::getNumElements(sizes) == 0)
       return success();
@@ -543,7 +544,7 @@ RowPlanResult planRows(const KernelRegion &region, const KernelTarget &target) {
   if (isa_and_nonnull<nn::ConcatOp, dist::PadOp>(root)) {
     RowPlan plan;
     std::string reason;
-    if (succeeded(makeParts(region, target, root, plan, reason)))
+    if (succeeded(makePieces(region, target, root, plan, reason)))
       result.plan = std::move(plan);
   }
   return result;

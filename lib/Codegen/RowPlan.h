@@ -85,12 +85,12 @@ dist::PositionsOp getTestedPositions(const KernelRegion &region, mlir::Operation
 /// coordinate of the rank over the axes of the dimension.
 int64_t getFirstIndex(dist::PositionsOp op, int64_t coordinate);
 
-/// A store to an output, or to a part of it.
+/// A store to an output, or to a section of it.
 struct Store {
   unsigned output;
   /// Null for zeros.
   mlir::Value value;
-  /// The element of the value that a point stores, and its place in the output.
+  /// The element of the value that a point stores, and its index in the output.
   Access from, to;
   /// Whether there is one element for each row, rather than for each column.
   bool perRow;
@@ -163,33 +163,33 @@ const Statistic *findStatistic(const RowPiece &piece, mlir::Operation *op, unsig
 std::optional<Access> getStatisticRow(mlir::Operation *op, const Access &access,
                                       const LoopSpace &space);
 
-/// The parts of the features of a rotary op: the first elements and the second elements of
-/// pairs (one part if they are interleaved), and the features that are not rotated.
-struct RotaryPart {
+/// A section of the features of a rotary op: the first elements or the second elements of pairs
+/// (one section if they are interleaved), or the features that are not rotated.
+struct RotarySection {
   enum Kind { First, Second, Pairs, Rest } kind;
   int64_t begin, end;
 };
-llvm::SmallVector<RotaryPart> getRotaryParts(nn::RotaryOp op);
+llvm::SmallVector<RotarySection> getRotarySections(nn::RotaryOp op);
 /// The distance from an element of a pair to the other one.
-int64_t getRotaryShift(nn::RotaryOp op, RotaryPart::Kind kind);
+int64_t getRotaryShift(nn::RotaryOp op, RotarySection::Kind kind);
 
 /// Columns, begin .. end, over which the result is one operand of a concatenation, from
-/// index `from` of that operand on, or one part of a rotary op. `first` is the index in
+/// index `from` of that operand on, or one section of a rotary op. `first` is the index in
 /// the dimension at the first of these columns.
-struct ColumnPart {
+struct ColumnSection {
   mlir::Value operand;
-  RotaryPart::Kind kind;
+  RotarySection::Kind kind;
   int64_t begin, end, from, first;
 };
-/// Returns true for ops that are computed in parts of the columns.
-bool hasColumnParts(mlir::Operation *op);
-/// The parts of an op in a space. Returns none if its dimension is not along the columns.
-std::optional<llvm::SmallVector<ColumnPart>>
-getColumnParts(mlir::Operation *op, const Access &access, const LoopSpace &space);
-/// The access of an operand of a part. In the dimension that is cut, it is `from` before
+/// Returns true for ops that are computed in sections of the columns.
+bool hasColumnSections(mlir::Operation *op);
+/// The sections of an op in a space. Returns none if its dimension is not along the columns.
+std::optional<llvm::SmallVector<ColumnSection>>
+getColumnSections(mlir::Operation *op, const Access &access, const LoopSpace &space);
+/// The access of an operand of a section. In the dimension that is cut, it is `from` before
 /// and `shift` behind the element of the result.
-std::optional<Access> getPartAccess(mlir::Operation *op, mlir::Value operand, int64_t from,
-                                    int64_t shift, const Access &access, const LoopSpace &space);
+std::optional<Access> getSectionAccess(mlir::Operation *op, mlir::Value operand, int64_t from,
+                                       int64_t shift, const Access &access, const LoopSpace &space);
 
 } // namespace meshwright::lower
 

@@ -33,12 +33,12 @@ AxisList ShardingPropagation::getContractedAxes(Operation *op,
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim)
         if (rule.factors[factor].kind == FactorKind::Contracted)
-          for (const AxisList &cls : getState(operand).sharding.dims[d])
+          for (const AxisList &cls : getEntry(operand).sharding.dims[d])
             axes.append(cls.begin(), cls.end());
   return axes;
 }
 
-/// For each class that may be sharded, the places where it occurs in the op.
+/// For each class that may be sharded, its occurrences in the op.
 const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *op,
                                                                     const FactorAnalysis &factors) {
   auto [it, inserted] = groups.try_emplace(op);
@@ -55,17 +55,17 @@ const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *o
     first.push_back(count);
     count += classes.size();
   }
-  SmallVector<SmallVector<Place, 3>, 8> all(count);
+  SmallVector<SmallVector<Occurrence, 3>, 8> all(count);
   size_t size = 0;
   auto add = [&](Value value, const FactorRule::ValueFactors &dims, bool isResult) {
-    State &state = getState(value);
+    ValueEntry &entry = getEntry(value);
     for (auto [d, dim] : llvm::enumerate(dims)) {
       int cls = 0;
-      int classes = state.sharding.dims[d].size();
+      int classes = entry.sharding.dims[d].size();
       for (int factor : dim)
         for (size_t j = 0; j < opFactors.classes[factor].size() && cls < classes; ++j, ++cls)
           if (opFactors.rule.factors[factor].kind != FactorKind::Special) {
-            all[first[factor] + j].push_back({&state, value, int(d), cls, isResult, nullptr});
+            all[first[factor] + j].push_back({&entry, value, int(d), cls, isResult, nullptr});
             ++size;
           }
     }
@@ -74,11 +74,11 @@ const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *o
     add(operand, dims, /*isResult=*/false);
   for (auto [value, dims] : llvm::zip(op->getResults(), opFactors.rule.results))
     add(value, dims, /*isResult=*/true);
-  result.places.reserve(size);
-  for (ArrayRef<Place> group : all)
+  result.occurrences.reserve(size);
+  for (ArrayRef<Occurrence> group : all)
     if (group.size() > 1) {
-      result.places.insert(result.places.end(), group.begin(), group.end());
-      result.ends.push_back(result.places.size());
+      result.occurrences.insert(result.occurrences.end(), group.begin(), group.end());
+      result.ends.push_back(result.occurrences.size());
     }
   return result;
 }
@@ -88,41 +88,41 @@ void ShardingPropagation::reportConflicts(Operation *op, const FactorAnalysis &f
   const OpGroups &opGroups = getGroups(op, factors);
   unsigned begin = 0;
   for (unsigned end : opGroups.ends) {
-    const Place *source = nullptr;
-    for (const Place &place : Group(opGroups.places).slice(begin, end - begin)) {
-      const AxisList &axes = place.getAxes();
+    const Occurrence *source = nullptr;
+    for (const Occurrence &occurrence : Group(opGroups.occurrences).slice(begin, end - begin)) {
+      const AxisList &axes = occurrence.getAxes();
       if (axes.empty())
         continue;
       if (!source) {
-        source = &place;
+        source = &occurrence;
         continue;
       }
-      if (axes != source->getAxes() && place.state->origin && source->state->origin)
-        conflicts.push_back({op, source->value, place.value, *source->state->origin,
-                             *place.state->origin, source->getAxes(), axes});
+      if (axes != source->getAxes() && occurrence.entry->origin && source->entry->origin)
+        conflicts.push_back({op, source->value, occurrence.value, *source->entry->origin,
+                             *occurrence.entry->origin, source->getAxes(), axes});
     }
     begin = end;
   }
 }
 
 void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, int round,
-                                llvm::function_ref<void(const Place &)> changed) {
+                                llvm::function_ref<void(const Occurrence &)> changed) {
   const OpGroups &opGroups = getGroups(op, factors);
   // The axes before this visit changes any. Computed on demand, as most visits change none.
   std::optional<AxisList> contracted;
   unsigned begin = 0;
   for (unsigned end : opGroups.ends) {
-    Group group = Group(opGroups.places).slice(begin, end - begin);
+    Group group = Group(opGroups.occurrences).slice(begin, end - begin);
     begin = end;
-    const Place *source = llvm::find_if(group, [&](const Place &place) {
-      return !place.getAxes().empty() && place.state->round <= round;
+    const Occurrence *source = llvm::find_if(group, [&](const Occurrence &occurrence) {
+      return !occurrence.getAxes().empty() && occurrence.entry->round <= round;
     });
     if (source == group.end())
       continue;
-    for (const Place &place : group) {
-      State &state = *place.state;
-      AxisList &own = place.getAxes();
-      if (!own.empty() || (state.annotated && !state.open[place.dim]))
+    for (const Occurrence &occurrence : group) {
+      ValueEntry &entry = *occurrence.entry;
+      AxisList &own = occurrence.getAxes();
+      if (!own.empty() || (entry.annotated && !entry.open[occurrence.dim]))
         continue;
       if (!contracted)
         contracted = isa<func::ReturnOp>(op) ? AxisList() : getContractedAxes(op, factors);
@@ -133,61 +133,61 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
         break;
       // Do not shard a value that has other users. To slice it for this op is free; to
       // gather it for the others is not.
-      if (!place.isResult && round == Interior && !place.value.hasOneUse())
+      if (!occurrence.isResult && round == Interior && !occurrence.value.hasOneUse())
         continue;
       // An axis shards one factor of a value. The first one keeps it.
-      if (anyOverlap(state.sharding.getAxes(), axes) || anyOverlap(state.unreduced, axes))
+      if (anyOverlap(entry.sharding.getAxes(), axes) || anyOverlap(entry.unreduced, axes))
         continue;
       own = axes;
-      state.round = std::min(state.round, round);
-      if (!state.origin)
-        state.origin = source->state->origin;
-      changed(place);
+      entry.round = std::min(entry.round, round);
+      if (!entry.origin)
+        entry.origin = source->entry->origin;
+      changed(occurrence);
     }
   }
 }
 
 LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int round,
                                             const FactorAnalysis &factors, MeshAttr mesh) {
-  stateIndices.try_emplace(value, states.size());
-  State &state = states.emplace_back();
+  entryIndices.try_emplace(value, entries.size());
+  ValueEntry &entry = entries.emplace_back();
   if (!attr) {
-    state.sharding = ValueSharding::getReplicated(factors.getClasses(value));
-    state.round = NumRounds;
+    entry.sharding = ValueSharding::getReplicated(factors.getClasses(value));
+    entry.round = NumRounds;
     return success();
   }
   auto sharding =
       readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
   if (failed(sharding))
     return failure();
-  state.sharding = std::move(*sharding);
-  state.annotated = true;
+  entry.sharding = std::move(*sharding);
+  entry.annotated = true;
   for (AxisRefAttr axis : attr.getUnreduced())
-    state.unreduced.push_back(getAxis(axis, mesh));
+    entry.unreduced.push_back(getAxis(axis, mesh));
   for (DimShardingAttr dim : attr.getDims())
-    state.open.push_back(dim.getIsOpen());
-  state.round = round;
-  state.origin = value.getLoc();
+    entry.open.push_back(dim.getIsOpen());
+  entry.round = round;
+  entry.origin = value.getLoc();
   return success();
 }
 
-/// Adds one state for each shared value, which is that of all its arguments.
+/// Adds one entry for each shared value, which is that of all its arguments.
 LogicalResult ShardingPropagation::addShared(const FactorAnalysis &factors, MeshAttr mesh) {
   for (const SharedValue &value : factors.getSharedValues()) {
     auto stated = getStatedSharding(value);
     if (failed(stated))
       return failure();
-    sharedIndices.push_back(states.size());
+    sharedIndices.push_back(entries.size());
     auto attr = *stated ? dyn_cast<ShardingAttr>((*stated)->attr) : ShardingAttr();
     if (failed(addValue(value.getFirst(), attr, Parameters, factors, mesh)))
       return failure();
     // The value that a function writes has a sharding of its own.
-    if (value.arguments.empty() && stateIndices.lookup(value.getFirst()) == sharedIndices.back())
-      stateIndices.erase(value.getFirst());
+    if (value.arguments.empty() && entryIndices.lookup(value.getFirst()) == sharedIndices.back())
+      entryIndices.erase(value.getFirst());
     if (*stated)
-      states.back().origin = (*stated)->place;
+      entries.back().origin = (*stated)->place;
     for (BlockArgument argument : value.arguments) {
-      stateIndices[argument] = sharedIndices.back();
+      entryIndices[argument] = sharedIndices.back();
       sharedValues[argument] = &value;
     }
   }
@@ -199,24 +199,24 @@ LogicalResult ShardingPropagation::addShared(const FactorAnalysis &factors, Mesh
 void ShardingPropagation::addWrites(const FactorAnalysis &factors) {
   for (auto [value, index] : llvm::zip_equal(factors.getSharedValues(), sharedIndices))
     for (OpOperand *operand : value.written) {
-      State &from = getState(operand->get()), &to = states[index];
+      ValueEntry &from = getEntry(operand->get()), &to = entries[index];
       if (&from == &to)
         continue;
       OpGroups &group = groups[operand->getOwner()];
       for (size_t d = 0; d < to.sharding.dims.size(); ++d)
         for (size_t cls = 0; cls < to.sharding.dims[d].size(); ++cls) {
-          group.places.push_back(
+          group.occurrences.push_back(
               {&from, operand->get(), int(d), int(cls), /*isResult=*/false, nullptr});
-          group.places.push_back(
+          group.occurrences.push_back(
               {&to, value.getFirst(), int(d), int(cls), /*isResult=*/true, &value});
-          group.ends.push_back(group.places.size());
+          group.ends.push_back(group.occurrences.size());
         }
     }
 }
 
-/// Calls `visit` with the ops to visit after the sharding at a place changed: its definer and
-/// its users, and for a shared value those of all its places.
-void ShardingPropagation::visitNeighbours(const Place &place,
+/// Calls `visit` with the ops to visit after the sharding of an occurrence's value changed: its
+/// definer and its users, and for a shared value those of all its places.
+void ShardingPropagation::visitNeighbours(const Occurrence &occurrence,
                                           llvm::function_ref<void(Operation *)> visit) const {
   // A return without groups writes no state, or one that keeps its value.
   auto visitUser = [&](Operation *user) {
@@ -228,9 +228,10 @@ void ShardingPropagation::visitNeighbours(const Place &place,
       visit(def);
     llvm::for_each(value.getUsers(), visitUser);
   };
-  const SharedValue *shared = place.shared ? place.shared : sharedValues.lookup(place.value);
+  const SharedValue *shared =
+      occurrence.shared ? occurrence.shared : sharedValues.lookup(occurrence.value);
   if (!shared)
-    return visitValue(place.value);
+    return visitValue(occurrence.value);
   for (BlockArgument argument : shared->arguments)
     visitValue(argument);
   for (OpOperand *operand : shared->written)
@@ -246,7 +247,7 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
     numOps += func.front().getOperations().size();
     numValues += func.front().getOperations().size() + func.getNumArguments();
   }
-  result.stateIndices.reserve(numValues);
+  result.entryIndices.reserve(numValues);
   result.groups.reserve(numOps);
   if (failed(result.addShared(factors, mesh)))
     return failure();
@@ -282,8 +283,8 @@ void ShardingPropagation::propagate(ArrayRef<func::FuncOp> functions,
   };
   for (int round = 0; round < NumRounds; ++round) {
     llvm::SetVector<Operation *> worklist;
-    auto changed = [&](const Place &place) {
-      visitNeighbours(place, [&](Operation *op) { worklist.insert(op); });
+    auto changed = [&](const Occurrence &occurrence) {
+      visitNeighbours(occurrence, [&](Operation *op) { worklist.insert(op); });
     };
     forEach([&](Operation *op) { visit(op, factors, round, changed); });
     while (!worklist.empty())

@@ -41,15 +41,16 @@ public:
   run(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors,
       dist::MeshAttr mesh);
 
-  const ValueSharding &get(mlir::Value value) const { return getState(value).sharding; }
+  const ValueSharding &get(mlir::Value value) const { return getEntry(value).sharding; }
   /// The sharding of one of the analysis's shared values, by its index.
   const ValueSharding &getShared(size_t index) const {
-    return states[sharedIndices[index]].sharding;
+    return entries[sharedIndices[index]].sharding;
   }
   mlir::ArrayRef<Conflict> getConflicts() const { return conflicts; }
 
 private:
-  struct State {
+  /// The sharding of a value, and where it comes from.
+  struct ValueEntry {
     ValueSharding sharding;
     /// Whether the value carries an annotation.
     bool annotated = false;
@@ -63,9 +64,9 @@ private:
     std::optional<mlir::Location> origin;
   };
   /// One class of one dimension of an operand or result of an op.
-  struct Place {
-    State *state;
-    /// A state that is written is at the place of its first value.
+  struct Occurrence {
+    ValueEntry *entry;
+    /// For a state that is written, its first value.
     mlir::Value value;
     int dim, cls;
     /// Whether the value is a result of the op, or the state that a return writes.
@@ -73,36 +74,36 @@ private:
     /// The state that a return writes, or null.
     const SharedValue *shared;
 
-    dist::AxisList &getAxes() const { return state->sharding.dims[dim][cls]; }
+    dist::AxisList &getAxes() const { return entry->sharding.dims[dim][cls]; }
   };
-  /// The places of an op that share a class; two at least.
-  using Group = llvm::ArrayRef<Place>;
-  /// The groups of one op, as ranges of a list of places.
+  /// The occurrences of an op that share a class; two at least.
+  using Group = llvm::ArrayRef<Occurrence>;
+  /// The groups of one op, as ranges of a list of occurrences.
   struct OpGroups {
-    std::vector<Place> places;
+    std::vector<Occurrence> occurrences;
     llvm::SmallVector<unsigned, 8> ends;
   };
 
   dist::AxisList getContractedAxes(mlir::Operation *op, const FactorAnalysis &factors) const;
-  State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
-  const State &getState(mlir::Value value) const {
-    return states[stateIndices.find(value)->second];
+  ValueEntry &getEntry(mlir::Value value) { return entries[entryIndices.find(value)->second]; }
+  const ValueEntry &getEntry(mlir::Value value) const {
+    return entries[entryIndices.find(value)->second];
   }
   mlir::LogicalResult addValue(mlir::Value value, dist::ShardingAttr attr, int round,
                                const FactorAnalysis &factors, dist::MeshAttr mesh);
   mlir::LogicalResult addShared(const FactorAnalysis &factors, dist::MeshAttr mesh);
   void addWrites(const FactorAnalysis &factors);
-  void visitNeighbours(const Place &place,
+  void visitNeighbours(const Occurrence &occurrence,
                        llvm::function_ref<void(mlir::Operation *)> visit) const;
   void propagate(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors);
   const OpGroups &getGroups(mlir::Operation *op, const FactorAnalysis &factors);
   void reportConflicts(mlir::Operation *op, const FactorAnalysis &factors);
   void visit(mlir::Operation *op, const FactorAnalysis &factors, int round,
-             llvm::function_ref<void(const Place &)> changed);
+             llvm::function_ref<void(const Occurrence &)> changed);
 
-  /// A deque, since places point to its elements.
-  std::deque<State> states;
-  llvm::DenseMap<mlir::Value, unsigned> stateIndices;
+  /// A deque, since occurrences point to its elements.
+  std::deque<ValueEntry> entries;
+  llvm::DenseMap<mlir::Value, unsigned> entryIndices;
   /// The index of each shared value, and the shared value of an argument.
   llvm::SmallVector<unsigned> sharedIndices;
   llvm::DenseMap<mlir::Value, const SharedValue *> sharedValues;

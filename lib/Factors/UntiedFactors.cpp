@@ -36,7 +36,7 @@ public:
 
 private:
   /// A class of a factor of the op's rule.
-  struct Part {
+  struct RuleClass {
     int factor;
     size_t cls;
   };
@@ -44,8 +44,8 @@ private:
                                   FactorRule::DimFactors &target)>;
 
   void forEachDim(Visit visit);
-  SmallVector<Part, 4> list(const FactorRule::DimFactors &dim) const;
-  size_t countTied(ArrayRef<Part> parts, ArrayRef<int> own) const;
+  SmallVector<RuleClass, 4> list(const FactorRule::DimFactors &dim) const;
+  size_t countTied(ArrayRef<RuleClass> ruleClasses, ArrayRef<int> own) const;
   int add(RuleFactor factor, FactorClasses own);
 
   const FactorAnalysis &analysis;
@@ -70,20 +70,21 @@ void FactorAnalysis::Separation::forEachDim(Visit visit) {
 }
 
 auto FactorAnalysis::Separation::list(const FactorRule::DimFactors &dim) const
-    -> SmallVector<Part, 4> {
-  SmallVector<Part, 4> parts;
+    -> SmallVector<RuleClass, 4> {
+  SmallVector<RuleClass, 4> ruleClasses;
   for (int factor : dim)
     for (size_t cls = 0; cls < classes[factor].size(); ++cls)
-      parts.push_back({factor, cls});
-  return parts;
+      ruleClasses.push_back({factor, cls});
+  return ruleClasses;
 }
 
 /// The number of classes on which a dimension and its factors agree, from the minor side.
-size_t FactorAnalysis::Separation::countTied(ArrayRef<Part> parts, ArrayRef<int> own) const {
+size_t FactorAnalysis::Separation::countTied(ArrayRef<RuleClass> ruleClasses,
+                                             ArrayRef<int> own) const {
   size_t count = 0;
-  while (!parts.empty() && !own.empty() &&
-         classes[parts.back().factor][parts.back().cls] == own.back()) {
-    parts = parts.drop_back();
+  while (!ruleClasses.empty() && !own.empty() &&
+         classes[ruleClasses.back().factor][ruleClasses.back().cls] == own.back()) {
+    ruleClasses = ruleClasses.drop_back();
     own = own.drop_back();
     ++count;
   }
@@ -104,9 +105,9 @@ void FactorAnalysis::Separation::run() {
   for (const FactorClasses &own : classes)
     isTied.emplace_back(own.size(), true);
   forEachDim([&](ArrayRef<int> own, const FactorRule::DimFactors &dim, FactorRule::DimFactors &) {
-    SmallVector<Part, 4> parts = list(dim);
-    for (Part part : ArrayRef(parts).drop_back(countTied(parts, own)))
-      isTied[part.factor][part.cls] = false;
+    SmallVector<RuleClass, 4> ruleClasses = list(dim);
+    for (RuleClass ruleClass : ArrayRef(ruleClasses).drop_back(countTied(ruleClasses, own)))
+      isTied[ruleClass.factor][ruleClass.cls] = false;
   });
 
   // The numbers of the factors that a factor becomes: one, or one a class.
@@ -126,19 +127,19 @@ void FactorAnalysis::Separation::run() {
   }
   forEachDim(
       [&](ArrayRef<int> own, const FactorRule::DimFactors &dim, FactorRule::DimFactors &target) {
-        SmallVector<Part, 4> parts = list(dim);
-        size_t tied = countTied(parts, own);
+        SmallVector<RuleClass, 4> ruleClasses = list(dim);
+        size_t tied = countTied(ruleClasses, own);
         target.clear();
-        if (tied == parts.size() && tied == own.size()) {
+        if (tied == ruleClasses.size() && tied == own.size()) {
           for (int factor : dim)
             target.append(numbers[factor]);
           return;
         }
         for (int cls : own.drop_back(tied))
           target.push_back(add({FactorKind::Special, 0, {}}, {cls}));
-        for (Part part : ArrayRef(parts).take_back(tied)) {
-          ArrayRef<int> own = numbers[part.factor];
-          int number = own[own.size() == 1 ? 0 : part.cls];
+        for (RuleClass ruleClass : ArrayRef(ruleClasses).take_back(tied)) {
+          ArrayRef<int> own = numbers[ruleClass.factor];
+          int number = own[own.size() == 1 ? 0 : ruleClass.cls];
           if (!llvm::is_contained(target, number))
             target.push_back(number);
         }

@@ -34,8 +34,8 @@ static ResultRange getDependents(Operation *op, unsigned operand) {
 }
 
 /// Returns true if one result depends on the operand, and each of its elements only on the
-/// element at the same place in memory.
-static bool isAtSamePlace(Operation *op, unsigned operand) {
+/// element at the same offset in memory.
+static bool isAtSameOffset(Operation *op, unsigned operand) {
   if (op->hasTrait<dist::View>())
     return true;
   auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
@@ -58,12 +58,12 @@ bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned
   for (Operation &op : kernel.getOps())
     if (!isElementByElement(&op))
       return false;
-  // Values that depend on the operand. Each has its elements at the same places.
+  // Values that depend on the operand. Each has its elements at the same offsets.
   llvm::SmallDenseSet<Value> dependent{kernel.getBlock().getArgument(operand)};
   for (Operation &op : kernel.getOps())
     for (OpOperand &use : op.getOpOperands())
       if (dependent.contains(use.get())) {
-        if (!isAtSamePlace(&op, use.getOperandNumber()))
+        if (!isAtSameOffset(&op, use.getOperandNumber()))
           return false;
         for (Value value : getDependents(&op, use.getOperandNumber()))
           dependent.insert(value);

@@ -1,4 +1,4 @@
-//===- RaceAnalysis.cpp - order and places of launches --------------------===//
+//===- RaceAnalysis.cpp - order and memory of launches --------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -45,7 +45,7 @@ private:
                           int64_t heldBegin, const Held &held);
   LogicalResult update(rt::KernelOp kernel, unsigned result, int64_t log);
   LogicalResult checkUpdates();
-  LogicalResult visitPlaces(Operation *op);
+  LogicalResult visitMemory(Operation *op);
   /// The number in the block of the last op that needs a buffer; -1 if there is none.
   int64_t getLastUse(Value value) const {
     auto it = lastUse.find(value);
@@ -177,7 +177,7 @@ LogicalResult RaceAnalysis::checkGraphs(Operation *op) {
 }
 
 //===----------------------------------------------------------------------===//
-// Places
+// Memory
 //===----------------------------------------------------------------------===//
 
 void RaceAnalysis::findUses() {
@@ -323,7 +323,7 @@ LogicalResult RaceAnalysis::checkUpdates() {
   return success();
 }
 
-LogicalResult RaceAnalysis::visitPlaces(Operation *op) {
+LogicalResult RaceAnalysis::visitMemory(Operation *op) {
   if (auto wait = dyn_cast<rt::WaitOp>(op)) {
     // From here on the wait's results are stored there.
     rt::StartOp start = wait.getStart();
@@ -369,7 +369,7 @@ LogicalResult RaceAnalysis::run() {
         return failure();
       inFlight.push_back(start);
     }
-    if (failed(checkGraphs(&op)) || (bytes && failed(visitPlaces(&op))))
+    if (failed(checkGraphs(&op)) || (bytes && failed(visitMemory(&op))))
       return failure();
     if (auto wait = dyn_cast<rt::WaitOp>(op))
       llvm::erase(inFlight, wait.getStart());

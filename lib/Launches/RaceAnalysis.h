@@ -1,4 +1,4 @@
-//===- RaceAnalysis.h - order and places of launches ------------*- C++ -*-===//
+//===- RaceAnalysis.h - order and memory of launches ------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

@@ -202,21 +202,21 @@ static int64_t toWord(const std::optional<APFloat> &number) {
 size_t ScoresTransfer::nameSource(const MaskShape &mask) {
   // The layouts of a mask, a bias and positions say which chunk of the keys they belong to.
   // Positions of queries, and lengths, are the same in all steps.
-  auto getPlaces = [](Value positions) {
+  auto getFactorWord = [](Value positions) {
     auto op = getPositions(positions);
     return op ? toWord(op.getFactor().getAsOpaquePointer()) : 0;
   };
   auto getNumber = [&](Value value) { return -1 - int64_t(context.numbers->get(value)); };
   auto getOperand = [&](Value operand) {
-    int64_t places = getPlaces(operand);
-    return operand && !places ? getNumber(operand) : places;
+    int64_t factor = getFactorWord(operand);
+    return operand && !factor ? getNumber(operand) : factor;
   };
   ValueNumbers::Words words = {
       getNumber(attention.getQuery()), getNumber(getRingSource(attention.getKey())),
       getNumber(getRingSource(attention.getValue())), mask.causal,
       mask.windowLeft.value_or(-1), mask.windowRight.value_or(-1), toWord(attention.getScale()),
       toWord(attention.getSoftCap()), bool(attention.getKeyPadding()), bool(attention.getBias()),
-      getOperand(attention.getQPositions()), getPlaces(attention.getKvPositions()),
+      getOperand(attention.getQPositions()), getFactorWord(attention.getKvPositions()),
       getOperand(attention.getKvLengths()), getOperand(attention.getDropRows()),
       getOperand(attention.getSeed()), getOperand(attention.getStep()),
       toWord(attention.getDropout()), int64_t(attention.getStream().value_or(-1))};

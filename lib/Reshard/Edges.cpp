@@ -56,7 +56,7 @@ Node Search::append(const Node &node, const Lists &lists, ArrayRef<uint8_t> part
 template <typename Callback>
 void Search::forEachArrangement(ArrayRef<uint8_t> parts, bool subsetsOnly, Callback callback) {
   for (unsigned mask = 1; mask < (1u << parts.size()); ++mask) {
-    Parts subset;
+    AxisParts subset;
     for (unsigned i = 0; i < parts.size(); ++i)
       if (mask >> i & 1)
         subset.push_back(parts[i]);
@@ -242,7 +242,7 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
     if (a != b && !match(a, b))
       return;
   // Any unreduced axis may replace any other. The axes that both sides have stay.
-  Parts gone, come;
+  AxisParts gone, come;
   for (uint8_t part : lists.unreduced)
     if (!llvm::is_contained(other.unreduced, part))
       gone.push_back(part);
@@ -252,7 +252,7 @@ void Search::permute(const Placement &placement, const Lists &other, const Cost 
   if (!match(gone, come))
     return;
   // The group consists of whole parts.
-  Parts group;
+  AxisParts group;
   int64_t ranks = 1;
   for (auto [i, part] : llvm::enumerate(problem.axes))
     if (anyOverlap(part, moved)) {
@@ -302,7 +302,7 @@ void Search::recut() {
 
 FactorAxes Search::getFactorAxes(const Lists &lists) const {
   FactorAxes result;
-  for (const Parts &parts : lists.factors) {
+  for (const AxisParts &parts : lists.factors) {
     result.emplace_back();
     for (uint8_t part : parts)
       result.back().push_back(problem.axes[part]);

@@ -29,17 +29,17 @@ public:
   Value run(Value value);
 
 private:
-  int64_t getLocal(const ReshardState &state, int factor) const {
-    return state.padded[factor] / getNumShards(state.axes[factor]);
+  int64_t getLocal(const ReshardLayout &layout, int factor) const {
+    return layout.padded[factor] / getNumShards(layout.axes[factor]);
   }
-  bool isNeutral(const ReshardState &state, int factor) const {
-    return state.axes[factor].empty() && state.padded[factor] == plan.factors[factor].size;
+  bool isNeutral(const ReshardLayout &layout, int factor) const {
+    return layout.axes[factor].empty() && layout.padded[factor] == plan.factors[factor].size;
   }
   void findDimensions();
   void chooseCuts(const ReshardStep &step);
-  SmallVector<int64_t> getShape(const ReshardState &state, bool merged) const;
+  SmallVector<int64_t> getShape(const ReshardLayout &layout, bool merged) const;
   int64_t getDim(int factor) const;
-  Layout getLayout(const ReshardState &state) const;
+  Layout getLayout(const ReshardLayout &layout) const;
   Value reshape(Value value, ArrayRef<int64_t> shape);
   Value write(const ReshardStep &step, Value value);
   SmallVector<int64_t> getPairs(const ReshardStep &step) const;
@@ -65,9 +65,9 @@ void Emitter::findDimensions() {
     return plan.factors[f].dim == plan.factors[g].dim && plan.factors[f].cut == plan.factors[g].cut;
   };
   SmallVector<bool, 8> everCut(count, false);
-  auto look = [&](const ReshardState &state) {
+  auto look = [&](const ReshardLayout &layout) {
     for (int f = 0; f < count; ++f)
-      everCut[f] = everCut[f] || !isNeutral(state, f);
+      everCut[f] = everCut[f] || !isNeutral(layout, f);
   };
   for (const ReshardStep &step : plan.steps) {
     look(step.before);
@@ -96,7 +96,7 @@ void Emitter::chooseCuts(const ReshardStep &step) {
       cuts[factor.dim] = factor.cut;
 }
 
-SmallVector<int64_t> Emitter::getShape(const ReshardState &state, bool merged) const {
+SmallVector<int64_t> Emitter::getShape(const ReshardLayout &layout, bool merged) const {
   SmallVector<int64_t> shape;
   int dim = -1;
   for (int f = 0, e = plan.factors.size(); f < e; ++f) {
@@ -106,7 +106,7 @@ SmallVector<int64_t> Emitter::getShape(const ReshardState &state, bool merged) c
     if (factor.dim != dim || (!merged && starts[f]))
       shape.push_back(1);
     dim = factor.dim;
-    shape.back() *= getLocal(state, f);
+    shape.back() *= getLocal(layout, f);
   }
   return shape;
 }
@@ -125,26 +125,26 @@ int64_t Emitter::getDim(int factor) const {
   return index;
 }
 
-Layout Emitter::getLayout(const ReshardState &state) const {
-  Layout layout;
+Layout Emitter::getLayout(const ReshardLayout &layout) const {
+  Layout result;
   int dim = -1;
   for (int f = 0, e = plan.factors.size(); f < e; ++f) {
     const ReshardFactor &entry = plan.factors[f];
     if (entry.cut != cuts[entry.dim])
       continue;
     if (entry.dim != dim || starts[f])
-      layout.dims.emplace_back();
+      result.dims.emplace_back();
     dim = entry.dim;
     LayoutFactor factor;
     factor.size = entry.size;
-    factor.padded = state.padded[f];
-    factor.axes = state.axes[f];
+    factor.padded = layout.padded[f];
+    factor.axes = layout.axes[f];
     factor.order = entry.order;
     factor.orderRanks = entry.orderRanks;
-    layout.dims.back().factors.push_back(std::move(factor));
+    result.dims.back().factors.push_back(std::move(factor));
   }
-  canonicalize(layout, mesh);
-  return layout;
+  canonicalize(result, mesh);
+  return result;
 }
 
 Value Emitter::reshape(Value value, ArrayRef<int64_t> shape) {
@@ -180,10 +180,10 @@ SmallVector<int64_t> Emitter::getPairs(const ReshardStep &step) const {
       linear /= axis.size;
     }
   };
-  // The parts of `axes` that a state does not use. Ranks along them are replicas.
-  auto without = [&](const AxisList &axes, const ReshardState &state) {
-    AxisList used = state.unreduced;
-    for (const AxisList &list : state.axes)
+  // The parts of `axes` that a layout does not use. Ranks along them are replicas.
+  auto without = [&](const AxisList &axes, const ReshardLayout &layout) {
+    AxisList used = layout.unreduced;
+    for (const AxisList &list : layout.axes)
       used.append(list);
     AxisList rest;
     for (const Axis &axis : axes) {
@@ -204,13 +204,13 @@ SmallVector<int64_t> Emitter::getPairs(const ReshardStep &step) const {
     }
     return rest;
   };
-  // Unreduced axes that both states have stay. Coordinates along `gone` become those along
+  // Unreduced axes that both layouts have stay. Coordinates along `gone` become those along
   // `come`.
   AxisList gone, come;
   auto subtract = [&](const AxisList &from, const AxisList &other) {
-    ReshardState state;
-    state.unreduced = other;
-    return without(from, state);
+    ReshardLayout layout;
+    layout.unreduced = other;
+    return without(from, layout);
   };
   gone = subtract(step.before.unreduced, step.after.unreduced);
   come = subtract(step.after.unreduced, step.before.unreduced);

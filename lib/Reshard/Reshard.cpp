@@ -26,8 +26,8 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// The most parts of axes in a search, one bit each of a PartSet.
-constexpr size_t kMaxParts = 64;
+/// The most parts of axes in a search, one bit each of an AxisPartSet.
+constexpr size_t kMaxAxisParts = 64;
 
 bool isUniform(const DimLayout &dim) {
   return llvm::any_of(dim.factors, [](const LayoutFactor &factor) { return factor.uniform; });
@@ -50,12 +50,12 @@ bool getBorders(int axis, int64_t size, ArrayRef<Axis> named, SmallVectorImpl<in
 
 /// Cuts the mesh's axes at the borders of the parts that either layout names. Lists the
 /// parts of both cuts if they do not fit each other.
-bool cutAxes(MeshAttr mesh, const ReshardState &source, const ReshardState &target,
+bool cutAxes(MeshAttr mesh, const ReshardLayout &source, const ReshardLayout &target,
              ReshardProblem &problem) {
   AxisList named[2];
-  for (auto [state, list] : {std::pair(&source, &named[0]), std::pair(&target, &named[1])}) {
-    list->append(state->unreduced);
-    for (const AxisList &axes : state->axes)
+  for (auto [layout, list] : {std::pair(&source, &named[0]), std::pair(&target, &named[1])}) {
+    list->append(layout->unreduced);
+    for (const AxisList &axes : layout->axes)
       list->append(axes);
   }
   for (auto [index, meshAxis] : llvm::enumerate(mesh.getAxes())) {
@@ -90,7 +90,7 @@ bool cutAxes(MeshAttr mesh, const ReshardState &source, const ReshardState &targ
       problem.cuts.push_back(cuts);
     }
   }
-  return problem.axes.size() <= kMaxParts;
+  return problem.axes.size() <= kMaxAxisParts;
 }
 
 /// The problem of a search between two layouts: common factors, and axes cut into common

@@ -38,7 +38,7 @@ struct ReshardFactor {
 
 /// A layout during the move: for each factor of the plan its axes and padded
 /// size.
-struct ReshardState {
+struct ReshardLayout {
   llvm::SmallVector<dist::AxisList, 6> axes;
   llvm::SmallVector<int64_t, 6> padded;
   dist::AxisList unreduced;
@@ -54,7 +54,7 @@ struct ReshardStep {
   /// them (reduce_scatter, slice, all_to_all), or whose padding changes. -1 if there is
   /// none.
   int from = -1, to = -1;
-  ReshardState before, after;
+  ReshardLayout before, after;
 
   bool isPad() const { return !kind && after.padded[to] > before.padded[to]; }
   bool isStrip() const { return !kind && !isPad(); }

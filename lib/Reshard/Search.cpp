@@ -35,24 +35,24 @@ static bool isWithin(const Axis &part, const Axis &axis) {
          axis.pre * axis.size % (part.pre * part.size) == 0;
 }
 
-Node Search::encode(const ReshardState &state, uint8_t cut) {
+Node Search::encode(const ReshardLayout &layout, uint8_t cut) {
   Node result;
   result.placement.assign(problem.axes.size(), kFree);
   auto isPart = [&](size_t i, const Axis &axis) {
     return (problem.cuts[i] & cut) != 0 && isWithin(problem.axes[i], axis);
   };
-  for (auto [f, axes] : llvm::enumerate(state.axes)) {
+  for (auto [f, axes] : llvm::enumerate(layout.axes)) {
     uint16_t place = 0;
     for (const Axis &axis : axes)
       for (size_t i = 0; i < problem.axes.size(); ++i)
         if (isPart(i, axis))
           result.placement[i] = uint16_t(f << 8 | place++);
   }
-  for (const Axis &axis : state.unreduced)
+  for (const Axis &axis : layout.unreduced)
     for (size_t i = 0; i < problem.axes.size(); ++i)
       if (isPart(i, axis))
         result.placement[i] = kUnreduced;
-  for (auto [f, size] : llvm::enumerate(state.padded)) {
+  for (auto [f, size] : llvm::enumerate(layout.padded)) {
     int64_t wanted = size;
     result.pads.push_back(llvm::find(padded[f], wanted) - padded[f].begin());
   }
@@ -65,7 +65,7 @@ Lists Search::getLists(const Placement &placement) const {
   result.shards.assign(problem.factors.size(), 1);
   for (auto [i, place] : llvm::enumerate(placement))
     if (place != kFree)
-      result.used |= PartSet(1) << i;
+      result.used |= AxisPartSet(1) << i;
   for (auto [i, place] : llvm::enumerate(placement)) {
     if (place == kFree) {
       if (conflicts(result.used, i))
@@ -74,7 +74,7 @@ Lists Search::getLists(const Placement &placement) const {
     } else if (place == kUnreduced) {
       result.unreduced.push_back(i);
     } else {
-      Parts &parts = result.factors[place >> 8];
+      AxisParts &parts = result.factors[place >> 8];
       unsigned index = place & 0xFF;
       if (parts.size() <= index)
         parts.resize(index + 1);
@@ -101,18 +101,18 @@ int64_t Search::getProduct(ArrayRef<uint8_t> parts) const {
   return product;
 }
 
-ReshardState Search::decode(const Node &node) const {
+ReshardLayout Search::decode(const Node &node) const {
   Lists lists = getLists(node.placement);
-  ReshardState state;
+  ReshardLayout layout;
   for (auto [f, parts] : llvm::enumerate(lists.factors)) {
-    state.axes.push_back(getAxes(parts));
-    state.padded.push_back(getPadded(node, f));
+    layout.axes.push_back(getAxes(parts));
+    layout.padded.push_back(getPadded(node, f));
   }
-  state.unreduced = getAxes(lists.unreduced);
-  return state;
+  layout.unreduced = getAxes(lists.unreduced);
+  return layout;
 }
 
-bool Search::crosses(PartSet a, PartSet b) const {
+bool Search::crosses(AxisPartSet a, AxisPartSet b) const {
   for (size_t part = 0; hasConflicts && part < problem.axes.size(); ++part)
     if ((a >> part & 1) && conflicts(b, part))
       return true;
@@ -179,7 +179,7 @@ void Search::listPlacements() {
         continue;
       auto push = [&]() -> Lists & {
         next.push_back(base);
-        next.back().used |= PartSet(1) << axis;
+        next.back().used |= AxisPartSet(1) << axis;
         return next.back();
       };
       if (hasUnreduced)
@@ -189,7 +189,7 @@ void Search::listPlacements() {
         if (llvm::none_of(padded[f], [&](int64_t size) { return size % product == 0; }))
           continue;
         for (size_t place = 0; place <= base.factors[f].size(); ++place) {
-          Parts &parts = push().factors[f];
+          AxisParts &parts = push().factors[f];
           parts.insert(parts.begin() + place, axis);
         }
       }
@@ -228,7 +228,7 @@ void Search::findRecuts() {
   if (!hasConflicts)
     return;
   for (size_t a = 0; a < model.getMesh().getAxes().size(); ++a) {
-    Parts parts[2];
+    AxisParts parts[2];
     int64_t ends[2] = {1, 1};
     SmallVector<uint8_t> mine[2];
     for (auto [i, axis] : llvm::enumerate(problem.axes))
@@ -270,10 +270,10 @@ FailureOr<ReshardPlan> Search::run() {
   }
   hasUnreduced = !problem.source.unreduced.empty() || !problem.target.unreduced.empty();
   for (const Axis &axis : problem.axes) {
-    PartSet &set = conflicting.emplace_back(0);
+    AxisPartSet &set = conflicting.emplace_back(0);
     for (auto [i, other] : llvm::enumerate(problem.axes))
       if (other != axis && axis.overlaps(other))
-        set |= PartSet(1) << i;
+        set |= AxisPartSet(1) << i;
     hasConflicts |= set != 0;
   }
   findRecuts();
@@ -341,8 +341,8 @@ ReshardPlan Search::buildPlan(int last) {
         plan.steps.pop_back();
       }
     }
-    auto isWhole = [](const ReshardState &state) {
-      return llvm::all_of(state.axes, [](const AxisList &axes) { return axes.empty(); });
+    auto isWhole = [](const ReshardLayout &layout) {
+      return llvm::all_of(layout.axes, [](const AxisList &axes) { return axes.empty(); });
     };
     step.gathersWhole = !isWhole(step.before) && isWhole(step.after);
     plan.steps.push_back(std::move(step));

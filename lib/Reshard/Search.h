@@ -24,7 +24,7 @@ struct ReshardProblem {
   llvm::SmallVector<dist::Axis, 8> axes;
   /// For each part the cuts that it belongs to: 1 is the source's, 2 the target's.
   llvm::SmallVector<uint8_t, 8> cuts;
-  ReshardState source, target;
+  ReshardLayout source, target;
   dist::ReductionKind reduction = dist::ReductionKind::Sum;
   int64_t elementBytes = 1;
 };

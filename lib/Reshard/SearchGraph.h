@@ -40,7 +40,7 @@ constexpr int64_t kMaxPermuteRanks = 4096;
 constexpr int64_t kMaxCrossings = 8192;
 
 /// A set of axis parts, one bit each.
-using PartSet = uint64_t;
+using AxisPartSet = uint64_t;
 
 /// For each axis part the factor that it shards (high byte) and its index among the axes
 /// of that factor (low byte), or kFree, or kUnreduced.
@@ -64,15 +64,15 @@ struct NodeHash {
 };
 
 /// Indices of axis parts, major to minor.
-using Parts = SmallVector<uint8_t, 8>;
+using AxisParts = SmallVector<uint8_t, 8>;
 
 /// A placement by factors.
 struct Lists {
-  SmallVector<Parts, 8> factors;
+  SmallVector<AxisParts, 8> factors;
   SmallVector<int64_t, 8> shards;
-  Parts unreduced, free;
+  AxisParts unreduced, free;
   int64_t totalShards = 1;
-  PartSet used = 0;
+  AxisPartSet used = 0;
 };
 
 using FactorAxes = SmallVector<SmallVector<Axis, 4>, 8>;
@@ -80,7 +80,7 @@ using FactorAxes = SmallVector<SmallVector<Axis, 4>, 8>;
 struct Edge {
   /// The kind and the axes are as in ReshardStep.
   std::optional<dist::CollectiveKind> kind;
-  Parts axes;
+  AxisParts axes;
   int from = -1, to = -1;
   Cost cost;
   /// True if nothing moves: the same layout, by parts of the other cut.
@@ -104,8 +104,8 @@ public:
 
 private:
   // Layouts.
-  Node encode(const ReshardState &state, uint8_t cut);
-  ReshardState decode(const Node &node) const;
+  Node encode(const ReshardLayout &layout, uint8_t cut);
+  ReshardLayout decode(const Node &node) const;
   Lists getLists(const Placement &placement) const;
   int64_t getPadded(const Node &node, int factor) const {
     return padded[factor][node.pads[factor]];
@@ -114,9 +114,9 @@ private:
     return lists.factors[factor].empty() && getPadded(node, factor) == problem.factors[factor].size;
   }
   /// Returns true if `used` has a part that no layout can use beside `part`.
-  bool conflicts(PartSet used, size_t part) const { return (used & conflicting[part]) != 0; }
+  bool conflicts(AxisPartSet used, size_t part) const { return (used & conflicting[part]) != 0; }
   /// Returns true if the two sets have parts that no layout can use together.
-  bool crosses(PartSet a, PartSet b) const;
+  bool crosses(AxisPartSet a, AxisPartSet b) const;
   bool mayTouch(const Node &node, const Lists &lists, int factor) const;
   bool isConsistent(const Node &node, const Lists &lists) const;
   int64_t getLocalBytes(const Node &node, const Lists &lists) const;
@@ -164,10 +164,10 @@ private:
   int64_t wholeDims = 1;
   bool hasUnreduced = false;
   /// For each part the parts that no layout can use beside it.
-  SmallVector<PartSet, 8> conflicting;
+  SmallVector<AxisPartSet, 8> conflicting;
   bool hasConflicts = false;
   /// Pairs of runs of parts: one axis, by the parts of either cut.
-  SmallVector<std::pair<Parts, Parts>, 2> recuts;
+  SmallVector<std::pair<AxisParts, AxisParts>, 2> recuts;
 
   std::vector<Placement> placements;
   std::vector<Lists> placementLists;

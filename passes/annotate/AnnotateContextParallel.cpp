@@ -142,8 +142,8 @@ void ContextParallelPolicy::placeTokens(const FactorClasses &classes) {
     if (cls == ringClass)
       left = left % ringSize == 0 ? left / ringSize : 1;
     int64_t shards = std::gcd(left, getNumShards(rest));
-    auto own = getPart(rest, 1, shards);
-    auto behind = getPart(rest, shards, getNumShards(rest) / shards);
+    auto own = getAxisPart(rest, 1, shards);
+    auto behind = getAxisPart(rest, shards, getNumShards(rest) / shards);
     // The axes do not split at this size: this factor takes none of them.
     if (!own || !behind)
       continue;
@@ -337,11 +337,11 @@ ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation 
   };
   HeadSplit split = splitHeads(kv < 0 ? 1 : localSize(kv), group < 0 ? 1 : localSize(group),
                                axis.size, getNumShards(ring));
-  if (split.parts > 1)
-    placed[kv < 0 ? group : kv].push_back({axis.axis, axis.pre, split.parts});
-  if (split.parts < axis.size)
+  if (split.keyShards > 1)
+    placed[kv < 0 ? group : kv].push_back({axis.axis, axis.pre, split.keyShards});
+  if (split.keyShards < axis.size)
     placed[group < 0 ? kv : group].push_back(
-        {axis.axis, axis.pre * split.parts, axis.size / split.parts});
+        {axis.axis, axis.pre * split.keyShards, axis.size / split.keyShards});
   return placed;
 }
 

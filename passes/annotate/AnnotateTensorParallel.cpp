@@ -213,8 +213,8 @@ LogicalResult TensorParallel::collect() {
 bool TensorParallel::place(int cls) {
   int64_t n = factors.getSize(cls);
   bool fits = n < size && size % n == 0;
-  std::optional<AxisList> own = fits ? getPart(group, 1, n) : std::nullopt;
-  std::optional<AxisList> rest = own ? getPart(group, n, size / n) : std::nullopt;
+  std::optional<AxisList> own = fits ? getAxisPart(group, 1, n) : std::nullopt;
+  std::optional<AxisList> rest = own ? getAxisPart(group, n, size / n) : std::nullopt;
   if (!rest) {
     // With less than half an element per rank, most of the work is padding.
     if (2 * n <= size)

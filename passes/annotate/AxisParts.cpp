@@ -16,7 +16,7 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-std::optional<AxisList> meshwright::getPart(ArrayRef<Axis> axes, int64_t pre, int64_t size) {
+std::optional<AxisList> meshwright::getAxisPart(ArrayRef<Axis> axes, int64_t pre, int64_t size) {
   AxisList part;
   for (Axis axis : axes) {
     int64_t skipped = std::gcd(pre, axis.size);
@@ -37,16 +37,16 @@ std::optional<AxisList> meshwright::getPart(ArrayRef<Axis> axes, int64_t pre, in
 
 HeadSplit meshwright::splitHeads(int64_t keyHeads, int64_t group, int64_t ranks, int64_t ring) {
   std::optional<HeadSplit> best;
-  for (int64_t parts = ranks; parts > 0; --parts) {
-    if (ranks % parts != 0)
+  for (int64_t keyShards = ranks; keyShards > 0; --keyShards) {
+    if (ranks % keyShards != 0)
       continue;
-    int64_t own = llvm::divideCeil(keyHeads, parts);
-    HeadSplit split{parts, own, own * int64_t(llvm::divideCeil(group, ranks / parts))};
+    int64_t own = llvm::divideCeil(keyHeads, keyShards);
+    HeadSplit split{keyShards, own, own * int64_t(llvm::divideCeil(group, ranks / keyShards))};
     // A rank receives its heads from all ranks of the group, and sends results back the
     // same way. Keys and values then travel around the ring.
     auto key = [&](const HeadSplit &s) {
       int64_t sent = s.heads * (ranks - 1) + s.keyHeads * (ranks - 1 + (ring - 1) * ranks);
-      return std::tuple(sent, s.heads, s.parts * s.keyHeads);
+      return std::tuple(sent, s.heads, s.keyShards * s.keyHeads);
     };
     if (!best || key(split) < key(*best))
       best = split;

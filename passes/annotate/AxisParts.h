@@ -14,12 +14,13 @@ namespace meshwright {
 
 /// The part of some axes that has `size` ranks after the first `pre` ones, where the axes
 /// (major to minor) count as one axis. None where this would cut an axis unevenly.
-std::optional<dist::AxisList> getPart(mlir::ArrayRef<dist::Axis> axes, int64_t pre, int64_t size);
+std::optional<dist::AxisList> getAxisPart(mlir::ArrayRef<dist::Axis> axes, int64_t pre,
+                                          int64_t size);
 
-/// A split of attention heads over ranks. Key/value heads are sharded over `parts`, and the
-/// query heads of a group over the ranks of a part.
+/// A split of attention heads over ranks. Key/value heads have `keyShards` shards, and the query
+/// heads of a group are sharded over the ranks of a shard.
 struct HeadSplit {
-  int64_t parts, keyHeads, heads;
+  int64_t keyShards, keyHeads, heads;
 };
 
 /// The split that sends the fewest bytes, including keys and values around a ring of `ring`

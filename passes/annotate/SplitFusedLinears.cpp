@@ -29,7 +29,7 @@ namespace {
 
 /// A slice that reads a contiguous range of a linear's output features, through a chain of
 /// reshapes and transposes.
-struct Part {
+struct Section {
   nn::SliceOp slice;
   /// The ops from the linear to the slice, both excluded.
   SmallVector<Operation *> chain;
@@ -40,9 +40,9 @@ struct Part {
 
 /// Follows a slice up to a linear. Returns nothing where the slice does not read one
 /// contiguous range of the output features.
-std::optional<Part> trace(nn::SliceOp slice, nn::LinearOp linear) {
-  Part part;
-  part.slice = slice;
+std::optional<Section> trace(nn::SliceOp slice, nn::LinearOp linear) {
+  Section section;
+  section.slice = slice;
   int64_t dim = -1;
   for (int64_t d = 0; d < slice.getType().getRank(); ++d) {
     if (slice.getType().getDimSize(d) == shapeOf(slice.getInput())[d])
@@ -53,13 +53,13 @@ std::optional<Part> trace(nn::SliceOp slice, nn::LinearOp linear) {
   }
   if (dim < 0)
     return std::nullopt;
-  part.start = slice.getStarts()[dim];
-  part.size = slice.getType().getDimSize(dim);
+  section.start = slice.getStarts()[dim];
+  section.size = slice.getType().getDimSize(dim);
   Value value = slice.getInput();
   while (value != linear.getResult()) {
     Operation *op = value.getDefiningOp();
-    part.chain.push_back(op);
-    part.dims.push_back(dim);
+    section.chain.push_back(op);
+    section.dims.push_back(dim);
     if (auto transpose = dyn_cast_or_null<nn::TransposeOp>(op)) {
       dim = transpose.getPermutation()[dim];
       value = transpose.getInput();
@@ -82,22 +82,22 @@ std::optional<Part> trace(nn::SliceOp slice, nn::LinearOp linear) {
     int64_t inner = 1;
     for (int factor : ArrayRef<int>(rule.operands[0][from]).drop_front())
       inner *= rule.factors[factor].size;
-    part.start *= inner;
-    part.size *= inner;
+    section.start *= inner;
+    section.size *= inner;
     dim = from;
     value = reshape.getInput();
   }
   if (dim != linear.getType().getRank() - 1)
     return std::nullopt;
-  std::reverse(part.chain.begin(), part.chain.end());
-  std::reverse(part.dims.begin(), part.dims.end());
-  return part;
+  std::reverse(section.chain.begin(), section.chain.end());
+  std::reverse(section.dims.begin(), section.dims.end());
+  return section;
 }
 
-/// The parts that the users of a linear read, in the order of the features. Empty where a
-/// user reads anything but a part.
-SmallVector<Part> getParts(nn::LinearOp linear) {
-  SmallVector<Part> parts;
+/// The sections that the users of a linear read, in the order of the features. Empty where a
+/// user reads anything but a section.
+SmallVector<Section> getSections(nn::LinearOp linear) {
+  SmallVector<Section> sections;
   SmallVector<Value> worklist{linear.getResult()};
   while (!worklist.empty()) {
     Value value = worklist.pop_back_val();
@@ -107,15 +107,15 @@ SmallVector<Part> getParts(nn::LinearOp linear) {
         continue;
       }
       auto slice = dyn_cast<nn::SliceOp>(user);
-      auto part = slice ? trace(slice, linear) : std::nullopt;
-      if (!part)
+      auto section = slice ? trace(slice, linear) : std::nullopt;
+      if (!section)
         return {};
       auto *at = llvm::upper_bound(
-          parts, *part, [](const Part &a, const Part &b) { return a.start < b.start; });
-      parts.insert(at, std::move(*part));
+          sections, *section, [](const Section &a, const Section &b) { return a.start < b.start; });
+      sections.insert(at, std::move(*section));
     }
   }
-  return parts;
+  return sections;
 }
 
 /// Splits the fused linears of one function.
@@ -132,8 +132,8 @@ private:
     return weight && weight->isStored();
   }
   Value takePart(Value parameter, int64_t dim, int64_t start, int64_t size);
-  void split(nn::LinearOp linear, MutableArrayRef<Part> parts);
-  Value copyChain(OpBuilder &builder, const Part &part, Value value);
+  void split(nn::LinearOp linear, MutableArrayRef<Section> sections);
+  Value copyChain(OpBuilder &builder, const Section &section, Value value);
   void eraseWholes();
 
   func::FuncOp func;
@@ -168,9 +168,9 @@ Value Splitter::takePart(Value parameter, int64_t dim, int64_t start, int64_t si
   return it->second = func.getArgument(index);
 }
 
-/// Repeats the ops between the linear and the slice on the part alone.
-Value Splitter::copyChain(OpBuilder &builder, const Part &part, Value value) {
-  for (auto [op, dim] : llvm::zip_equal(part.chain, part.dims)) {
+/// Repeats the ops between the linear and the slice on the section alone.
+Value Splitter::copyChain(OpBuilder &builder, const Section &section, Value value) {
+  for (auto [op, dim] : llvm::zip_equal(section.chain, section.dims)) {
     SmallVector<int64_t> to(shapeOf(op->getResult(0)));
     int64_t elements = 1, others = 1;
     for (int64_t s : shapeOf(value))
@@ -187,39 +187,40 @@ Value Splitter::copyChain(OpBuilder &builder, const Part &part, Value value) {
   return value;
 }
 
-void Splitter::split(nn::LinearOp linear, MutableArrayRef<Part> parts) {
+void Splitter::split(nn::LinearOp linear, MutableArrayRef<Section> sections) {
   OpBuilder builder(linear);
   int64_t outDim = linear.getInOut() ? 1 : 0;
-  for (Part &part : parts) {
-    Value weight = takePart(linear.getWeight(), outDim, part.start, part.size);
-    Value bias = linear.getBias() ? takePart(linear.getBias(), 0, part.start, part.size) : Value();
+  for (Section &section : sections) {
+    Value weight = takePart(linear.getWeight(), outDim, section.start, section.size);
+    Value bias =
+        linear.getBias() ? takePart(linear.getBias(), 0, section.start, section.size) : Value();
     SmallVector<int64_t> shape(linear.getType().getShape());
-    shape.back() = part.size;
+    shape.back() = section.size;
     auto type = RankedTensorType::get(shape, linear.getType().getElementType());
     Value value = nn::LinearOp::create(builder, linear.getLoc(), type, linear.getInput(), weight,
                                        bias, linear.getInOutAttr());
-    value = copyChain(builder, part, value);
-    if (auto id = part.slice->getAttr(nn::NnDialect::kIdAttr))
+    value = copyChain(builder, section, value);
+    if (auto id = section.slice->getAttr(nn::NnDialect::kIdAttr))
       value.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
-    part.slice.replaceAllUsesWith(value);
+    section.slice.replaceAllUsesWith(value);
   }
   dist::DistDialect::getDecisionLog(func.getContext())
       .add("split-fused-linears", Outcome::Applied, linear.getLoc(),
            llvm::formatv("a projection to {0} features is split into {1}",
-                         linear.getType().getShape().back(), parts.size())
+                         linear.getType().getShape().back(), sections.size())
                .str(),
-           {{"parts", double(parts.size())}});
-  // Users go before the ops that they use. Parts may share ops of their chains.
-  for (Part &part : parts)
-    part.slice.erase();
+           {{"parts", double(sections.size())}});
+  // Users go before the ops that they use. Sections may share ops of their chains.
+  for (Section &section : sections)
+    section.slice.erase();
   bool erased = true;
   while (erased) {
     erased = false;
-    for (Part &part : parts)
-      for (Operation *&op : llvm::reverse(part.chain))
+    for (Section &section : sections)
+      for (Operation *&op : llvm::reverse(section.chain))
         if (op && op->use_empty()) {
           Operation *dead = op;
-          for (Part &other : parts)
+          for (Section &other : sections)
             std::replace(other.chain.begin(), other.chain.end(), dead,
                          static_cast<Operation *>(nullptr));
           dead->erase();
@@ -247,9 +248,9 @@ bool Splitter::run() {
     if (func.getArgAttr(cast<BlockArgument>(linear.getWeight()).getArgNumber(),
                         dist::DistDialect::kShardingAttr))
       continue;
-    SmallVector<Part> parts = getParts(linear);
-    if (parts.size() >= 2)
-      split(linear, parts);
+    SmallVector<Section> sections = getSections(linear);
+    if (sections.size() >= 2)
+      split(linear, sections);
   }
   eraseWholes();
   return !slices.empty();

@@ -25,8 +25,8 @@ namespace meshwright {
 
 namespace {
 
-/// The parts of a joined sequence dimension.
-using Parts = SmallVector<Value, 2>;
+/// The pieces of a joined sequence dimension.
+using Pieces = SmallVector<Value, 2>;
 
 class Splitter {
 public:
@@ -35,12 +35,12 @@ public:
   bool run();
 
 private:
-  Parts getParts(Value value, int64_t dim);
+  Pieces getPieces(Value value, int64_t dim);
   Value slice(Value value, int64_t dim, int64_t start, int64_t size);
   Value reshape(Value value, int64_t dim, nn::ReshapeOp like, int64_t toDim);
   Value getLengths(int64_t column);
   Value attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row);
-  void replace(Value whole, const Parts &parts, int64_t dim);
+  void replace(Value whole, const Pieces &pieces, int64_t dim);
   /// Marks an op as one of the stage.
   template <typename Op> Op adopt(Op made) {
     if (Attribute stage = op->getAttr(nn::NnDialect::kStageAttr))
@@ -87,38 +87,38 @@ Value Splitter::slice(Value value, int64_t dim, int64_t start, int64_t size) {
       builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides)));
 }
 
-/// Reshapes a part of the operand of `like`, whose dimension `dim` becomes `toDim`.
+/// Reshapes a piece of the operand of `like`, whose dimension `dim` becomes `toDim`.
 Value Splitter::reshape(Value value, int64_t dim, nn::ReshapeOp like, int64_t toDim) {
   SmallVector<int64_t> shape(like.getType().getShape());
   shape[toDim] = sizeOf(value, dim);
   return adopt(nn::ReshapeOp::create(builder, like.getLoc(), like.getType().clone(shape), value));
 }
 
-/// The parts of dimension `dim`; a single one where it is not joined.
-Parts Splitter::getParts(Value value, int64_t dim) {
+/// The pieces of dimension `dim`; a single one where it is not joined.
+Pieces Splitter::getPieces(Value value, int64_t dim) {
   if (auto concat = value.getDefiningOp<nn::ConcatOp>(); concat && int64_t(concat.getDim()) == dim)
-    return Parts(concat.getInputs());
+    return Pieces(concat.getInputs());
   if (auto transpose = value.getDefiningOp<nn::TransposeOp>()) {
-    Parts parts = getParts(transpose.getInput(), transpose.getPermutation()[dim]);
-    if (parts.size() < 2)
+    Pieces pieces = getPieces(transpose.getInput(), transpose.getPermutation()[dim]);
+    if (pieces.size() < 2)
       return {value};
-    for (Value &part : parts) {
+    for (Value &piece : pieces) {
       SmallVector<int64_t> shape(transpose.getType().getShape());
-      shape[dim] = sizeOf(part, transpose.getPermutation()[dim]);
-      part = adopt(nn::TransposeOp::create(builder, transpose.getLoc(),
-                                           transpose.getType().clone(shape), part,
-                                           transpose.getPermutationAttr()));
+      shape[dim] = sizeOf(piece, transpose.getPermutation()[dim]);
+      piece = adopt(nn::TransposeOp::create(builder, transpose.getLoc(),
+                                            transpose.getType().clone(shape), piece,
+                                            transpose.getPermutationAttr()));
     }
-    return parts;
+    return pieces;
   }
   if (auto reshaped = value.getDefiningOp<nn::ReshapeOp>())
     if (auto from = follow(reshaped, dim, /*backward=*/true)) {
-      Parts parts = getParts(reshaped.getInput(), *from);
-      if (parts.size() < 2)
+      Pieces pieces = getPieces(reshaped.getInput(), *from);
+      if (pieces.size() < 2)
         return {value};
-      for (Value &part : parts)
-        part = reshape(part, *from, reshaped, dim);
-      return parts;
+      for (Value &piece : pieces)
+        piece = reshape(piece, *from, reshaped, dim);
+      return pieces;
     }
   return {value};
 }
@@ -135,7 +135,7 @@ Value Splitter::getLengths(int64_t column) {
   return adopt(nn::SubOp::create(builder, op.getLoc(), lengths.getType(), lengths, start));
 }
 
-/// Builds attention of the queries from `row` on over each part of the keys, merged.
+/// Builds attention of the queries from `row` on over each piece of the keys, merged.
 Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row) {
   Location loc = op.getLoc();
   SmallVector<int64_t> shape(op.getResult().getType().getShape());
@@ -162,28 +162,28 @@ Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values
     }
     Value dropRows = op.getDropRows() ? slice(op.getDropRows(), 2, row, rows) : Value();
     Value dropKeys = op.getDropKeys() ? slice(op.getDropKeys(), 0, column, columns) : Value();
-    auto part = adopt(nn::AttentionOp::create(
+    auto piece = adopt(nn::AttentionOp::create(
         builder, loc, type, lseType, query, key, value, padding, bias, Value(), Value(),
         getLengths(column), dropRows, dropKeys, op.getSeed(), op.getStep(), op.getScaleAttr(), nullptr, nullptr, nullptr, nullptr, op.getSoftCapAttr(),
         op.getDropoutAttr(), op.getStreamAttr()));
     if (columns < longest)
-      part->setAttr(nn::NnDialect::kWholeKeysAttr, builder.getUnitAttr());
+      piece->setAttr(nn::NnDialect::kWholeKeysAttr, builder.getUnitAttr());
     column += columns;
     if (!out) {
-      out = part.getResult();
-      lse = part.getLse();
+      out = piece.getResult();
+      lse = piece.getLse();
       continue;
     }
     auto merged = adopt(nn::MergeAttentionOp::create(builder, loc, type, lseType, out, lse,
-                                                     part.getResult(), part.getLse()));
+                                                     piece.getResult(), piece.getLse()));
     out = merged.getResult();
     lse = merged.getLse();
   }
   return out;
 }
 
-/// Makes users that slice a joined value use its parts.
-void Splitter::replace(Value whole, const Parts &parts, int64_t dim) {
+/// Makes users that slice a joined value use its pieces.
+void Splitter::replace(Value whole, const Pieces &pieces, int64_t dim) {
   Value joined;
   for (OpOperand &use : llvm::make_early_inc_range(whole.getUses())) {
     Operation *user = use.getOwner();
@@ -191,28 +191,28 @@ void Splitter::replace(Value whole, const Parts &parts, int64_t dim) {
     if (auto transpose = dyn_cast<nn::TransposeOp>(user)) {
       ArrayRef<int64_t> permutation = transpose.getPermutation();
       int64_t to = llvm::find(permutation, dim) - permutation.begin();
-      Parts moved;
-      for (Value part : parts) {
+      Pieces moved;
+      for (Value piece : pieces) {
         SmallVector<int64_t> shape(transpose.getType().getShape());
-        shape[to] = sizeOf(part, dim);
+        shape[to] = sizeOf(piece, dim);
         moved.push_back(
             adopt(nn::TransposeOp::create(builder, user->getLoc(), transpose.getType().clone(shape),
-                                          part, transpose.getPermutationAttr())));
+                                          piece, transpose.getPermutationAttr())));
       }
       replace(transpose.getResult(), moved, to);
     } else if (auto like = dyn_cast<nn::ReshapeOp>(user); like && follow(like, dim, false)) {
       int64_t to = *follow(like, dim, false);
-      Parts moved;
-      for (Value part : parts)
-        moved.push_back(reshape(part, dim, like, to));
+      Pieces moved;
+      for (Value piece : pieces)
+        moved.push_back(reshape(piece, dim, like, to));
       replace(like.getResult(), moved, to);
     } else if (auto cut = dyn_cast<nn::SliceOp>(user)) {
       int64_t start = cut.getStarts()[dim], limit = cut.getLimits()[dim], offset = 0;
       Value from;
-      for (Value part : parts) {
-        int64_t size = sizeOf(part, dim);
+      for (Value piece : pieces) {
+        int64_t size = sizeOf(piece, dim);
         if (start >= offset && limit <= offset + size && cut.getStrides()[dim] == 1)
-          from = part;
+          from = piece;
         if (from)
           break;
         offset += size;
@@ -233,8 +233,8 @@ void Splitter::replace(Value whole, const Parts &parts, int64_t dim) {
     } else if (!joined) {
       // The other users keep the whole value.
       OpBuilder::InsertionGuard guard(builder);
-      builder.setInsertionPointAfterValue(parts.back());
-      joined = adopt(nn::ConcatOp::create(builder, op.getLoc(), whole.getType(), parts,
+      builder.setInsertionPointAfterValue(pieces.back());
+      joined = adopt(nn::ConcatOp::create(builder, op.getLoc(), whole.getType(), pieces,
                                           builder.getI64IntegerAttr(dim)));
       use.set(joined);
     } else {
@@ -250,15 +250,15 @@ bool Splitter::run() {
   if (op.getCausal() || op.getWindowLeft() || op.getWindowRight() || op.getKvLength() ||
       op.getQPositions() || op.getLse())
     return false;
-  Parts keys = getParts(op.getKey(), 2), values = getParts(op.getValue(), 2);
+  Pieces keys = getPieces(op.getKey(), 2), values = getPieces(op.getValue(), 2);
   if (keys.size() < 2 || keys.size() != values.size())
     return false;
   for (auto [key, value] : llvm::zip_equal(keys, values))
     if (sizeOf(key, 2) != sizeOf(value, 2))
       return false;
-  Parts outs;
+  Pieces outs;
   int64_t row = 0;
-  for (Value query : getParts(op.getQuery(), 2)) {
+  for (Value query : getPieces(op.getQuery(), 2)) {
     outs.push_back(attend(query, keys, values, row));
     row += sizeOf(query, 2);
   }

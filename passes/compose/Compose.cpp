@@ -34,7 +34,8 @@ using nn::NnDialect;
 
 namespace {
 
-struct StageState {
+/// A stage of the composed program.
+struct ComposedStage {
   std::string name;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   mlir::func::FuncOp main;
@@ -73,20 +74,20 @@ private:
   LogicalResult copyMeshes(mlir::ModuleOp module);
   void addArguments(mlir::func::FuncOp main);
   void copyStates();
-  void runStage(StageState &stage, bool isFirstStep);
-  Value readState(StageState &stage, nn::ReadOp read);
-  void writeStates(StageState &stage);
-  mlir::StringAttr prefix(const StageState &stage, llvm::StringRef name) {
+  void runStage(ComposedStage &stage, bool isFirstStep);
+  Value readState(ComposedStage &stage, nn::ReadOp read);
+  void writeStates(ComposedStage &stage);
+  mlir::StringAttr prefix(const ComposedStage &stage, llvm::StringRef name) {
     return builder.getStringAttr(stage.name + "." + name);
   }
   /// Returns true if an input of the pipeline feeds the argument in the first step.
-  bool startsOutside(const StageState &stage, int64_t index, int64_t source) const {
+  bool startsOutside(const ComposedStage &stage, int64_t index, int64_t source) const {
     return stage.inLoop && stages[source].inLoop && source >= index;
   }
 
   mlir::MLIRContext *context;
   mlir::OpBuilder builder;
-  std::vector<StageState> stages;
+  std::vector<ComposedStage> stages;
   int64_t steps = 1;
 };
 
@@ -94,7 +95,7 @@ private:
 
 std::string Composer::listStages() const {
   std::string names;
-  for (const StageState &stage : stages)
+  for (const ComposedStage &stage : stages)
     names += (names.empty() ? "" : ", ") + stage.name;
   return names;
 }
@@ -115,22 +116,22 @@ LogicalResult Composer::addStages(std::vector<StageModule> given) {
                          << "' has a name that is empty or has a dot: expected a plain name";
     if (find(stage.name) >= 0)
       return emitError() << "two stages are named '" << stage.name << "'";
-    StageState state;
-    state.name = stage.name;
-    state.module = std::move(stage.module);
-    auto entries = nn::getEntries(*state.module);
+    ComposedStage composed;
+    composed.name = stage.name;
+    composed.module = std::move(stage.module);
+    auto entries = nn::getEntries(*composed.module);
     if (entries.size() > 1)
       return emitError() << "stage '" << stage.name << "': expected one entry, got "
                          << entries.size();
-    state.main = entries.empty() ? mlir::func::FuncOp()
-                                 : llvm::dyn_cast<mlir::func::FuncOp>(*entries.front());
-    if (!state.main || !state.main.getBody().hasOneBlock())
+    composed.main = entries.empty() ? mlir::func::FuncOp()
+                                    : llvm::dyn_cast<mlir::func::FuncOp>(*entries.front());
+    if (!composed.main || !composed.main.getBody().hasOneBlock())
       return emitError() << "stage '" << stage.name << "' is no function of one block";
-    if (state.main->hasAttr(dist::DistDialect::kSpmdAttr))
+    if (composed.main->hasAttr(dist::DistDialect::kSpmdAttr))
       return emitError() << "stage '" << stage.name
                          << "' is an SPMD program already: expected one for one device";
-    state.sources.assign(state.main.getNumArguments(), {-1, -1});
-    stages.push_back(std::move(state));
+    composed.sources.assign(composed.main.getNumArguments(), {-1, -1});
+    stages.push_back(std::move(composed));
   }
   return success();
 }
@@ -165,7 +166,7 @@ LogicalResult Composer::connectOne(const StageConnection &connection) {
   if (to < 0)
     return emitError() << "connect names '" << connection.input << "': there is no stage '"
                        << stageName << "': expected one of " << listStages();
-  StageState &target = stages[to];
+  ComposedStage &target = stages[to];
   int64_t argument = -1;
   std::string known;
   for (unsigned i = 0; i < target.main.getNumArguments(); ++i)
@@ -223,7 +224,7 @@ void Composer::addArguments(mlir::func::FuncOp main) {
   }
   main.setType(
       builder.getFunctionType(body.getArgumentTypes(), stages.back().main.getResultTypes()));
-  for (StageState &stage : stages)
+  for (ComposedStage &stage : stages)
     for (auto [i, value] : llvm::enumerate(stage.arguments)) {
       if (!value)
         continue;
@@ -247,7 +248,7 @@ void Composer::addArguments(mlir::func::FuncOp main) {
 }
 
 void Composer::copyStates() {
-  for (StageState &stage : stages)
+  for (ComposedStage &stage : stages)
     for (auto state : stage.module->getOps<nn::StateOp>()) {
       auto copy = llvm::cast<nn::StateOp>(builder.clone(*state));
       copy.setSymNameAttr(prefix(stage, state.getSymName()));
@@ -258,7 +259,7 @@ void Composer::copyStates() {
 
 /// The value of a state before a step: what the step before it wrote, or what it was before the
 /// call.
-Value Composer::readState(StageState &stage, nn::ReadOp read) {
+Value Composer::readState(ComposedStage &stage, nn::ReadOp read) {
   Value &value = stage.states[read.getStateAttr().getAttr()];
   if (!value) {
     auto copy = llvm::cast<nn::ReadOp>(builder.clone(*read));
@@ -271,7 +272,7 @@ Value Composer::readState(StageState &stage, nn::ReadOp read) {
 }
 
 /// Writes the states that the last step leaves.
-void Composer::writeStates(StageState &stage) {
+void Composer::writeStates(ComposedStage &stage) {
   for (auto &[name, value] : stage.states)
     if (stage.written.contains(name)) {
       auto write = nn::WriteOp::create(
@@ -281,7 +282,7 @@ void Composer::writeStates(StageState &stage) {
     }
 }
 
-void Composer::runStage(StageState &stage, bool isFirstStep) {
+void Composer::runStage(ComposedStage &stage, bool isFirstStep) {
   int64_t index = &stage - stages.data();
   mlir::IRMapping mapping;
   for (unsigned i = 0; i < stage.main.getNumArguments(); ++i) {
@@ -317,7 +318,7 @@ void Composer::runStage(StageState &stage, bool isFirstStep) {
 }
 
 LogicalResult Composer::copyMeshes(mlir::ModuleOp module) {
-  for (StageState &stage : stages)
+  for (ComposedStage &stage : stages)
     for (auto mesh : stage.module->getOps<dist::MeshOp>()) {
       auto known = module.lookupSymbol<dist::MeshOp>(mesh.getSymName());
       if (known && known->getAttrDictionary() != mesh->getAttrDictionary())
@@ -352,7 +353,7 @@ FailureOr<mlir::OwningOpRef<mlir::ModuleOp>> Composer::build() {
         runStage(stages[stage], step == 0);
     i = end;
   }
-  for (StageState &stage : stages)
+  for (ComposedStage &stage : stages)
     writeStates(stage);
   mlir::func::ReturnOp::create(builder, loc, stages.back().results);
   return module;

@@ -83,7 +83,7 @@ void Differentiator::notifyOperationInserted(Operation *op, OpBuilder::InsertPoi
 
 /// Slices that take a value apart along a dimension have a cotangent that is the concatenation of
 /// theirs, not a sum of padded ones. Returns null if the terms are no such parts.
-Value Differentiator::joinParts(Writer &w, ArrayRef<Value> terms) {
+Value Differentiator::joinSlices(Writer &w, ArrayRef<Value> terms) {
   SmallVector<Value> parts(terms);
   auto getPad = [&](Value term) -> PadOp {
     auto pad = term.getDefiningOp<PadOp>();
@@ -132,7 +132,7 @@ Value Differentiator::getCotangent(Value value, Location loc) {
   SmallVector<Value, 2> own = std::move(found->second);
   terms.erase(found);
   Writer w(builder, loc);
-  Value sum = own.size() > 1 ? joinParts(w, own) : Value();
+  Value sum = own.size() > 1 ? joinSlices(w, own) : Value();
   if (!sum) {
     sum = own.front();
     for (Value term : ArrayRef(own).drop_front())
@@ -233,7 +233,7 @@ void Differentiator::replace() {
       }
       parts.push_back(part);
     }
-    Value whole = parts.size() > 1 ? joinParts(w, parts) : Value();
+    Value whole = parts.size() > 1 ? joinSlices(w, parts) : Value();
     if (!whole) {
       whole = parts.empty() ? w.fill(0, type) : parts.front();
       for (size_t i = 1; i < parts.size(); ++i)

@@ -43,7 +43,7 @@ private:
   mlir::Type getCotangentType(mlir::Value value);
   /// The sum of the terms of a value's cotangent; null if there are none.
   mlir::Value getCotangent(mlir::Value value, mlir::Location loc);
-  mlir::Value joinParts(nn::Writer &w, llvm::ArrayRef<mlir::Value> terms);
+  mlir::Value joinSlices(nn::Writer &w, llvm::ArrayRef<mlir::Value> terms);
   mlir::Value annotate(mlir::Value cotangent, mlir::Value value);
   void notifyOperationInserted(mlir::Operation *op, mlir::OpBuilder::InsertPoint) override;
 

@@ -12,7 +12,7 @@
 //
 // A slice or a pad may append zeros as padding. Behind a move, the ops that it moved past compute
 // that padding, which few readers see. So all of them move first, and the program is proved. If
-// the proof fails, the pass starts anew and moves only those that append nothing. A part of a
+// the proof fails, the pass starts anew and moves only those that append nothing. A slice of a
 // value that is equal along the dimension would not tell padding from true elements: such a
 // value is padded itself.
 //
@@ -65,8 +65,8 @@ struct Cut {
   Value create(OpBuilder &builder, Value value) const;
 };
 
-/// One walk in reverse program order. It finds the ops that are needed in parts only, and
-/// the parts.
+/// One walk in reverse program order. It finds the ops that are needed in slices only, and
+/// the slices.
 class Hoister {
 public:
   Hoister(func::FuncOp func, MeshAttr mesh, bool keepsPadding)
@@ -83,7 +83,7 @@ private:
   bool knowsSize(Value value, int64_t dim);
   std::optional<SmallVector<int64_t>> getOperandDims(Operation *op, int64_t dim) const;
   bool wantsCuts(Operation *op);
-  Value getPart(Value value, const Cut &cut);
+  Value getSlice(Value value, const Cut &cut);
 
   Block &block;
   MeshAttr mesh;
@@ -95,7 +95,7 @@ private:
   DenseMap<Value, int64_t> frontier;
   /// The slices of an op's result that its users need, if all of them need slices.
   DenseMap<Operation *, SmallVector<Cut, 2>> cuts;
-  DenseMap<Value, SmallVector<std::pair<Cut, Value>, 2>> parts;
+  DenseMap<Value, SmallVector<std::pair<Cut, Value>, 2>> slices;
   /// The results of `knowsSize`.
   DenseMap<std::pair<Value, int64_t>, bool> sized;
 };
@@ -147,7 +147,7 @@ Value Cut::create(OpBuilder &builder, Value value) const {
 }
 
 /// Returns true for cheap ops that a slice can move past. A slice does not move past an op
-/// that takes a part itself.
+/// that takes a slice itself.
 static bool isCheap(Operation *op) {
   return op->hasTrait<Cheap>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
@@ -175,8 +175,8 @@ std::optional<Cut> Hoister::getCut(Operation *op) const {
 }
 
 /// The dimension of each operand that corresponds to dimension `dim` of the result; -1 for
-/// an operand without such a dimension. Nothing if a part of the dimension is not computed from
-/// parts of the operands, as behind a reshape that moves its boundaries.
+/// an operand without such a dimension. Nothing if a slice of the dimension is not computed from
+/// slices of the operands, as behind a reshape that moves its boundaries.
 std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64_t dim) const {
   FactorRule rule = cast<ShardingRuleOpInterface>(op).getFactorRule();
   const FactorRule::DimFactors &own = rule.results[0][dim];
@@ -198,7 +198,7 @@ std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64
 }
 
 /// Returns true if the elements along a dimension come from a value that has it, and are not
-/// copies of one element. The layout of its padded part has the true size.
+/// copies of one element. The layout of its padded slice has the true size.
 bool Hoister::knowsSize(Value value, int64_t dim) {
   Operation *op = value.getDefiningOp();
   if (!op || !isCheap(op))
@@ -213,7 +213,7 @@ bool Hoister::knowsSize(Value value, int64_t dim) {
   return sized[{value, dim}] = isKnown;
 }
 
-/// Returns true, and notes the parts, if the op is needed in parts only and its operands
+/// Returns true, and notes the slices, if the op is needed in slices only and its operands
 /// have fewer bytes to slice.
 bool Hoister::wantsCuts(Operation *op) {
   if (!isCheap(op) || op->use_empty())
@@ -247,20 +247,20 @@ bool Hoister::wantsCuts(Operation *op) {
   return true;
 }
 
-Value Hoister::getPart(Value value, const Cut &cut) {
-  for (auto &[known, part] : parts[value])
+Value Hoister::getSlice(Value value, const Cut &cut) {
+  for (auto &[known, slice] : slices[value])
     if (known == cut)
-      return part;
+      return slice;
   Operation *op = value.getDefiningOp();
   OpBuilder builder(value.getContext());
-  Value part;
+  Value slice;
   if (op && cuts.contains(op)) {
     SmallVector<Value> operands(op->getOperands());
     for (auto [operand, dim] : llvm::zip_equal(operands, *getOperandDims(op, cut.dim))) {
       Cut above = cut;
       above.dim = dim;
       if (dim >= 0)
-        operand = getPart(operand, above);
+        operand = getSlice(operand, above);
     }
     builder.setInsertionPoint(op);
     Operation *clone = builder.clone(*op);
@@ -268,17 +268,17 @@ Value Hoister::getPart(Value value, const Cut &cut) {
     clone->removeAttr(nn::NnDialect::kIdAttr);
     clone->removeAttr(kResultsAttr);
     clone->getResult(0).setType(cut.applyTo(typeOf(value)));
-    part = clone->getResult(0);
+    slice = clone->getResult(0);
   } else if (DenseElementsAttr splat = getSplat(op)) {
     builder.setInsertionPoint(op);
-    part = nn::ConstantOp::create(builder, op->getLoc(),
-                                  splat.resizeSplat(cast<ShapedType>(cut.applyTo(typeOf(value)))));
+    slice = nn::ConstantOp::create(builder, op->getLoc(),
+                                   splat.resizeSplat(cast<ShapedType>(cut.applyTo(typeOf(value)))));
   } else {
     builder.setInsertionPointAfterValue(value);
-    part = cut.create(builder, value);
+    slice = cut.create(builder, value);
   }
-  parts[value].push_back({cut, part});
-  return part;
+  slices[value].push_back({cut, slice});
+  return slice;
 }
 
 bool Hoister::run() {
@@ -310,7 +310,7 @@ bool Hoister::run() {
             {{"bytes_below", double(countBytes(whole->getResult(0)))},
              {"bytes_above", double(frontier.lookup(whole->getResult(0)))}});
     hasMovedPadding |= cut->pads;
-    op->getResult(0).replaceAllUsesWith(getPart(op->getOperand(0), *cut));
+    op->getResult(0).replaceAllUsesWith(getSlice(op->getOperand(0), *cut));
     changed = true;
   }
   for (Operation *op : llvm::reverse(ops))

@@ -90,7 +90,7 @@ Assignment Partitioner::assignInOrder(Operation *op) {
   AxisList used;
   auto take = [&](Value value, const FactorRule::ValueFactors &dims, FactorKind kind) {
     forEachClass(
-        dims, getState(value).target, opFactors, [&](int factor, size_t cls, const AxisList &axes) {
+        dims, getForm(value).target, opFactors, [&](int factor, size_t cls, const AxisList &axes) {
           AxisList &own = assignment[factor][cls];
           if (rule.factors[factor].kind != kind || !own.empty() || !mayShard(op, factor, cls))
             return;
@@ -135,7 +135,7 @@ private:
   static constexpr int kMaxPriced = 128;
 
   /// A class of a factor, and the axes that it may take.
-  struct Place {
+  struct Occurrence {
     int factor;
     size_t cls;
     SmallVector<ArrayRef<Axis>, 3> choices;
@@ -155,7 +155,7 @@ private:
   void addChoices(Value value, const FactorRule::ValueFactors &dims);
   void keepParameters();
   bool leavesChoice();
-  void visit(size_t place);
+  void visit(size_t index);
   bool keepsParameters() const;
   bool isCut(unsigned i, const Assignment &assignment) const;
   bool isFree(unsigned i, const Assignment &assignment) const;
@@ -166,7 +166,7 @@ private:
   Operation *op;
   const FactorAnalysis::OpFactors &opFactors;
 
-  SmallVector<Place, 6> places;
+  SmallVector<Occurrence, 6> occurrences;
   SmallVector<Parameter, 2> parameters;
   Assignment first, current, best;
   /// The cost of `best`. Not known before another assignment than the first one is found.
@@ -180,20 +180,20 @@ private:
 std::optional<Cost>
 Partitioner::AssignmentSearch::getOperandCost(unsigned i, const Assignment &assignment) const {
   Value value = op->getOperand(i);
-  const State &state = partitioner.getState(value);
+  const LocalForm &form = partitioner.getForm(value);
   ValueSharding to =
       partitioner.project(value, opFactors.rule.operands[i], opFactors, assignment);
   // A generated value has every layout.
   Operation *def = value.getDefiningOp();
-  if ((!state.isDeferred && state.local.sharding == to) || (def && def->getNumOperands() == 0))
+  if ((!form.isDeferred && form.local.sharding == to) || (def && def->getNumOperands() == 0))
     return Cost();
-  for (const auto &[known, copy] : state.copies)
+  for (const auto &[known, copy] : form.copies)
     if (known == to)
       return Cost();
-  if (partitioner.changesOrder(value, state.local.sharding, to))
+  if (partitioner.changesOrder(value, form.local.sharding, to))
     return std::nullopt;
   auto plan = partitioner.resharder.plan(
-      partitioner.getLayout(value, state.local),
+      partitioner.getLayout(value, form.local),
       partitioner.getLayout(value, to), getElementTypeOrSelf(value.getType()));
   if (failed(plan))
     return std::nullopt;
@@ -211,13 +211,13 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
   for (auto [i, value] : llvm::enumerate(op->getResults())) {
     ValueSharding natural =
         partitioner.project(value, opFactors.rule.results[i], opFactors, assignment);
-    const ValueSharding &target = partitioner.getState(value).target;
+    const ValueSharding &target = partitioner.getForm(value).target;
     if (partitioner.changesOrder(value, natural, target))
       return std::nullopt;
     Part sum;
     sum.axes = partitioner.getContractedAxes(opFactors.rule, assignment, i);
     sum.reduction = getReduction(opFactors.rule, i);
-    const Part &demand = partitioner.getState(value).unreduced;
+    const Part &demand = partitioner.getForm(value).unreduced;
     auto plan = partitioner.resharder.plan(
         partitioner.getLayout(value, natural, sum),
         partitioner.getLayout(value, target, demand.reduction == sum.reduction ? demand : Part()),
@@ -234,9 +234,9 @@ static bool isCutOf(ArrayRef<Axis> axes, ArrayRef<Axis> from) {
   return axes.take_front(from.size()) == from;
 }
 
-/// Returns true if the op reads each rank's part of an operand, or a part of that part.
+/// Returns true if the op reads each rank's chunk of an operand, or a piece of that chunk.
 bool Partitioner::AssignmentSearch::isCut(unsigned i, const Assignment &assignment) const {
-  const ValueSharding &from = partitioner.getState(op->getOperand(i)).local.sharding;
+  const ValueSharding &from = partitioner.getForm(op->getOperand(i)).local.sharding;
   for (auto [dim, have] : llvm::zip_equal(opFactors.rule.operands[i], from.dims)) {
     size_t next = 0;
     for (int factor : dim)
@@ -253,36 +253,37 @@ bool Partitioner::AssignmentSearch::isCut(unsigned i, const Assignment &assignme
 /// Returns true if the op reads the operand without communication.
 bool Partitioner::AssignmentSearch::isFree(unsigned i, const Assignment &assignment) const {
   Value value = op->getOperand(i);
-  const State &state = partitioner.getState(value);
+  const LocalForm &form = partitioner.getForm(value);
   Operation *def = value.getDefiningOp();
-  if ((def && def->getNumOperands() == 0) || (!state.isDeferred && isCut(i, assignment)))
+  if ((def && def->getNumOperands() == 0) || (!form.isDeferred && isCut(i, assignment)))
     return true;
-  if (state.copies.empty())
+  if (form.copies.empty())
     return false;
   ValueSharding to =
       partitioner.project(value, opFactors.rule.operands[i], opFactors, assignment);
-  return llvm::any_of(state.copies, [&](const auto &copy) { return copy.first == to; });
+  return llvm::any_of(form.copies, [&](const auto &copy) { return copy.first == to; });
 }
 
 /// Adds the axes of a value, and each beginning of them, to the choices of its classes.
 void Partitioner::AssignmentSearch::addChoices(Value value, const FactorRule::ValueFactors &dims) {
-  forEachClass(dims, partitioner.getState(value).target, opFactors,
+  forEachClass(dims, partitioner.getForm(value).target, opFactors,
               [&](int factor, size_t cls, const AxisList &axes) {
                 FactorKind kind = opFactors.rule.factors[factor].kind;
                 if ((kind != FactorKind::Parallel && kind != FactorKind::Contracted) ||
                     !partitioner.mayShard(op, factor, cls))
                   return;
-                auto place = llvm::find_if(
-                    places, [&](const Place &p) { return p.factor == factor && p.cls == cls; });
-                if (place == places.end()) {
-                  places.push_back({factor, cls, {first[factor][cls]}});
-                  place = std::prev(places.end());
+                auto occurrence = llvm::find_if(occurrences, [&](const Occurrence &known) {
+                  return known.factor == factor && known.cls == cls;
+                });
+                if (occurrence == occurrences.end()) {
+                  occurrences.push_back({factor, cls, {first[factor][cls]}});
+                  occurrence = std::prev(occurrences.end());
                 }
-                place->isAgreed &= axes == first[factor][cls];
+                occurrence->isAgreed &= axes == first[factor][cls];
                 for (size_t length = axes.size() + 1; length-- > 0;) {
                   ArrayRef<Axis> prefix = ArrayRef(axes).take_front(length);
-                  if (!llvm::is_contained(place->choices, prefix))
-                    place->choices.push_back(prefix);
+                  if (!llvm::is_contained(occurrence->choices, prefix))
+                    occurrence->choices.push_back(prefix);
                 }
               });
 }
@@ -307,11 +308,11 @@ void Partitioner::AssignmentSearch::keepParameters() {
       continue;
     Value value = op->getOperand(parameter.operand);
     forEachClass(
-        opFactors.rule.operands[parameter.operand], partitioner.getState(value).local.sharding,
+        opFactors.rule.operands[parameter.operand], partitioner.getForm(value).local.sharding,
         opFactors, [&](int factor, size_t cls, const AxisList &axes) {
-          for (Place &place : places)
-            if (place.factor == factor && place.cls == cls)
-              llvm::erase_if(place.choices, [&, from = ArrayRef(axes)](ArrayRef<Axis> choice) {
+          for (Occurrence &occurrence : occurrences)
+            if (occurrence.factor == factor && occurrence.cls == cls)
+              llvm::erase_if(occurrence.choices, [&, from = ArrayRef(axes)](ArrayRef<Axis> choice) {
                 return !isCutOf(choice, from);
               });
         });
@@ -324,9 +325,9 @@ void Partitioner::AssignmentSearch::keepParameters() {
 /// - A class that all values shard alike keeps its axes, unless another class may take them: to
 ///   drop them would move every value further.
 bool Partitioner::AssignmentSearch::leavesChoice() {
-  auto isContested = [&](const Place &place, ArrayRef<Axis> axes) {
-    return llvm::any_of(places, [&](const Place &other) {
-      return &other != &place && llvm::any_of(other.choices, [&](ArrayRef<Axis> choice) {
+  auto isContested = [&](const Occurrence &occurrence, ArrayRef<Axis> axes) {
+    return llvm::any_of(occurrences, [&](const Occurrence &other) {
+      return &other != &occurrence && llvm::any_of(other.choices, [&](ArrayRef<Axis> choice) {
         return anyOverlap(choice, axes);
       });
     });
@@ -334,26 +335,27 @@ bool Partitioner::AssignmentSearch::leavesChoice() {
   bool changed = true;
   while (changed) {
     changed = false;
-    for (Place &place : places) {
-      ArrayRef<Axis> own = place.choices.front();
-      if (place.choices.size() > 1) {
-        if (!place.isAgreed || isContested(place, own))
+    for (Occurrence &occurrence : occurrences) {
+      ArrayRef<Axis> own = occurrence.choices.front();
+      if (occurrence.choices.size() > 1) {
+        if (!occurrence.isAgreed || isContested(occurrence, own))
           continue;
-        place.choices.truncate(1);
+        occurrence.choices.truncate(1);
         changed = true;
       }
       if (own.empty())
         continue;
-      for (Place &other : places) {
+      for (Occurrence &other : occurrences) {
         size_t before = other.choices.size();
-        if (&other != &place)
+        if (&other != &occurrence)
           llvm::erase_if(other.choices,
                          [&](ArrayRef<Axis> choice) { return anyOverlap(choice, own); });
         changed |= other.choices.size() != before;
       }
     }
   }
-  return llvm::any_of(places, [](const Place &place) { return place.choices.size() > 1; });
+  return llvm::any_of(occurrences,
+                      [](const Occurrence &occurrence) { return occurrence.choices.size() > 1; });
 }
 
 /// Returns true if each parameter stays where it is, may be cut further, or is read as with the
@@ -369,8 +371,8 @@ bool Partitioner::AssignmentSearch::keepsParameters() const {
   });
 }
 
-void Partitioner::AssignmentSearch::visit(size_t place) {
-  if (place == places.size()) {
+void Partitioner::AssignmentSearch::visit(size_t index) {
+  if (index == occurrences.size()) {
     if (numPriced == kMaxPriced || current == first || !keepsParameters())
       return;
     if (numPriced++ == 0)
@@ -382,14 +384,14 @@ void Partitioner::AssignmentSearch::visit(size_t place) {
     }
     return;
   }
-  const Place &own = places[place];
+  const Occurrence &own = occurrences[index];
   for (ArrayRef<Axis> axes : own.choices) {
     if (anyOverlap(used, axes))
       continue;
     size_t before = used.size();
     used.append(axes.begin(), axes.end());
     current[own.factor][own.cls].assign(axes.begin(), axes.end());
-    visit(place + 1);
+    visit(index + 1);
     used.truncate(before);
     current[own.factor][own.cls].clear();
   }

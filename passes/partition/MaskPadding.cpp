@@ -78,7 +78,7 @@ const Layout *Partitioner::derive(Value local) {
   if (derived.empty())
     for (auto [arg, argType] : llvm::zip_equal(block->getArguments(), func.getArgumentTypes())) {
       unsigned i = arg.getArgNumber();
-      const State &own = getState(func.getArgument(i));
+      const LocalForm &own = getForm(func.getArgument(i));
       Layout layout = getLayout(func.getArgument(i), own.target, own.unreduced);
       describeArgument(layout, func.getArgAttrDict(i), arg.getType());
       derived[arg].push_back(memo.intern(layout));

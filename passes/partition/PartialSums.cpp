@@ -42,7 +42,7 @@ bool meshwright::joinsPartials(Operation *op, const FactorRule &rule) {
 
 Part Partitioner::getDemand(OpOperand &use) const {
   if (auto constrain = dyn_cast<ConstrainOp>(use.getOwner()))
-    return isCrossing(constrain) ? Part() : getState(constrain.getResult()).unreduced;
+    return isCrossing(constrain) ? Part() : getForm(constrain.getResult()).unreduced;
   if (isa<func::ReturnOp>(use.getOwner()))
     return resultTargets[use.getOperandNumber()].unreduced;
   return {};
@@ -99,7 +99,7 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
 /// form of the value, if there is one, so that only the other axes are reduced.
 FailureOr<Value> Partitioner::useUnreduced(Value value, const ValueSharding &sharding,
                                            Location loc, const Part &unreduced) {
-  State &state = getState(value);
+  LocalForm &form = getForm(value);
   Operation *op = value.getDefiningOp();
   if (op && op->getNumOperands() == 0) {
     auto made = generate(op, sharding);
@@ -108,17 +108,17 @@ FailureOr<Value> Partitioner::useUnreduced(Value value, const ValueSharding &sha
     return reshard(value, {*made, sharding, {}}, sharding, loc, unreduced);
   }
   bool isSum = unreduced.reduction == ReductionKind::Sum;
-  if (!state.isDeferred || (!state.rest.empty() && !isSum)) {
-    if (state.isDeferred && failed(materialize(value)))
+  if (!form.isDeferred || (!form.rest.empty() && !isSum)) {
+    if (form.isDeferred && failed(materialize(value)))
       return failure();
-    bool hasPart = state.partial && state.partial->unreduced.reduction == unreduced.reduction;
-    return reshard(value, hasPart ? *state.partial : state.local, sharding, loc, unreduced);
+    bool hasPart = form.partial && form.partial->unreduced.reduction == unreduced.reduction;
+    return reshard(value, hasPart ? *form.partial : form.local, sharding, loc, unreduced);
   }
-  auto sum = reshard(value, state.local, sharding, value.getLoc(), unreduced);
+  auto sum = reshard(value, form.local, sharding, value.getLoc(), unreduced);
   if (failed(sum))
     return failure();
   Value total = *sum;
-  for (Value other : SmallVector<Value, 2>(state.rest)) {
+  for (Value other : SmallVector<Value, 2>(form.rest)) {
     auto term = useUnreduced(other, projectBroadcast(other, value, sharding), loc, unreduced);
     if (failed(term))
       return failure();
@@ -152,12 +152,12 @@ FailureOr<bool> Partitioner::moveParts(Operation *op) {
   SmallVector<Local, 0> parts;
   Part sum;
   for (Value operand : op->getOperands()) {
-    const State &state = getState(operand);
-    if (!state.isDeferred || !state.rest.empty() || !operand.hasOneUse() ||
-        state.local.unreduced.reduction != ReductionKind::Sum)
+    const LocalForm &form = getForm(operand);
+    if (!form.isDeferred || !form.rest.empty() || !operand.hasOneUse() ||
+        form.local.unreduced.reduction != ReductionKind::Sum)
       return false;
-    parts.push_back(state.local);
-    for (const Axis &axis : state.local.unreduced.axes)
+    parts.push_back(form.local);
+    for (const Axis &axis : form.local.unreduced.axes)
       if (!anyOverlap(sum.axes, {axis}))
         sum.axes.push_back(axis);
   }
@@ -201,16 +201,16 @@ FailureOr<bool> Partitioner::passPartialThrough(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   int which = -1;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    const State &state = getState(operand);
-    if (state.isDeferred && state.rest.empty() && operand.hasOneUse() && passesPartial(op, i) &&
+    const LocalForm &form = getForm(operand);
+    if (form.isDeferred && form.rest.empty() && operand.hasOneUse() && passesPartial(op, i) &&
         !mayOverflow(op, i))
       which = i;
   }
   if (which < 0 || !canWait(op->getOperand(which),
-                            getState(op->getOperand(which)).local.unreduced.reduction))
+                            getForm(op->getOperand(which)).local.unreduced.reduction))
     return false;
   // The op computes in the layout of its operand.
-  Local from = getState(op->getOperand(which)).local;
+  Local from = getForm(op->getOperand(which)).local;
   Assignment assignment;
   for (const FactorClasses &classes : opFactors.classes)
     assignment.emplace_back(classes.size());

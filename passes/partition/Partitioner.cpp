@@ -53,16 +53,16 @@ LogicalResult Partitioner::readTargets() {
         readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
     if (failed(sharding))
       return failure();
-    State state;
-    state.target = std::move(*sharding);
+    LocalForm form;
+    form.target = std::move(*sharding);
     if (isa<BlockArgument>(value) || value.getDefiningOp<ConstrainOp>()) {
       auto unreduced = readUnreduced(attr, value.getType(),
                                      [&] { return emitError(value.getLoc()) << "value: "; });
       if (failed(unreduced))
         return failure();
-      state.unreduced = std::move(*unreduced);
+      form.unreduced = std::move(*unreduced);
     }
-    addState(value, std::move(state));
+    addForm(value, std::move(form));
     return success();
   };
   for (BlockArgument arg : block.getArguments())
@@ -74,7 +74,7 @@ LogicalResult Partitioner::readTargets() {
         return failure();
   Operation *terminator = block.getTerminator();
   for (auto [i, value] : llvm::enumerate(terminator->getOperands())) {
-    resultTargets.push_back({getState(value).target, {}});
+    resultTargets.push_back({getForm(value).target, {}});
     auto attr = func.getResultAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr);
     if (!attr)
       continue;
@@ -102,14 +102,14 @@ void Partitioner::readDemands() {
       if (!value.hasOneUse())
         continue;
       OpOperand &use = *value.use_begin();
-      State &state = getState(value);
+      LocalForm &form = getForm(value);
       if (auto constrain = dyn_cast<ConstrainOp>(use.getOwner())) {
         if (!isCrossing(constrain))
-          state.target = getState(constrain.getResult()).target;
+          form.target = getForm(constrain.getResult()).target;
       } else if (use.getOwner() == block.getTerminator()) {
-        state.target = resultTargets[use.getOperandNumber()].sharding;
+        form.target = resultTargets[use.getOperandNumber()].sharding;
       }
-      state.unreduced = getDemand(use);
+      form.unreduced = getDemand(use);
     }
   }
 }
@@ -125,8 +125,8 @@ void Partitioner::addShards(PaddedSizes &sizes) {
         sizes.multiple[cls] = std::lcm(sizes.multiple[cls], chunks);
       }
   };
-  for (const auto &[value, index] : stateIndices)
-    add(value, states[index].target);
+  for (const auto &[value, index] : formIndices)
+    add(value, forms[index].target);
   for (auto [value, target] :
        llvm::zip_equal(func.getBody().front().getTerminator()->getOperands(), resultTargets))
     add(value, target.sharding);
@@ -315,11 +315,11 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
 }
 
 FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Location loc) {
-  State &state = getState(value);
-  if (state.isDeferred) {
+  LocalForm &form = getForm(value);
+  if (form.isDeferred) {
     // The only user gets the sum reduced to the layout that it needs.
-    if (state.rest.empty() && value.hasOneUse()) {
-      auto reduced = reshard(value, state.local, sharding, value.getLoc());
+    if (form.rest.empty() && value.hasOneUse()) {
+      auto reduced = reshard(value, form.local, sharding, value.getLoc());
       if (succeeded(reduced))
         moveId(value, *reduced);
       return reduced;
@@ -327,65 +327,65 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
     if (failed(materialize(value)))
       return failure();
   }
-  if (state.local.sharding == sharding)
-    return state.local.value;
-  for (auto &[known, copy] : state.copies)
+  if (form.local.sharding == sharding)
+    return form.local.value;
+  for (auto &[known, copy] : form.copies)
     if (known == sharding)
       return copy;
   Operation *op = value.getDefiningOp();
   auto copy = op && op->getNumOperands() == 0 ? generate(op, sharding)
-                                              : reshard(value, state.local, sharding, loc);
+                                              : reshard(value, form.local, sharding, loc);
   if (succeeded(copy))
-    state.copies.push_back({sharding, *copy});
+    form.copies.push_back({sharding, *copy});
   return copy;
 }
 
 LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2> rest) {
-  State &state = getState(value);
+  LocalForm &form = getForm(value);
   if (hasPadding && value.getDefiningOp() && mayHaveCandidates(value.getDefiningOp()))
     known[local.value] = getLayout(value, local);
-  state.local = std::move(local);
-  state.rest = std::move(rest);
-  state.isDeferred = !state.local.unreduced.empty() || !state.rest.empty();
-  if (state.isDeferred) {
+  form.local = std::move(local);
+  form.rest = std::move(rest);
+  form.isDeferred = !form.local.unreduced.empty() || !form.rest.empty();
+  if (form.isDeferred) {
     // The id names the whole value, not a partial sum.
-    if (Operation *def = state.local.value.getDefiningOp())
+    if (Operation *def = form.local.value.getDefiningOp())
       def->removeAttr(nn::NnDialect::kIdAttr);
-    if (canWait(value, state.local.unreduced.reduction))
+    if (canWait(value, form.local.unreduced.reduction))
       return success();
     return materialize(value);
   }
-  if (state.local.sharding == state.target)
+  if (form.local.sharding == form.target)
     return success();
   // The value has its target sharding. The result of the op is a copy in another one.
-  ValueSharding computed = state.local.sharding;
-  Value copy = state.local.value;
-  auto moved = reshard(value, state.local, state.target, value.getLoc());
+  ValueSharding computed = form.local.sharding;
+  Value copy = form.local.value;
+  auto moved = reshard(value, form.local, form.target, value.getLoc());
   if (failed(moved))
     return failure();
-  state.local = {*moved, state.target, {}};
-  state.copies.push_back({computed, copy});
+  form.local = {*moved, form.target, {}};
+  form.copies.push_back({computed, copy});
   return success();
 }
 
 LogicalResult Partitioner::materialize(Value value) {
-  State &state = getState(value);
-  auto reduced = reshard(value, state.local, state.target, value.getLoc());
+  LocalForm &form = getForm(value);
+  auto reduced = reshard(value, form.local, form.target, value.getLoc());
   if (failed(reduced))
     return failure();
   Value sum = *reduced;
-  SmallVector<Value, 2> rest = std::move(state.rest);
+  SmallVector<Value, 2> rest = std::move(form.rest);
   if (rest.empty())
-    state.partial = state.local;
-  state.isDeferred = false;
-  state.rest.clear();
+    form.partial = form.local;
+  form.isDeferred = false;
+  form.rest.clear();
   for (Value other : rest) {
-    auto term = use(other, projectBroadcast(other, value, state.target), value.getLoc());
+    auto term = use(other, projectBroadcast(other, value, form.target), value.getLoc());
     if (failed(term))
       return failure();
     sum = nn::AddOp::create(builder, value.getLoc(), sum.getType(), sum, *term);
   }
-  state.local = {sum, state.target, {}};
+  form.local = {sum, form.target, {}};
   moveId(value, sum);
   return success();
 }
@@ -413,12 +413,12 @@ FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &shard
     if (Value part = model.generate(builder, getLocalType(value, sharding)))
       return part;
   ValueSharding replicated = ValueSharding::getReplicated(factors.getClasses(value));
-  State &state = getState(value);
-  auto whole = llvm::find_if(state.copies, [&](auto &copy) { return copy.first == replicated; });
-  if (whole == state.copies.end()) {
+  LocalForm &form = getForm(value);
+  auto whole = llvm::find_if(form.copies, [&](auto &copy) { return copy.first == replicated; });
+  if (whole == form.copies.end()) {
     Value made = emit(op, {}, value.getType())->getResult(0);
-    state.copies.push_back({replicated, made});
-    whole = std::prev(state.copies.end());
+    form.copies.push_back({replicated, made});
+    whole = std::prev(form.copies.end());
   }
   return reshard(value, {whole->second, replicated, {}}, sharding, op->getLoc());
 }
@@ -426,16 +426,16 @@ FailureOr<Value> Partitioner::generate(Operation *op, const ValueSharding &shard
 LogicalResult Partitioner::partition(Operation *op) {
   Value result = op->getResult(0);
   if (op->getNumOperands() == 0) {
-    const ValueSharding &target = getState(result).target;
+    const ValueSharding &target = getForm(result).target;
     auto value = generate(op, target);
     if (failed(value))
       return failure();
     return define(result, {*value, target, {}});
   }
   if (auto constrain = dyn_cast<ConstrainOp>(op)) {
-    const State &state = getState(result);
-    ValueSharding target = state.target;
-    Part unreduced = state.unreduced;
+    const LocalForm &form = getForm(result);
+    ValueSharding target = form.target;
+    Part unreduced = form.unreduced;
     auto value = use(constrain.getInput(), target, op->getLoc(), unreduced);
     if (failed(value))
       return failure();
@@ -533,14 +533,14 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
   SmallVector<Type> argumentTypes, resultTypes;
   SmallVector<Attribute> argumentShardings, argumentGlobals;
   for (BlockArgument arg : block.getArguments()) {
-    State &state = getState(arg);
-    RankedTensorType type = getLocalType(arg, state.target);
-    state.local = {local->addArgument(type, arg.getLoc()), state.target, state.unreduced};
-    state.isDeferred = !state.unreduced.empty();
-    if (state.isDeferred && state.unreduced.reduction == ReductionKind::Sum)
+    LocalForm &form = getForm(arg);
+    RankedTensorType type = getLocalType(arg, form.target);
+    form.local = {local->addArgument(type, arg.getLoc()), form.target, form.unreduced};
+    form.isDeferred = !form.unreduced.empty();
+    if (form.isDeferred && form.unreduced.reduction == ReductionKind::Sum)
       statedParts.insert(arg);
     argumentTypes.push_back(type);
-    auto [sharding, global] = describe(arg, state.target, state.unreduced);
+    auto [sharding, global] = describe(arg, form.target, form.unreduced);
     argumentShardings.push_back(sharding);
     argumentGlobals.push_back(global);
   }

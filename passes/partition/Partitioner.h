@@ -78,9 +78,9 @@ public:
     dist::Part unreduced;
   };
 
-  /// The local form of a global value (not an `nn.state`): a value in its target sharding, or a
-  /// deferred partial sum with the values that are to be added after its reduction.
-  struct State {
+  /// The local form of a global value: a value in its target sharding, or a deferred partial sum
+  /// with the values that are to be added after its reduction.
+  struct LocalForm {
     /// The sharding that the program gives the value. Of arguments and constraints, the axes
     /// over which it declares the value unreduced. Of other values, those over which their only
     /// user reads them unreduced.
@@ -107,9 +107,9 @@ public:
   /// Returns true if a class has padding where it is sharded.
   bool isPadded(int cls) const { return padded[cls] != factors.getSize(cls); }
 
-  State &getState(mlir::Value value) { return states[stateIndices.find(value)->second]; }
-  const State &getState(mlir::Value value) const {
-    return states[stateIndices.find(value)->second];
+  LocalForm &getForm(mlir::Value value) { return forms[formIndices.find(value)->second]; }
+  const LocalForm &getForm(mlir::Value value) const {
+    return forms[formIndices.find(value)->second];
   }
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
@@ -153,9 +153,9 @@ public:
                                mlir::MutableArrayRef<mlir::Value> operands);
 
 private:
-  void addState(mlir::Value value, State state) {
-    stateIndices.try_emplace(value, states.size());
-    states.push_back(std::move(state));
+  void addForm(mlir::Value value, LocalForm form) {
+    formIndices.try_emplace(value, forms.size());
+    forms.push_back(std::move(form));
   }
 
   mlir::LogicalResult readTargets();
@@ -259,8 +259,8 @@ private:
   Resharder resharder;
   mlir::OpBuilder builder;
   /// One for each global value.
-  std::deque<State> states;
-  llvm::DenseMap<mlir::Value, unsigned> stateIndices;
+  std::deque<LocalForm> forms;
+  llvm::DenseMap<mlir::Value, unsigned> formIndices;
   /// Candidate layouts of local values, up to the op `derivedTo`. Derived only if the program
   /// has padding that matters.
   llvm::DenseMap<mlir::Value, Candidates> derived;

@@ -22,8 +22,8 @@ static FailureOr<bool> joinSum(nn::AddOp op, Partitioner &partitioner) {
   Value result = op.getResult();
   SmallVector<Value, 2> partials, others;
   for (Value operand : op.getOperands()) {
-    Partitioner::State &state = partitioner.getState(operand);
-    if (state.isDeferred && state.local.unreduced.reduction == ReductionKind::Sum &&
+    Partitioner::LocalForm &form = partitioner.getForm(operand);
+    if (form.isDeferred && form.local.unreduced.reduction == ReductionKind::Sum &&
         operand.getType() == result.getType())
       partials.push_back(operand);
     else
@@ -31,10 +31,10 @@ static FailureOr<bool> joinSum(nn::AddOp op, Partitioner &partitioner) {
   }
   if (partials.empty())
     return false;
-  Partitioner::Local sum = partitioner.getState(partials[0]).local;
-  SmallVector<Value, 2> rest = partitioner.getState(partials[0]).rest;
+  Partitioner::Local sum = partitioner.getForm(partials[0]).local;
+  SmallVector<Value, 2> rest = partitioner.getForm(partials[0]).rest;
   if (partials.size() == 2) {
-    const Partitioner::State &second = partitioner.getState(partials[1]);
+    const Partitioner::LocalForm &second = partitioner.getForm(partials[1]);
     Partitioner::Local other = second.local;
     partitioner.widenPartial(sum, other.unreduced.axes, op.getLoc());
     partitioner.widenPartial(other, sum.unreduced.axes, op.getLoc());
@@ -49,14 +49,14 @@ static FailureOr<bool> joinSum(nn::AddOp op, Partitioner &partitioner) {
   }
   // A broadcast partial sum (of positions, for example) joins if its layout fits.
   for (Value &other : others) {
-    Partitioner::State &state = partitioner.getState(other);
-    if (!state.isDeferred || state.local.unreduced.axes != sum.unreduced.axes ||
-        state.local.unreduced.reduction != ReductionKind::Sum || !state.rest.empty() ||
-        !(state.local.sharding == partitioner.projectBroadcast(other, result, sum.sharding)))
+    Partitioner::LocalForm &form = partitioner.getForm(other);
+    if (!form.isDeferred || form.local.unreduced.axes != sum.unreduced.axes ||
+        form.local.unreduced.reduction != ReductionKind::Sum || !form.rest.empty() ||
+        !(form.local.sharding == partitioner.projectBroadcast(other, result, sum.sharding)))
       continue;
     sum.value =
         nn::AddOp::create(partitioner.getBuilder(), op.getLoc(), sum.value.getType(), sum.value,
-                                  state.local.value);
+                                  form.local.value);
     other = {};
   }
   for (Value other : others)
@@ -72,19 +72,19 @@ static FailureOr<bool> joinSum(nn::AddOp op, Partitioner &partitioner) {
 static FailureOr<bool> joinMaximum(nn::MaximumOp op, Partitioner &partitioner) {
   Value result = op.getResult();
   auto isPart = [&](Value operand) {
-    const Partitioner::State &state = partitioner.getState(operand);
-    return state.isDeferred && state.local.unreduced.reduction == ReductionKind::Max &&
+    const Partitioner::LocalForm &form = partitioner.getForm(operand);
+    return form.isDeferred && form.local.unreduced.reduction == ReductionKind::Max &&
            operand.getType() == result.getType();
   };
   bool isLhs = isPart(op.getLhs());
   if (!isLhs && !isPart(op.getRhs()))
     return false;
-  Partitioner::Local largest = partitioner.getState(isLhs ? op.getLhs() : op.getRhs()).local;
+  Partitioner::Local largest = partitioner.getForm(isLhs ? op.getLhs() : op.getRhs()).local;
   Value other = isLhs ? op.getRhs() : op.getLhs();
   Value term;
-  if (isPart(other) && partitioner.getState(other).local.unreduced.axes == largest.unreduced.axes &&
-      partitioner.getState(other).local.sharding == largest.sharding) {
-    term = partitioner.getState(other).local.value;
+  if (isPart(other) && partitioner.getForm(other).local.unreduced.axes == largest.unreduced.axes &&
+      partitioner.getForm(other).local.sharding == largest.sharding) {
+    term = partitioner.getForm(other).local.value;
   } else {
     auto reduced = partitioner.use(
         other, partitioner.projectBroadcast(other, result, largest.sharding), op.getLoc());

@@ -249,7 +249,7 @@ AxisList RingPartitioner::getAxes() {
     return {};
   auto getTokenAxes = [&](Value value) {
     AxisList axes;
-    for (const AxisList &cls : partitioner.getState(value).target.dims[2])
+    for (const AxisList &cls : partitioner.getForm(value).target.dims[2])
       axes.append(cls.begin(), cls.end());
     return axes;
   };
@@ -270,7 +270,7 @@ LogicalResult RingPartitioner::assign() {
         cls.clear();
   AxisList queryAxes;
   for (auto [own, given] :
-       llvm::zip(assignment[queryFactor], partitioner.getState(op.getQuery()).target.dims[2])) {
+       llvm::zip(assignment[queryFactor], partitioner.getForm(op.getQuery()).target.dims[2])) {
     own = given;
     queryAxes.append(given.begin(), given.end());
   }
@@ -284,7 +284,7 @@ LogicalResult RingPartitioner::findKeys() {
   whole = assignment;
   bool found = false;
   for (auto [i, cls] : llvm::enumerate(opFactors.classes[keyFactor])) {
-    const AxisList &own = partitioner.getState(op.getKey()).target.dims[2][i];
+    const AxisList &own = partitioner.getForm(op.getKey()).target.dims[2][i];
     assignment[keyFactor][i] = own;
     whole[keyFactor][i].clear();
     if (own.empty()) {

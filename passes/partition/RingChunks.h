@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 //
 // In a step of a ring a rank has one chunk of the keys and values. Masks, biases and positions
-// are there for all keys, and the part that belongs to the chunk is cut out in each step.
+// are there for all keys, and the piece that belongs to the chunk is cut out in each step.
 //
 //===----------------------------------------------------------------------===//
 
@@ -28,8 +28,8 @@ struct KeyDim {
   int64_t getLocalSize() const { return above * factor.getLocalSize() * below; }
 };
 
-/// Writes the parts of masks, biases and positions that belong to a chunk of the keys, and joins
-/// the parts of a bias's gradient.
+/// Writes the pieces of masks, biases and positions that belong to a chunk of the keys, and joins
+/// the pieces of a bias's gradient.
 class ChunkWriter {
 public:
   ChunkWriter(mlir::OpBuilder &builder, mlir::Location loc, dist::MeshAttr mesh, const KeyDim &keys)
@@ -38,14 +38,14 @@ public:
   /// Pads a value that has all keys in dimension `dim`, and puts it in the order of the keys,
   /// as `cut` needs it.
   mlir::Value prepare(mlir::Value whole, int64_t dim);
-  /// The part of a prepared value that belongs to the chunk with that shift.
+  /// The piece of a prepared value that belongs to the chunk with that shift.
   mlir::Value cut(mlir::Value prepared, int64_t dim, int64_t shift);
   /// The reverse of `prepare` and `cut`: a value with all keys in dimension `dim`, of blocks that
   /// have one chunk each, those with `shifts`. Zeros for the other chunks.
   mlir::Value join(mlir::ValueRange blocks, int64_t dim, mlir::ArrayRef<int64_t> shifts);
   /// The positions of a chunk's keys. They are negative in padding.
   mlir::Value getPositions(int64_t shift);
-  /// The part of prepared positions that belongs to the chunk. They are negative in padding.
+  /// The piece of prepared positions that belongs to the chunk. They are negative in padding.
   mlir::Value cutPositions(mlir::Value prepared, int64_t shift);
 
 private:

@@ -30,7 +30,7 @@ private:
   bool isKept(Value value) const { return pass.isReadFrom(value, segment.end); }
   bool canRepeat(Operation *op) const;
   void addOps(ArrayRef<Value> values);
-  bool findPlace();
+  bool findPosition();
 
   const ForwardPass &pass;
   Segment segment;
@@ -66,7 +66,7 @@ void Planner::addOps(ArrayRef<Value> values) {
 
 /// Finds the first op that reads a copy, and the last value before it from behind the segment
 /// that meets the copies in the backward pass. Returns false if there is no such value.
-bool Planner::findPlace() {
+bool Planner::findPosition() {
   llvm::DenseSet<Operation *> readers;
   for (Value value : made.values)
     for (Operation *user : value.getUsers())
@@ -115,7 +115,7 @@ std::optional<Repetition> Planner::plan(const CostModel &model) {
     made.bytes += getTensorBytes(value.getType());
   for (Value value : kept)
     made.bytes -= getTensorBytes(value.getType());
-  if (made.bytes <= 0 || made.values.empty() || !findPlace())
+  if (made.bytes <= 0 || made.values.empty() || !findPosition())
     return std::nullopt;
   made.ops = ops.takeVector();
   llvm::sort(made.ops, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });

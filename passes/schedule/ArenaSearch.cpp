@@ -13,8 +13,8 @@
 //    - `placeInGaps` gives each block the lowest gap between the blocks that are needed
 //      at the same time and have an offset already.
 //    - `placeOnSkyline` keeps the height of the placed blocks over time. At the lowest
-//      part of this skyline it puts the first block whose interval fits. If no block
-//      fits, it raises the part to its lower neighbour.
+//      segment of this skyline it puts the first block whose interval fits. If no block
+//      fits, it raises the segment to its lower neighbour.
 // 2. `search` then looks for an arena below a limit. The first limit is `target`, one
 //    hundredth above the largest live set, below which no arena exists. If that fails,
 //    it halves the range between the failed limit and the best arena, kHalvings times.
@@ -221,14 +221,14 @@ WalkPlan ArenaSearch::makePlan(bool isForward) const {
     return std::tuple(isForward ? block.begin : -block.end, getMinusArea(block), i);
   };
   llvm::sort(plan.order, [&](size_t a, size_t b) { return key(a) < key(b); });
-  std::vector<size_t> places(blocks.size());
-  for (auto [place, block] : llvm::enumerate(plan.order))
-    places[block] = place;
+  std::vector<size_t> positions(blocks.size());
+  for (auto [position, block] : llvm::enumerate(plan.order))
+    positions[block] = position;
   plan.before.resize(blocks.size());
   plan.after.resize(blocks.size());
   for (auto [block, others] : llvm::enumerate(neighbours)) {
     for (size_t other : others)
-      (places[other] < places[block] ? plan.before : plan.after)[block].push_back(other);
+      (positions[other] < positions[block] ? plan.before : plan.after)[block].push_back(other);
     // `getGaps` visits the earlier neighbours once for the block itself, and once for
     // each of them when `hasRoom` checks the block.
     int64_t count = plan.before[block].size() + 1;
@@ -285,31 +285,31 @@ void ArenaSearch::placeInGaps(ArrayRef<size_t> order) {
 
 /// Gives up, and keeps nothing, after kSomeVisits visits.
 void ArenaSearch::placeOnSkyline(ArrayRef<size_t> order) {
-  struct Part {
+  struct Segment {
     int64_t begin, end, height;
   };
   int64_t last = 0;
   for (const MemoryBlock &block : blocks)
     last = std::max(last, block.end);
-  std::list<Part> skyline{{0, last, 0}};
-  auto mergeWithNext = [&](std::list<Part>::iterator part) {
-    auto next = std::next(part);
-    if (next == skyline.end() || next->height != part->height)
+  std::list<Segment> skyline{{0, last, 0}};
+  auto mergeWithNext = [&](std::list<Segment>::iterator segment) {
+    auto next = std::next(segment);
+    if (next == skyline.end() || next->height != segment->height)
       return;
-    part->end = next->end;
+    segment->end = next->end;
     skyline.erase(next);
   };
-  auto merge = [&](std::list<Part>::iterator part) {
-    mergeWithNext(part);
-    if (part != skyline.begin())
-      mergeWithNext(std::prev(part));
+  auto merge = [&](std::list<Segment>::iterator segment) {
+    mergeWithNext(segment);
+    if (segment != skyline.begin())
+      mergeWithNext(std::prev(segment));
   };
   std::vector<size_t> left(order);
   for (int64_t until = visits + kSomeVisits; !left.empty();) {
     if (visits >= until)
       return;
     auto lowest = llvm::min_element(
-        skyline, [](const Part &a, const Part &b) { return a.height < b.height; });
+        skyline, [](const Segment &a, const Segment &b) { return a.height < b.height; });
     auto next = llvm::find_if(left, [&](size_t i) {
       return blocks[i].begin >= lowest->begin && blocks[i].end <= lowest->end;
     });

@@ -43,11 +43,11 @@ private:
   }
   void flush();
   void write(const ChunkOp &how, unsigned chunk);
-  Value findChunk(Value value, const TokenDim &place, unsigned chunk);
-  Value getChunk(Value value, const TokenDim &place, unsigned chunk);
-  Value exposeRows(Value value, Value part, const TokenDim &place);
-  Value hideRanks(Value value, Value part, const TokenDim &place);
-  void join(Value value, const TokenDim &place);
+  Value findChunk(Value value, const TokenDim &token, unsigned chunk);
+  Value getChunk(Value value, const TokenDim &token, unsigned chunk);
+  Value exposeRows(Value value, Value piece, const TokenDim &token);
+  Value hideRanks(Value value, Value piece, const TokenDim &token);
+  void join(Value value, const TokenDim &token);
   /// Whether each rank has its own rows of a value that enters or leaves the region.
   bool isSharded(Value value) const {
     auto it = joined.find(value);
@@ -74,69 +74,69 @@ private:
 
 /// The chunk that a joined value is made of; null for other values. Of a value that waits, the chunk
 /// waits.
-Value ChunkRewriter::findChunk(Value value, const TokenDim &place, unsigned chunk) {
+Value ChunkRewriter::findChunk(Value value, const TokenDim &token, unsigned chunk) {
   if (auto whole = joined.find(value); whole != joined.end()) {
     auto known = chunks.find({region, whole->second});
-    bool isSame = known != chunks.end() && region->places.lookup(whole->second) == place;
+    bool isSame = known != chunks.end() && region->tokens.lookup(whole->second) == token;
     return isSame ? known->second[chunk] : Value();
   }
   auto after = value.getDefiningOp<AfterOp>();
-  Value part = after ? findChunk(after.getInput(), place, chunk) : Value();
-  return part ? AfterOp::create(builder, after.getLoc(), part, after.getEarlier()) : Value();
+  Value piece = after ? findChunk(after.getInput(), token, chunk) : Value();
+  return piece ? AfterOp::create(builder, after.getLoc(), piece, after.getEarlier()) : Value();
 }
 
-Value ChunkRewriter::getChunk(Value value, const TokenDim &place, unsigned chunk) {
+Value ChunkRewriter::getChunk(Value value, const TokenDim &token, unsigned chunk) {
   SmallVector<Value, 4> &list = chunks[{region, value}];
   list.resize(region->bounds.size());
   if (list[chunk])
     return list[chunk];
   Location location = value.getLoc();
-  if (Value joinedChunk = findChunk(value, place, chunk))
+  if (Value joinedChunk = findChunk(value, token, chunk))
     return list[chunk] = joinedChunk;
-  int64_t dim = place.dim + isSharded(value);
-  Value whole = exposeRows(value, value, place);
+  int64_t dim = token.dim + isSharded(value);
+  Value whole = exposeRows(value, value, token);
   auto type = cast<RankedTensorType>(whole.getType());
   SmallVector<int64_t> starts(type.getRank(), 0), limits(type.getShape()),
       strides(type.getRank(), 1), shape(type.getShape());
-  shape[dim] = region->getSize(place, chunk) * place.inner;
-  starts[dim] = region->bounds[chunk] * place.inner;
+  shape[dim] = region->getSize(token, chunk) * token.inner;
+  starts[dim] = region->bounds[chunk] * token.inner;
   limits[dim] = starts[dim] + shape[dim];
   Value slice = nn::SliceOp::create(
       builder, location, type.clone(shape), whole, builder.getDenseI64ArrayAttr(starts),
       builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides));
-  return list[chunk] = hideRanks(value, slice, place);
+  return list[chunk] = hideRanks(value, slice, token);
 }
 
 /// Adds a dimension for the ranks before rows that are sharded. Each rank has one element of
-/// it, so the row dimension is whole when a rank cuts or joins it. `part` is a part of
+/// it, so the row dimension is whole when a rank cuts or joins it. `piece` is a piece of
 /// `value`.
-Value ChunkRewriter::exposeRows(Value value, Value part, const TokenDim &place) {
+Value ChunkRewriter::exposeRows(Value value, Value piece, const TokenDim &token) {
   if (!isSharded(value))
-    return part;
-  auto type = cast<RankedTensorType>(part.getType());
+    return piece;
+  auto type = cast<RankedTensorType>(piece.getType());
   SmallVector<int64_t> shape(type.getShape());
-  shape.insert(shape.begin() + place.dim, 1);
-  return nn::ReshapeOp::create(builder, part.getLoc(), type.clone(shape), part);
+  shape.insert(shape.begin() + token.dim, 1);
+  return nn::ReshapeOp::create(builder, piece.getLoc(), type.clone(shape), piece);
 }
 
-Value ChunkRewriter::hideRanks(Value value, Value part, const TokenDim &place) {
+Value ChunkRewriter::hideRanks(Value value, Value piece, const TokenDim &token) {
   if (!isSharded(value))
-    return part;
-  auto type = cast<RankedTensorType>(part.getType());
+    return piece;
+  auto type = cast<RankedTensorType>(piece.getType());
   SmallVector<int64_t> shape(type.getShape());
-  shape.erase(shape.begin() + place.dim);
-  return nn::ReshapeOp::create(builder, part.getLoc(), type.clone(shape), part);
+  shape.erase(shape.begin() + token.dim);
+  return nn::ReshapeOp::create(builder, piece.getLoc(), type.clone(shape), piece);
 }
 
 void ChunkRewriter::write(const ChunkOp &how, unsigned chunk) {
   SmallVector<Value> operands;
-  for (auto [operand, place] : llvm::zip_equal(how.op->getOperands(), how.operands))
-    operands.push_back(place ? getChunk(operand, *place, chunk) : operand);
+  for (auto [operand, token] : llvm::zip_equal(how.op->getOperands(), how.operands))
+    operands.push_back(token ? getChunk(operand, *token, chunk) : operand);
   SmallVector<Type> types;
-  for (auto [result, place] : llvm::zip_equal(how.op->getResults(), how.results)) {
+  for (auto [result, token] : llvm::zip_equal(how.op->getResults(), how.results)) {
     auto type = cast<RankedTensorType>(result.getType());
     SmallVector<int64_t> shape(type.getShape());
-    shape[place.dim] = region->getSize(place, chunk) * place.inner;
+    shape[token.dim] = region->getSize(token, chunk) * token.inner;
     types.push_back(type.clone(shape));
   }
   auto setResults = [&](ValueRange values) {
@@ -170,20 +170,20 @@ void ChunkRewriter::write(const ChunkOp &how, unsigned chunk) {
 }
 
 /// Joins the chunks of a value for the ops that read it whole.
-void ChunkRewriter::join(Value value, const TokenDim &place) {
+void ChunkRewriter::join(Value value, const TokenDim &token) {
   auto readsWhole = [&](OpOperand &use) { return !region->readsChunk(use); };
   if (llvm::none_of(value.getUses(), readsWhole))
     return;
-  SmallVector<Value, 4> parts;
+  SmallVector<Value, 4> pieces;
   for (Value chunk : chunks[{region, value}])
-    parts.push_back(exposeRows(value, chunk, place));
-  auto type = cast<RankedTensorType>(parts[0].getType());
+    pieces.push_back(exposeRows(value, chunk, token));
+  auto type = cast<RankedTensorType>(pieces[0].getType());
   SmallVector<int64_t> shape(type.getShape());
-  int64_t dim = place.dim + isSharded(value);
-  shape[dim] = cast<RankedTensorType>(value.getType()).getDimSize(place.dim);
-  Value whole = nn::ConcatOp::create(builder, value.getLoc(), type.clone(shape), parts,
+  int64_t dim = token.dim + isSharded(value);
+  shape[dim] = cast<RankedTensorType>(value.getType()).getDimSize(token.dim);
+  Value whole = nn::ConcatOp::create(builder, value.getLoc(), type.clone(shape), pieces,
                                      builder.getI64IntegerAttr(dim));
-  whole = hideRanks(value, whole, place);
+  whole = hideRanks(value, whole, token);
   if (Attribute id = value.getDefiningOp()->getAttr(nn::NnDialect::kIdAttr))
     whole.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
   joined[whole] = value;
@@ -211,8 +211,8 @@ void ChunkRewriter::flush() {
         for (const ChunkOp *how : level)
           write(*how, chunk);
     for (const ChunkOp *how : batch) {
-      for (auto [result, place] : llvm::zip_equal(how->op->getResults(), how->results))
-        join(result, place);
+      for (auto [result, token] : llvm::zip_equal(how->op->getResults(), how->results))
+        join(result, token);
       replaced.push_back(how->op);
     }
   }

@@ -21,7 +21,7 @@ using namespace meshwright;
 
 /// Returns true if a piece of a concatenation along `dim`, which begins at row `first`, is these
 /// rows of `whole`.
-static bool isAtItsPlace(Value piece, Value whole, int64_t dim, int64_t first) {
+static bool isAtItsRows(Value piece, Value whole, int64_t dim, int64_t first) {
   auto slice = piece.getDefiningOp<nn::SliceOp>();
   if (!slice || slice.getInput() != whole)
     return false;
@@ -53,7 +53,7 @@ static void replaceRows(nn::ConcatOp concat, StringAttr state) {
   SmallVector<Value> pieces;
   for (Value piece : concat.getInputs()) {
     int64_t size = cast<RankedTensorType>(piece.getType()).getDimSize(dim);
-    if (!isAtItsPlace(piece, whole, dim, first)) {
+    if (!isAtItsRows(piece, whole, dim, first)) {
       pieces.push_back(piece);
       for (int64_t row = first; row < first + size; ++row)
         rows.push_back(row);

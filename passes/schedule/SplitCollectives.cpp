@@ -35,9 +35,9 @@ constexpr llvm::StringLiteral kPass = "split-collectives";
 
 /// Returns true if chunks of the value are views (rt::isView): chunks of an argument whose
 /// rows are outermost.
-bool isCutForNothing(Value value, const TokenDim &place) {
+bool isCutForNothing(Value value, const TokenDim &token) {
   auto type = cast<RankedTensorType>(value.getType());
-  ArrayRef<int64_t> before = type.getShape().take_front(place.dim);
+  ArrayRef<int64_t> before = type.getShape().take_front(token.dim);
   return isa<BlockArgument>(rt::getBuffer(value)) &&
          llvm::all_of(before, [](int64_t size) { return size == 1; });
 }

@@ -39,9 +39,9 @@ bool SplitRegion::cut(int64_t count) {
   return true;
 }
 
-int64_t SplitRegion::getSize(const TokenDim &place, unsigned i) const {
-  int64_t end = i + 1 < bounds.size() ? bounds[i + 1] : getRows(place);
-  return (end - bounds[i]) / getNumShards(place.axes);
+int64_t SplitRegion::getSize(const TokenDim &token, unsigned i) const {
+  int64_t end = i + 1 < bounds.size() ? bounds[i + 1] : getRows(token);
+  return (end - bounds[i]) / getNumShards(token.axes);
 }
 
 //===----------------------------------------------------------------------===//
@@ -74,14 +74,14 @@ bool SplitRegionFinder::getMovedAxes(CollectiveOpInterface op, unsigned number, 
 }
 
 /// Matches an op that moves rows to other ranks or changes their number: collectives,
-/// padding, and the slice that strips padding. Result `i` is made of operand `i`. `place`
+/// padding, and the slice that strips padding. Result `i` is made of operand `i`. `token`
 /// states the rows of one of them; returns those of the other.
 std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResult, unsigned number,
-                                                     const TokenDim &place) const {
+                                                     const TokenDim &token) const {
   if (op->getNumOperands() != op->getNumResults())
     return std::nullopt;
   RankedTensorType from = getType(op->getOperand(number)), to = getType(op->getResult(number));
-  int64_t dim = place.dim;
+  int64_t dim = token.dim;
   // The change of the axes over which the rows are scattered.
   AxisList gained, lost;
   bool resized = false, padsChunks = false;
@@ -90,7 +90,7 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
     if (collective.getShardings(number)) {
       if (!getMovedAxes(collective, number, dim, gained, lost))
         return std::nullopt;
-    } else if (collective.movesChunks() && anyOverlap(getOwnAxes(), place.axes)) {
+    } else if (collective.movesChunks() && anyOverlap(getOwnAxes(), token.axes)) {
       // The rows of one rank would become those of another.
       return std::nullopt;
     } else {
@@ -103,8 +103,8 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
   } else if (auto pad = dyn_cast<PadOp>(op)) {
     resized = llvm::is_contained(pad.getDims(), dim);
   } else if (auto mask = dyn_cast<MaskPaddingOp>(op)) {
-    if (mask.getDim() == uint64_t(dim) && (place.inner != 1 || getOwnAxes() != place.axes ||
-                                           getRows(place) < int64_t(mask.getSize())))
+    if (mask.getDim() == uint64_t(dim) && (token.inner != 1 || getOwnAxes() != token.axes ||
+                                           getRows(token) < int64_t(mask.getSize())))
       return std::nullopt;
   } else if (auto strip = dyn_cast<nn::SliceOp>(op)) {
     if (strip.getStarts()[dim] != 0 || strip.getStrides()[dim] != 1)
@@ -114,9 +114,9 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
     return std::nullopt;
   }
   // Padding of scattered rows is at the tail of the last rank only, not of each rank.
-  if (resized && !place.axes.empty())
+  if (resized && !token.axes.empty())
     return std::nullopt;
-  TokenDim other = place;
+  TokenDim other = token;
   const AxisList &removed = isResult ? gained : lost, &added = isResult ? lost : gained;
   if (removed.size() > other.axes.size() ||
       !llvm::equal(removed, ArrayRef<Axis>(other.axes).take_back(removed.size())))
@@ -127,21 +127,21 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
   int64_t size = (isResult ? from : to).getDimSize(dim);
   other.size = other.padded = size / other.inner;
   bool keepsRows = !resized && !padsChunks;
-  if (size % other.inner != 0 || (keepsRows && getRows(other) != getRows(place)))
+  if (size % other.inner != 0 || (keepsRows && getRows(other) != getRows(token)))
     return std::nullopt;
   return other;
 }
 
-/// Matches an op that can compute chunks of the rows in `place` of one of its values. If
+/// Matches an op that can compute chunks of the rows in `token` of one of its values. If
 /// only another operand prevents that, `reason` states it.
 std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, unsigned number,
-                                                const TokenDim &place, std::string &reason) const {
+                                                const TokenDim &token, std::string &reason) const {
   auto interface = dyn_cast<ShardingRuleOpInterface>(op);
   if (!interface || isa<DistDialect>(op->getDialect()))
     return std::nullopt;
   FactorRule rule = interface.getFactorRule();
   const FactorRule::ValueFactors &dims = isResult ? rule.results[number] : rule.operands[number];
-  std::optional<TokenFactor> where = findTokens(rule, dims[place.dim], place);
+  std::optional<TokenFactor> where = findTokens(rule, dims[token.dim], token);
   if (!where || where->outer != 1 || rule.factors[where->factor].kind != FactorKind::Parallel)
     return std::nullopt;
   // Parts of attention belong together by their queries and keys. Chunks of queries or
@@ -156,9 +156,9 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
   ChunkOp how;
   how.op = op;
   for (const FactorRule::ValueFactors &factors : rule.operands)
-    how.operands.push_back(placeTokens(rule, factors, *where, place));
+    how.operands.push_back(placeTokens(rule, factors, *where, token));
   for (const FactorRule::ValueFactors &factors : rule.results) {
-    std::optional<TokenDim> result = placeTokens(rule, factors, *where, place);
+    std::optional<TokenDim> result = placeTokens(rule, factors, *where, token);
     if (!result)
       return std::nullopt;
     how.results.push_back(*result);
@@ -167,11 +167,11 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
   // be the same on all ranks that the rows are scattered over.
   for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how.operands)) {
     const Layout *layout = placement.lookup(operand);
-    if (own || (layout && !layout->uses(place.axes)))
+    if (own || (layout && !layout->uses(token.axes)))
       continue;
     reason = (op->getName().getStringRef() +
               " reads, beside its rows, a value that differs between the ranks of " +
-              toString(place.axes, mesh) + ", over which they are scattered")
+              toString(token.axes, mesh) + ", over which they are scattered")
                  .str();
     return std::nullopt;
   }
@@ -191,31 +191,31 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
 
 /// The values and ops that the rows reach.
 struct SplitRegionFinder::Growth {
-  DenseMap<Value, TokenDim> places;
+  DenseMap<Value, TokenDim> tokens;
   DenseMap<Operation *, ChunkOp> ops;
   /// Excluded ops: moves of several values, some of which have no such rows.
   DenseSet<Operation *> excluded;
   /// Why an op was not taken in.
   std::string reason;
 
-  bool agrees(Value value, const TokenDim &place) const {
-    auto it = places.find(value);
-    return it == places.end() || it->second == place;
+  bool agrees(Value value, const TokenDim &token) const {
+    auto it = tokens.find(value);
+    return it == tokens.end() || it->second == token;
   }
 };
 
-/// Takes in an op, if it can compute chunks of the rows in `place` of one of its values.
-void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, const TokenDim &place,
+/// Takes in an op, if it can compute chunks of the rows in `token` of one of its values.
+void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, const TokenDim &token,
                               Growth &growth, SmallVectorImpl<Value> &worklist) const {
   if (op->getBlock() != &block || op->getNumRegions() != 0 || op->getNumResults() == 0 ||
       op->hasTrait<OpTrait::ConstantLike>() || claimed.contains(op) || growth.excluded.contains(op))
     return;
   auto add = [&](Value value, const TokenDim &own) {
-    if (growth.places.insert({value, own}).second)
+    if (growth.tokens.insert({value, own}).second)
       worklist.push_back(value);
   };
   auto known = growth.ops.find(op);
-  if (std::optional<TokenDim> other = matchMove(op, isResult, number, place)) {
+  if (std::optional<TokenDim> other = matchMove(op, isResult, number, token)) {
     Value from = op->getOperand(number), to = op->getResult(number);
     if (!growth.agrees(isResult ? from : to, *other))
       return;
@@ -226,14 +226,14 @@ void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, con
       how.results.resize(op->getNumResults());
       known = growth.ops.insert({op, std::move(how)}).first;
     }
-    known->second.operands[number] = isResult ? *other : place;
-    known->second.results[number] = isResult ? place : *other;
+    known->second.operands[number] = isResult ? *other : token;
+    known->second.results[number] = isResult ? token : *other;
     add(isResult ? from : to, *other);
     return;
   }
   if (known != growth.ops.end())
     return;
-  std::optional<ChunkOp> how = match(op, isResult, number, place, growth.reason);
+  std::optional<ChunkOp> how = match(op, isResult, number, token, growth.reason);
   if (!how)
     return;
   for (auto [operand, own] : llvm::zip_equal(op->getOperands(), how->operands))
@@ -250,16 +250,16 @@ void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, con
   growth.ops[op] = std::move(*how);
 }
 
-void SplitRegionFinder::grow(Value seed, const TokenDim &place, Growth &growth) const {
+void SplitRegionFinder::grow(Value seed, const TokenDim &token, Growth &growth) const {
   // Whether a move has rows in each of its values is known at the end of a growth.
   for (bool isDone = false; !isDone;) {
-    growth.places.clear();
+    growth.tokens.clear();
     growth.ops.clear();
-    growth.places[seed] = place;
+    growth.tokens[seed] = token;
     SmallVector<Value> worklist{seed};
     while (!worklist.empty()) {
       Value value = worklist.pop_back_val();
-      TokenDim own = growth.places.lookup(value);
+      TokenDim own = growth.tokens.lookup(value);
       if (Operation *producer = value.getDefiningOp())
         visit(producer, true, cast<OpResult>(value).getResultNumber(), own, growth, worklist);
       for (OpOperand &use : value.getUses())
@@ -279,30 +279,30 @@ void SplitRegionFinder::grow(Value seed, const TokenDim &place, Growth &growth) 
 // Trimming
 //===----------------------------------------------------------------------===//
 
-int64_t SplitRegionFinder::getTrueRows(Value value, const TokenDim &place) const {
+int64_t SplitRegionFinder::getTrueRows(Value value, const TokenDim &token) const {
   const Layout *layout = placement.lookup(value);
-  if (!layout || !layout->dims[place.dim].isPadded())
-    return getRows(place);
-  const DimLayout &dim = layout->dims[place.dim];
+  if (!layout || !layout->dims[token.dim].isPadded())
+    return getRows(token);
+  const DimLayout &dim = layout->dims[token.dim];
   // Rows with padding in another position than their tail are not supported.
-  if (dim.factors.size() != 1 || dim.factors.front().axes != place.axes)
+  if (dim.factors.size() != 1 || dim.factors.front().axes != token.axes)
     return 0;
-  return dim.getGlobalSize() / place.inner;
+  return dim.getGlobalSize() / token.inner;
 }
 
 /// Returns true if a value can be cut into chunks or joined from them: each rank has all
 /// rows, or rows of its own in the whole program. Otherwise `reason` states why not.
-bool SplitRegionFinder::addBoundary(Value value, const TokenDim &place, SplitRegion &region,
+bool SplitRegionFinder::addBoundary(Value value, const TokenDim &token, SplitRegion &region,
                                     std::string &reason) const {
-  if (!place.axes.empty()) {
-    reason = "rows that are scattered over " + toString(place.axes, mesh) +
+  if (!token.axes.empty()) {
+    reason = "rows that are scattered over " + toString(token.axes, mesh) +
              " leave the ops that can run in chunks";
     return false;
   }
   const Layout *layout = placement.lookup(value);
   if (!layout)
     return false;
-  const DimLayout &dim = layout->dims[place.dim];
+  const DimLayout &dim = layout->dims[token.dim];
   bool isJoined = region.index.contains(value.getDefiningOp());
   if (isJoined && llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; })) {
     reason = "the rows are equal where the ops that can run in chunks end, which chunks do not show";
@@ -388,8 +388,8 @@ SplitRegionFinder::Trimmer::Trimmer(const PlacementAnalysis &placement, const Gr
 void SplitRegionFinder::Trimmer::forProducers(
     Operation *op, llvm::function_ref<void(Operation *)> callback) const {
   const ChunkOp &how = growth.ops.find(op)->second;
-  for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
-    if (Operation *producer = place ? operand.getDefiningOp() : nullptr)
+  for (auto [operand, token] : llvm::zip_equal(op->getOperands(), how.operands))
+    if (Operation *producer = token ? operand.getDefiningOp() : nullptr)
       if (growth.ops.contains(producer))
         callback(producer);
 }
@@ -445,16 +445,16 @@ void SplitRegionFinder::Trimmer::findPathsBehind() {
 }
 
 bool SplitRegionFinder::Trimmer::touchesInner(Operation *op) const {
-  auto isInner = [&](Value value, const TokenDim &place) {
+  auto isInner = [&](Value value, const TokenDim &token) {
     const Layout *layout = placement.lookup(value);
-    return !place.axes.empty() || (layout && layout->getPartOfSource());
+    return !token.axes.empty() || (layout && layout->getPartOfSource());
   };
   const ChunkOp &how = growth.ops.find(op)->second;
-  for (auto [operand, place] : llvm::zip_equal(op->getOperands(), how.operands))
-    if (place && isInner(operand, *place))
+  for (auto [operand, token] : llvm::zip_equal(op->getOperands(), how.operands))
+    if (token && isInner(operand, *token))
       return true;
-  for (auto [result, place] : llvm::zip_equal(op->getResults(), how.results))
-    if (isInner(result, place))
+  for (auto [result, token] : llvm::zip_equal(op->getResults(), how.results))
+    if (isInner(result, token))
       return true;
   return false;
 }
@@ -493,25 +493,25 @@ bool SplitRegionFinder::trim(const Growth &growth, SplitRegion &region, std::str
 ///  - there are rows for two chunks.
 bool SplitRegionFinder::addValues(SplitRegion &region, std::string &reason) const {
   region.rows = std::numeric_limits<int64_t>::max();
-  auto add = [&](Value value, const TokenDim &place) {
-    region.places[value] = place;
-    region.multiple = std::lcm(region.multiple, getNumShards(place.axes));
-    region.rows = std::min(region.rows, getTrueRows(value, place));
+  auto add = [&](Value value, const TokenDim &token) {
+    region.tokens[value] = token;
+    region.multiple = std::lcm(region.multiple, getNumShards(token.axes));
+    region.rows = std::min(region.rows, getTrueRows(value, token));
   };
   for (const ChunkOp &how : region.ops) {
-    for (auto [operand, place] : llvm::zip_equal(how.op->getOperands(), how.operands)) {
-      if (!place)
+    for (auto [operand, token] : llvm::zip_equal(how.op->getOperands(), how.operands)) {
+      if (!token)
         continue;
       Operation *producer = operand.getDefiningOp();
       if (!(producer && region.index.contains(producer)) &&
-          !addBoundary(operand, *place, region, reason))
+          !addBoundary(operand, *token, region, reason))
         return false;
-      add(operand, *place);
+      add(operand, *token);
     }
-    for (auto [result, place] : llvm::zip_equal(how.op->getResults(), how.results)) {
-      add(result, place);
+    for (auto [result, token] : llvm::zip_equal(how.op->getResults(), how.results)) {
+      add(result, token);
       for (OpOperand &use : result.getUses())
-        if (!region.readsChunk(use) && !addBoundary(result, place, region, reason))
+        if (!region.readsChunk(use) && !addBoundary(result, token, region, reason))
           return false;
     }
   }
@@ -549,11 +549,11 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
         reason = known->second;
       return;
     }
-    TokenDim place;
-    place.dim = dim;
-    place.size = place.padded = getType(seed).getDimSize(dim);
+    TokenDim token;
+    token.dim = dim;
+    token.size = token.padded = getType(seed).getDimSize(dim);
     Growth growth;
-    grow(seed, place, growth);
+    grow(seed, token, growth);
     if (!growth.ops.contains(collective)) {
       anyAlone = true;
       return;

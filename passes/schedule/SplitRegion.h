@@ -30,9 +30,9 @@ struct ChunkOp {
   llvm::SmallVector<TokenDim, 1> results;
 };
 
-/// The number of rows on all ranks of `place.axes` together, padding included.
-inline int64_t getRows(const TokenDim &place) {
-  return place.size * dist::getNumShards(place.axes);
+/// The number of rows on all ranks of `token.axes` together, padding included.
+inline int64_t getRows(const TokenDim &token) {
+  return token.size * dist::getNumShards(token.axes);
 }
 
 /// Returns true for matrix products and attention. Communication can hide behind them.
@@ -44,7 +44,7 @@ struct SplitRegion {
   /// The op's number in `ops`.
   llvm::DenseMap<mlir::Operation *, unsigned> index;
   /// The rows of all operands and results that are cut.
-  llvm::DenseMap<mlir::Value, TokenDim> places;
+  llvm::DenseMap<mlir::Value, TokenDim> tokens;
   /// Values that enter or leave the region with sharded rows. Each rank cuts its own rows.
   llvm::DenseSet<mlir::Value> sharded;
   /// The first row of each chunk, counted as by `getRows`. Only the last chunk has padding.
@@ -66,7 +66,7 @@ struct SplitRegion {
   /// Makes `count` chunks. Returns false if there are not enough rows.
   bool cut(int64_t count);
   /// The number of local rows in chunk `i` of a value.
-  int64_t getSize(const TokenDim &place, unsigned i) const;
+  int64_t getSize(const TokenDim &token, unsigned i) const;
 };
 
 /// Finds the regions of a block that can run in chunks.
@@ -103,17 +103,17 @@ private:
   bool getMovedAxes(dist::CollectiveOpInterface op, unsigned number, int64_t dim,
                     dist::AxisList &gained, dist::AxisList &lost) const;
   std::optional<TokenDim> matchMove(mlir::Operation *op, bool isResult, unsigned number,
-                                    const TokenDim &place) const;
+                                    const TokenDim &token) const;
   std::optional<ChunkOp> match(mlir::Operation *op, bool isResult, unsigned number,
-                               const TokenDim &place, std::string &reason) const;
-  void visit(mlir::Operation *op, bool isResult, unsigned number, const TokenDim &place,
+                               const TokenDim &token, std::string &reason) const;
+  void visit(mlir::Operation *op, bool isResult, unsigned number, const TokenDim &token,
              Growth &growth, llvm::SmallVectorImpl<mlir::Value> &worklist) const;
-  void grow(mlir::Value seed, const TokenDim &place, Growth &growth) const;
+  void grow(mlir::Value seed, const TokenDim &token, Growth &growth) const;
   bool trim(const Growth &growth, SplitRegion &region, std::string &reason) const;
   bool addValues(SplitRegion &region, std::string &reason) const;
-  bool addBoundary(mlir::Value value, const TokenDim &place, SplitRegion &region,
+  bool addBoundary(mlir::Value value, const TokenDim &token, SplitRegion &region,
                    std::string &reason) const;
-  int64_t getTrueRows(mlir::Value value, const TokenDim &place) const;
+  int64_t getTrueRows(mlir::Value value, const TokenDim &token) const;
 
   mlir::Block &block;
   const PlacementAnalysis &placement;

@@ -30,11 +30,11 @@ Value Microbatches::readMicrobatch(Writer &w) {
 
 /// Counts the microbatches before the last one if something depends on their number. The next step
 /// begins at 0.
-void Microbatches::countMicrobatches(func::FuncOp step, func::FuncOp part) {
+void Microbatches::countMicrobatches(func::FuncOp step, func::FuncOp repeated) {
   if (!states.has(kMicrobatchState))
     return;
-  OpBuilder inside(part.front().getTerminator()), outside(step.front().getTerminator());
-  Writer w(inside, part.getLoc()), end(outside, step.getLoc());
+  OpBuilder inside(repeated.front().getTerminator()), outside(step.front().getTerminator());
+  Writer w(inside, repeated.getLoc()), end(outside, step.getLoc());
   states.write(w, kMicrobatchState, w.addNumber(readMicrobatch(w), 1));
   states.write(end, kMicrobatchState, end.number(0, end.getBuilder().getI64Type()));
 }
@@ -43,17 +43,17 @@ void Microbatches::countMicrobatches(func::FuncOp step, func::FuncOp part) {
 /// begins with the state. The others begin with a transient copy, which all but the last write. The
 /// last one is a part of the step, which writes the state. So a step that fails leaves it as it
 /// was.
-void Microbatches::passStates(func::FuncOp step, func::FuncOp part) {
+void Microbatches::passStates(func::FuncOp step, func::FuncOp repeated) {
   llvm::MapVector<StringAttr, nn::WriteOp> writes;
-  for (auto write : part.getOps<nn::WriteOp>())
+  for (auto write : repeated.getOps<nn::WriteOp>())
     writes.insert({write.getStateAttr().getAttr(), write});
   for (auto [state, write] : writes) {
     std::string copy = ("microbatch." + state.getValue()).str();
     SmallVector<nn::ReadOp> reads;
-    for (auto read : part.getOps<nn::ReadOp>())
+    for (auto read : repeated.getOps<nn::ReadOp>())
       if (read.getState() == state.getValue())
         reads.push_back(read);
-    OpBuilder builder = OpBuilder::atBlockBegin(&part.front());
+    OpBuilder builder = OpBuilder::atBlockBegin(&repeated.front());
     Writer w(builder, write.getLoc());
     RankedTensorType type = typeOf(write.getValue());
     Value passed = states.readZeros(w, copy, type, "", /*isTransient=*/true);
@@ -99,49 +99,49 @@ static void stateWholeInputs(func::FuncOp entry) {
 func::FuncOp Microbatches::splitOff(func::FuncOp entry, IRMapping &map) {
   OpBuilder builder(entry.getContext());
   builder.setInsertionPointAfter(entry);
-  auto part = cast<func::FuncOp>(builder.clone(*entry, map));
-  part.setPrivate();
-  part.setName(("repeated_" + entry.getName()).str());
+  auto repeated = cast<func::FuncOp>(builder.clone(*entry, map));
+  repeated.setPrivate();
+  repeated.setName(("repeated_" + entry.getName()).str());
   MLIRContext *context = builder.getContext();
   auto getStep = [&](func::FuncOp function, int64_t chunks) {
     return nn::CallStepAttr::get(context, FlatSymbolRefAttr::get(function), chunks, /*times=*/1,
                                  /*until=*/{});
   };
   entry->setAttr(nn::kCallAttr,
-                 nn::CallAttr::get(context, {getStep(part, count - 1), getStep(entry, 1)}));
-  return part;
+                 nn::CallAttr::get(context, {getStep(repeated, count - 1), getStep(entry, 1)}));
+  return repeated;
 }
 
 /// Makes outputs without dimensions means over microbatches, which the entry returns.
-LogicalResult Microbatches::sumOutputs(func::FuncOp part, func::FuncOp entry) {
-  Operation *inner = part.front().getTerminator(), *outer = entry.front().getTerminator();
+LogicalResult Microbatches::sumOutputs(func::FuncOp repeated, func::FuncOp entry) {
+  Operation *inner = repeated.front().getTerminator(), *outer = entry.front().getTerminator();
   OpBuilder inside(inner), outside(outer);
-  Writer w(inside, part.getLoc()), end(outside, entry.getLoc());
-  for (int i = part.getNumResults() - 1; i >= 0; --i) {
-    auto output = part.getResultAttrOfType<StringAttr>(i, NnDialect::kOutputAttr);
+  Writer w(inside, repeated.getLoc()), end(outside, entry.getLoc());
+  for (int i = repeated.getNumResults() - 1; i >= 0; --i) {
+    auto output = repeated.getResultAttrOfType<StringAttr>(i, NnDialect::kOutputAttr);
     Value value = inner->getOperand(i);
     RankedTensorType type = typeOf(value);
     if (type.getRank() > 0)
       continue;
     if (!isa<FloatType>(type.getElementType()))
-      return part.emitError() << "output '" << output.getValue()
-                              << "': expected a float, which has a mean over microbatches, or "
-                                 "rows, got "
-                              << type;
+      return repeated.emitError() << "output '" << output.getValue()
+                                  << "': expected a float, which has a mean over microbatches, "
+                                     "or rows, got "
+                                  << type;
     std::string sum = ("sum." + output.getValue()).str();
     accumulate(w, sum, value, "");
     outer->setOperand(i, takeMean(end, sum, outer->getOperand(i)));
     inner->eraseOperand(i);
-    if (failed(part.eraseResult(i)))
+    if (failed(repeated.eraseResult(i)))
       return failure();
   }
   return success();
 }
 
 /// Lets each microbatch draw other random numbers. The step knows the number of the last one.
-void Microbatches::drawPerMicrobatch(func::FuncOp step, func::FuncOp part) {
+void Microbatches::drawPerMicrobatch(func::FuncOp step, func::FuncOp repeated) {
   auto getFirst = [&](Writer &w, Value number) { return w.scale(number, double(count)); };
-  renumberSteps(part, states, [&](Writer &w, Value number) {
+  renumberSteps(repeated, states, [&](Writer &w, Value number) {
     Value first = getFirst(w, number);
     return w.add(first, readMicrobatch(w));
   });
@@ -159,16 +159,16 @@ LogicalResult Microbatches::splitEvaluation(func::FuncOp evaluate) {
 LogicalResult Microbatches::splitStep(func::FuncOp step, MutableArrayRef<Trained> trained) {
   stateWholeInputs(step);
   IRMapping map;
-  func::FuncOp part = splitOff(step, map);
-  passStates(step, part);
-  drawPerMicrobatch(step, part);
-  countMicrobatches(step, part);
-  OpBuilder inside(part.front().getTerminator()), outside(step.front().getTerminator());
+  func::FuncOp repeated = splitOff(step, map);
+  passStates(step, repeated);
+  drawPerMicrobatch(step, repeated);
+  countMicrobatches(step, repeated);
+  OpBuilder inside(repeated.front().getTerminator()), outside(step.front().getTerminator());
   for (Trained &parameter : trained) {
     Writer w(inside, parameter.argument.getLoc()), end(outside, parameter.argument.getLoc());
     std::string sum = ("grad." + parameter.name).str();
     accumulate(w, sum, map.lookup(parameter.gradient), "gradient");
     parameter.gradient = takeMean(end, sum, parameter.gradient);
   }
-  return sumOutputs(part, step);
+  return sumOutputs(repeated, step);
 }

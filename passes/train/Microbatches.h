@@ -36,10 +36,10 @@ public:
 
 private:
   mlir::func::FuncOp splitOff(mlir::func::FuncOp entry, mlir::IRMapping &map);
-  void passStates(mlir::func::FuncOp step, mlir::func::FuncOp part);
-  void drawPerMicrobatch(mlir::func::FuncOp step, mlir::func::FuncOp part);
-  void countMicrobatches(mlir::func::FuncOp step, mlir::func::FuncOp part);
-  mlir::LogicalResult sumOutputs(mlir::func::FuncOp part, mlir::func::FuncOp entry);
+  void passStates(mlir::func::FuncOp step, mlir::func::FuncOp repeated);
+  void drawPerMicrobatch(mlir::func::FuncOp step, mlir::func::FuncOp repeated);
+  void countMicrobatches(mlir::func::FuncOp step, mlir::func::FuncOp repeated);
+  mlir::LogicalResult sumOutputs(mlir::func::FuncOp repeated, mlir::func::FuncOp entry);
   void accumulate(nn::Writer &w, const std::string &name, mlir::Value value, llvm::StringRef role);
   mlir::Value takeMean(nn::Writer &w, const std::string &name, mlir::Value value);
   mlir::Value readMicrobatch(nn::Writer &w);

@@ -59,9 +59,9 @@ void AttentionBlocks::emitProbabilities(Value panel) {
     for (int64_t v = 0; v < vectors; ++v)
       store(lowest, scores.buffer, at(to, v));
   SmallVector<Value> before;
-  auto getPlace = [&](int64_t v) { return mul(getGroup(panel, v), plan.lanes); };
+  auto atVector = [&](int64_t v) { return mul(getGroup(panel, v), plan.lanes); };
   for (int64_t v = 0; v < vectors; ++v)
-    before.push_back(load(maxima.buffer, getPlace(v)));
+    before.push_back(load(maxima.buffer, atVector(v)));
 
   SmallVector<Value> found = visitMasked(
       panel, before, [&](Value row, int64_t v, Value, Value score, Value known) -> Value {
@@ -72,7 +72,7 @@ void AttentionBlocks::emitProbabilities(Value panel) {
       });
   SmallVector<Value> guarded, zeros;
   for (int64_t v = 0; v < vectors; ++v) {
-    store(found[v], maxima.buffer, getPlace(v));
+    store(found[v], maxima.buffer, atVector(v));
     guarded.push_back(guard(found[v]));
     store(exponentiate(before[v], guarded[v]), scales.buffer, getIndex(v * plan.lanes));
     zeros.push_back(getSplat(0));
@@ -98,9 +98,9 @@ void AttentionBlocks::emitProbabilities(Value panel) {
         return result;
       });
   for (int64_t v = 0; v < vectors; ++v) {
-    Value sum = load(sums.buffer, getPlace(v));
+    Value sum = load(sums.buffer, atVector(v));
     Value scale = load(scales.buffer, getIndex(v * plan.lanes));
-    store(fma(sum, scale, added[v]), sums.buffer, getPlace(v));
+    store(fma(sum, scale, added[v]), sums.buffer, atVector(v));
   }
 }
 

@@ -120,35 +120,35 @@ protected:
   /// log(sum) + maximum, as the log-sum-exp result has it.
   Value getLogSumExp(Value sum, Value maximum);
   /// The type in which positions are compared: 64 bits if they are operands.
-  Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
-  Value toPlace(Value index);
-  Value getPlace(int64_t place);
+  Type getPositionType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
+  Value toPosition(Value index);
+  Value getPosition(int64_t position);
 
-  /// The smallest and the largest of some positions. `lowestPlace` ignores negative ones, and
+  /// The smallest and the largest of some positions. `lowestPosition` ignores negative ones, and
   /// is negative itself if there is no other.
   struct Bounds {
-    Value lowest, lowestPlace, highest;
+    Value lowest, lowestPosition, highest;
   };
   /// The bounds of `count` positions in a buffer.
   Bounds getBounds(Value buffer, Value first, Value count);
   /// Begins the work on a row of the batch.
   void startBatch(Value index);
   /// The position of a query and of a key of the row.
-  Value getQueryPlace(Value query);
-  Value getKeyPlace(Value key);
+  Value getQueryPosition(Value query);
+  Value getKeyPosition(Value key);
   /// The bounds of the positions of the queries, and of some keys, of the row.
-  Bounds getQueryPlaces();
-  Bounds getKeyPlaces(Value first, Value count);
+  Bounds getBoundsOfQueries();
+  Bounds getBoundsOfKeys(Value first, Value count);
   /// Emits a test of positions of keys, numbers or vectors: they are no padding, and below
   /// the row's length.
-  Value isKey(Value place);
+  Value isKey(Value position);
   /// Emits tests: some of the queries may see some of the keys, and all queries see all keys.
   Value isSeen(const Bounds &queries, const Bounds &keys);
   Value isWhollySeen(const Bounds &queries, const Bounds &keys);
-  /// Emits a test: `place` is not negative, `first` is not behind the last key that the query at
+  /// Emits a test: `position` is not negative, `first` is not behind the last key that the query at
   /// the highest position sees, and `last` is not before the first key that the query at the
   /// lowest position sees.
-  Value isWithin(Value place, Value first, Value last, const Bounds &queries);
+  Value isWithin(Value position, Value first, Value last, const Bounds &queries);
 
   /// Emits a test of indices of weights: they are kept.
   Value isKept(Value indices);
@@ -172,7 +172,7 @@ private:
   /// The numbers of dropout, loaded before all loops.
   RandomStream random;
   /// The index of the row's first positions, if it has its own.
-  Value firstQueryPlace, firstKeyPlace;
+  Value firstQueryPosition, firstKeyPosition;
   /// The row's length, if positions are operands: keys are below it.
   Value lengthOfRow;
 

@@ -18,7 +18,7 @@ namespace meshwright::lower {
 
 void AttentionPanels::emitTransposed(Value source, int64_t columns, Value first, Value last,
                                      function_ref<Value(int64_t)> row, Value target,
-                                     function_ref<Value(Value)> place, bool asPairs) {
+                                     function_ref<Value(Value)> indexOf, bool asPairs) {
   int64_t lanes = plan.lanes;
   SmallVector<Value> rows;
   for (int64_t i = 0; i < lanes; ++i)
@@ -39,7 +39,7 @@ void AttentionPanels::emitTransposed(Value source, int64_t columns, Value first,
     }
     transpose(vectors);
     for (int64_t j = 0; j < present; ++j)
-      store(vectors[j], target, place(add(column, j)));
+      store(vectors[j], target, indexOf(add(column, j)));
   };
   if (columns <= lanes)
     return emitChunk(getIndex(0));
@@ -66,14 +66,14 @@ void AttentionPanels::packPositions() {
     Value query = add(firstRow, i);
     if (plan.headsPerUnit > 1)
       query = rem(query, plan.queries);
-    Value place = plan.hasPositions ? getQueryPlace(query) : toPlace(query);
-    memref::StoreOp::create(b, place, positions.buffer, i);
+    Value position = plan.hasPositions ? getQueryPosition(query) : toPosition(query);
+    memref::StoreOp::create(b, position, positions.buffer, i);
   });
   // Lanes that repeat the last row.
   if (plan.rows % plan.blockRows)
     loop(sub(getIndex(plan.rows), firstRow), getIndex(plan.blockRows), 1, [&](Value i) {
-      Value last = plan.hasPositions ? getQueryPlace(getIndex(plan.queries - 1))
-                                     : getPlace(plan.queries - 1);
+      Value last = plan.hasPositions ? getQueryPosition(getIndex(plan.queries - 1))
+                                     : getPosition(plan.queries - 1);
       memref::StoreOp::create(b, last, positions.buffer, i);
     });
   if (plan.isOrdered())
@@ -98,9 +98,9 @@ void AttentionPanels::packDropRows() {
 
 AttentionEmitter::Bounds AttentionPanels::getKeyBounds() {
   if (plan.hasPositions)
-    return getKeyPlaces(firstKey, numKeys);
-  Value lowest = toPlace(firstKey);
-  return {lowest, lowest, toPlace(sub(add(firstKey, numKeys), getIndex(1)))};
+    return getBoundsOfKeys(firstKey, numKeys);
+  Value lowest = toPosition(firstKey);
+  return {lowest, lowest, toPosition(sub(add(firstKey, numKeys), getIndex(1)))};
 }
 
 AttentionEmitter::Bounds AttentionPanels::getPanelBounds(Value panel) {

@@ -27,10 +27,10 @@ AttentionPanels::AttentionPanels(const AttentionKernel &kernel) : AttentionEmitt
 
 void AttentionPanels::reservePositions() {
   if (plan.isPositional())
-    reserve(positions, plan.blockRows, getPlaceType());
+    reserve(positions, plan.blockRows, getPositionType());
   if (plan.isPositional() && !plan.isOrdered()) {
-    reserve(lowestOfPanel, plan.blockRows / width, getPlaceType());
-    reserve(highestOfPanel, plan.blockRows / width, getPlaceType());
+    reserve(lowestOfPanel, plan.blockRows / width, getPositionType());
+    reserve(highestOfPanel, plan.blockRows / width, getPositionType());
   }
 }
 
@@ -228,9 +228,9 @@ SmallVector<Value> AttentionPanels::visitScores(Value panel, bool masked, ValueR
   SmallVector<Value> lower, upper, biases(vectors);
   for (int64_t v = 0; v < vectors; ++v) {
     if (masked && plan.isPositional()) {
-      Value place = load(positions.buffer, mul(getGroup(panel, v), plan.lanes));
+      Value position = load(positions.buffer, mul(getGroup(panel, v), plan.lanes));
       auto shifted = [&](int64_t by) -> Value {
-        return arith::AddIOp::create(b, place, splat(getPlace(by)));
+        return arith::AddIOp::create(b, position, splat(getPosition(by)));
       };
       lower.push_back(plan.left ? shifted(-*plan.left) : Value());
       upper.push_back(plan.right ? shifted(*plan.right) : Value());
@@ -257,7 +257,7 @@ SmallVector<Value> AttentionPanels::visitScores(Value panel, bool masked, ValueR
       Value byte = loadScalar(padding, add(mul(batchIndex, plan.keyRows), absolute));
       keep = fromStorage(b, byte, b.getI1Type());
     }
-    Value placeOfKey;
+    Value positionOfKey;
     Value rowBias;
     if (bias && biasStrides[3] && !biasStrides[2])
       rowBias = splat(widen(loadScalar(bias, add(biasBase, absolute))));
@@ -273,14 +273,14 @@ SmallVector<Value> AttentionPanels::visitScores(Value panel, bool masked, ValueR
       }
       Value seen;
       if (masked && plan.isPositional()) {
-        if (!placeOfKey) {
-          Value place = plan.hasPositions ? getKeyPlace(absolute) : toPlace(absolute);
-          placeOfKey = splat(place);
+        if (!positionOfKey) {
+          Value position = plan.hasPositions ? getKeyPosition(absolute) : toPosition(absolute);
+          positionOfKey = splat(position);
           if (plan.hasPositions)
-            keep = both(keep, isKey(place));
+            keep = both(keep, isKey(position));
         }
         auto compare = [&](arith::CmpIPredicate predicate, Value limit) {
-          seen = both(seen, arith::CmpIOp::create(b, predicate, placeOfKey, limit));
+          seen = both(seen, arith::CmpIOp::create(b, predicate, positionOfKey, limit));
         };
         if (lower[v])
           compare(arith::CmpIPredicate::sge, lower[v]);

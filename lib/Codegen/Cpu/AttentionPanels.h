@@ -40,10 +40,10 @@ protected:
   void reserveDropout();
 
   /// Copies the columns first .. last of `lanes` rows, and transposes them: column j becomes a
-  /// vector at place(j). Row i begins at `row(i)` in `from`.
+  /// vector at `indexOf(j)`. Row i begins at `row(i)` in `from`.
   void emitTransposed(Value from, int64_t columns, Value first, Value last,
-                      function_ref<Value(int64_t)> row, Value to, function_ref<Value(Value)> place,
-                      bool asPairs);
+                      function_ref<Value(int64_t)> row, Value to,
+                      function_ref<Value(Value)> indexOf, bool asPairs);
   /// Packs the present rows of a tensor like the queries as panels of columns, which are `steps`
   /// pairs or elements of a row of `columns` elements.
   void packRows(Value source, int64_t columns, int64_t steps, const Region &panels);

@@ -15,20 +15,20 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-Value AttentionEmitter::toPlace(Value index) {
-  return arith::IndexCastOp::create(b, getPlaceType(), index);
+Value AttentionEmitter::toPosition(Value index) {
+  return arith::IndexCastOp::create(b, getPositionType(), index);
 }
 
-Value AttentionEmitter::getPlace(int64_t place) {
-  return arith::ConstantIntOp::create(b, getPlaceType(), place);
+Value AttentionEmitter::getPosition(int64_t position) {
+  return arith::ConstantIntOp::create(b, getPositionType(), position);
 }
 
 void AttentionEmitter::startBatch(Value index) {
   batchIndex = index;
   if (plan.hasQueryPositionsOfRow)
-    firstQueryPlace = mul(index, plan.queries);
+    firstQueryPosition = mul(index, plan.queries);
   if (plan.hasKeyPositionsOfRow)
-    firstKeyPlace = mul(index, plan.keyRows);
+    firstKeyPosition = mul(index, plan.keyRows);
   numKeysOfRow = getIndex(plan.keys);
   if (!lengths)
     return;
@@ -45,40 +45,40 @@ void AttentionEmitter::startBatch(Value index) {
   numKeysOfRow = arith::IndexCastOp::create(b, b.getIndexType(), length);
 }
 
-Value AttentionEmitter::getQueryPlace(Value query) {
-  return loadScalar(queryPositions, firstQueryPlace ? add(firstQueryPlace, query) : query);
+Value AttentionEmitter::getQueryPosition(Value query) {
+  return loadScalar(queryPositions, firstQueryPosition ? add(firstQueryPosition, query) : query);
 }
 
-Value AttentionEmitter::getKeyPlace(Value key) {
-  return loadScalar(keyPositions, firstKeyPlace ? add(firstKeyPlace, key) : key);
+Value AttentionEmitter::getKeyPosition(Value key) {
+  return loadScalar(keyPositions, firstKeyPosition ? add(firstKeyPosition, key) : key);
 }
 
-AttentionEmitter::Bounds AttentionEmitter::getQueryPlaces() {
-  return getBounds(queryPositions, firstQueryPlace ? firstQueryPlace : getIndex(0),
+AttentionEmitter::Bounds AttentionEmitter::getBoundsOfQueries() {
+  return getBounds(queryPositions, firstQueryPosition ? firstQueryPosition : getIndex(0),
                    getIndex(plan.queries));
 }
 
-AttentionEmitter::Bounds AttentionEmitter::getKeyPlaces(Value first, Value count) {
-  return getBounds(keyPositions, firstKeyPlace ? add(firstKeyPlace, first) : first, count);
+AttentionEmitter::Bounds AttentionEmitter::getBoundsOfKeys(Value first, Value count) {
+  return getBounds(keyPositions, firstKeyPosition ? add(firstKeyPosition, first) : first, count);
 }
 
-Value AttentionEmitter::isKey(Value place) {
-  bool isVector = isa<VectorType>(place.getType());
+Value AttentionEmitter::isKey(Value position) {
+  bool isVector = isa<VectorType>(position.getType());
   auto compare = [&](arith::CmpIPredicate predicate, Value limit) -> Value {
-    return arith::CmpIOp::create(b, predicate, place, isVector ? splat(limit) : limit);
+    return arith::CmpIOp::create(b, predicate, position, isVector ? splat(limit) : limit);
   };
   // Without a sign, negative positions are above each length.
   return lengthOfRow ? compare(arith::CmpIPredicate::ult, lengthOfRow)
-                     : compare(arith::CmpIPredicate::sge, getPlace(0));
+                     : compare(arith::CmpIPredicate::sge, getPosition(0));
 }
 
 AttentionEmitter::Bounds AttentionEmitter::getBounds(Value buffer, Value first, Value count) {
   Type type = cast<MemRefType>(buffer.getType()).getElementType();
   int64_t lanes = processor.vectorBytes / (type.getIntOrFloatBitWidth() / 8);
-  auto widen = [&](const Bounds &bounds, Value place) {
-    return SmallVector<Value>{arith::MinSIOp::create(b, bounds.lowest, place),
-                              arith::MinUIOp::create(b, bounds.lowestPlace, place),
-                              arith::MaxSIOp::create(b, bounds.highest, place)};
+  auto widen = [&](const Bounds &bounds, Value position) {
+    return SmallVector<Value>{arith::MinSIOp::create(b, bounds.lowest, position),
+                              arith::MinUIOp::create(b, bounds.lowestPosition, position),
+                              arith::MaxSIOp::create(b, bounds.highest, position)};
   };
   auto toBounds = [](ValueRange values) { return Bounds{values[0], values[1], values[2]}; };
   Value whole = mul(div(count, lanes), lanes);
@@ -104,7 +104,7 @@ AttentionEmitter::Bounds AttentionEmitter::getBounds(Value buffer, Value first, 
 }
 
 Value AttentionEmitter::isSeen(const Bounds &queries, const Bounds &keys) {
-  return isWithin(keys.highest, keys.lowestPlace, keys.highest, queries);
+  return isWithin(keys.highest, keys.lowestPosition, keys.highest, queries);
 }
 
 Value AttentionEmitter::isWhollySeen(const Bounds &queries, const Bounds &keys) {
@@ -112,14 +112,14 @@ Value AttentionEmitter::isWhollySeen(const Bounds &queries, const Bounds &keys) 
   return isWithin(keys.lowest, keys.highest, keys.lowest, {queries.highest, {}, queries.lowest});
 }
 
-Value AttentionEmitter::isWithin(Value place, Value first, Value last, const Bounds &queries) {
-  Value seen = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, place, getPlace(0));
+Value AttentionEmitter::isWithin(Value position, Value first, Value last, const Bounds &queries) {
+  Value seen = arith::CmpIOp::create(b, arith::CmpIPredicate::sge, position, getPosition(0));
   if (plan.right) {
-    Value limit = add(queries.highest, getPlace(*plan.right));
+    Value limit = add(queries.highest, getPosition(*plan.right));
     seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sle, first, limit));
   }
   if (plan.left) {
-    Value limit = sub(queries.lowest, getPlace(*plan.left));
+    Value limit = sub(queries.lowest, getPosition(*plan.left));
     seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, last, limit));
   }
   if (lengthOfRow)

@@ -38,7 +38,7 @@ private:
   /// it can be read.
   void copyBias(Value row);
   void copyPadding();
-  void copyPlaces();
+  void copyPositions();
   void copyDropKeys();
   /// Weights of a row, zero where they are dropped.
   Value drop(Value row, Value key, Value weights);
@@ -58,7 +58,7 @@ private:
   /// Elements of the query in a step of a product.
   int64_t step;
 
-  Region queries, scores, results, maxima, sums, scales, biasRow, keepRow, placeRow, dropRow;
+  Region queries, scores, results, maxima, sums, scales, biasRow, keepRow, positionRow, dropRow;
   /// For a computed bias: keys are columns.
   std::optional<BiasPoints> points;
 
@@ -93,7 +93,7 @@ AttentionRows::AttentionRows(const AttentionKernel &kernel) : AttentionEmitter(k
   if (op.getKeyPadding())
     reserve(keepRow, scoreStride, compute);
   if (plan.hasPositions)
-    reserve(placeRow, scoreStride, getPlaceType());
+    reserve(positionRow, scoreStride, getPositionType());
   if (op.getDropRows())
     reserve(dropRow, scoreStride, b.getI64Type());
 }
@@ -209,9 +209,9 @@ void AttentionRows::copyPadding() {
   });
 }
 
-void AttentionRows::copyPlaces() {
+void AttentionRows::copyPositions() {
   loop(getIndex(0), numKeys, 1, [&](Value i) {
-    memref::StoreOp::create(b, getKeyPlace(add(firstKey, i)), placeRow.buffer, i);
+    memref::StoreOp::create(b, getKeyPosition(add(firstKey, i)), positionRow.buffer, i);
   });
 }
 
@@ -236,18 +236,18 @@ void AttentionRows::emitProbabilities(Value row) {
   auto toVector = [&](Value index) { return splat(arith::IndexCastOp::create(b, i32, index)); };
   // The keys of the block that the query sees.
   Value from, to = numKeys, lower, upper;
-  Value place = rem(row, plan.queries);
+  Value position = rem(row, plan.queries);
   if (plan.hasPositions) {
-    place = getQueryPlace(place);
+    position = getQueryPosition(position);
     if (plan.right)
-      upper = splat(add(place, getPlace(*plan.right)));
+      upper = splat(add(position, getPosition(*plan.right)));
     if (plan.left)
-      lower = splat(sub(place, getPlace(*plan.left)));
+      lower = splat(sub(position, getPosition(*plan.left)));
   }
   if (plan.right && !upper)
-    to = min(to, sub(add(place, *plan.right + 1), firstKey));
+    to = min(to, sub(add(position, *plan.right + 1), firstKey));
   if (plan.left && !lower)
-    from = toVector(sub(sub(place, getIndex(*plan.left)), firstKey));
+    from = toVector(sub(sub(position, getIndex(*plan.left)), firstKey));
   to = toVector(to);
   SmallVector<int32_t> lanes;
   for (int64_t lane = 0; lane < plan.lanes; ++lane)
@@ -267,13 +267,13 @@ void AttentionRows::emitProbabilities(Value row) {
         if (from)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge, index, from));
         if (plan.hasPositions)
-          seen = both(seen, isKey(load(placeRow.buffer, i)));
+          seen = both(seen, isKey(load(positionRow.buffer, i)));
         if (upper)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sle,
-                                                  load(placeRow.buffer, i), upper));
+                                                  load(positionRow.buffer, i), upper));
         if (lower)
           seen = both(seen, arith::CmpIOp::create(b, arith::CmpIPredicate::sge,
-                                                  load(placeRow.buffer, i), lower));
+                                                  load(positionRow.buffer, i), lower));
         if (padding)
           seen = both(seen, arith::CmpFOp::create(b, arith::CmpFPredicate::UNE,
                                                   load(keepRow.buffer, i), getSplat(0)));
@@ -309,7 +309,7 @@ void AttentionRows::emitProbabilities(Value row) {
 
 void AttentionRows::emitProductTile(Value firstRow, Value column, int64_t full, int64_t tail) {
   int64_t numVectors = full + (tail ? 1 : 0);
-  auto getPlace = [&](int64_t i, int64_t v) {
+  auto atResult = [&](int64_t i, int64_t v) {
     return at(add(firstRow, i), resultStride, add(column, v * plan.lanes));
   };
   // Each block is summed separately and then added, which keeps long sums exact.
@@ -332,8 +332,8 @@ void AttentionRows::emitProductTile(Value firstRow, Value column, int64_t full, 
   for (int64_t i = 0; i < rowTile; ++i) {
     Value scale = splat(loadScalar(scales.buffer, add(firstRow, i)));
     for (int64_t v = 0; v < numVectors; ++v)
-      store(fma(load(results.buffer, getPlace(i, v)), scale, added[i * numVectors + v]),
-            results.buffer, getPlace(i, v));
+      store(fma(load(results.buffer, atResult(i, v)), scale, added[i * numVectors + v]),
+            results.buffer, atResult(i, v));
   }
 }
 
@@ -400,22 +400,22 @@ void AttentionRows::emitItem(Value item) {
     if (padding)
       copyPadding();
     if (plan.hasPositions)
-      copyPlaces();
+      copyPositions();
     if (dropRows)
       copyDropKeys();
     emitScores();
     loop(getIndex(0), getIndex(plan.rows), 1, [&](Value row) { emitProbabilities(row); });
     emitProducts();
   };
-  Bounds places;
+  Bounds queryBounds;
   if (plan.hasPositions)
-    places = getQueryPlaces();
+    queryBounds = getBoundsOfQueries();
   loop(getIndex(0), last, plan.blockKeys, [&](Value k) {
     firstKey = k;
     numKeys = min(sub(last, k), plan.blockKeys);
     if (!plan.hasPositions)
       return emitBlock();
-    when(isSeen(places, getKeyPlaces(firstKey, numKeys)), emitBlock);
+    when(isSeen(queryBounds, getBoundsOfKeys(firstKey, numKeys)), emitBlock);
   });
   emitResult();
 }

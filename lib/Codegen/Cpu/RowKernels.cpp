@@ -101,7 +101,7 @@ private:
   SmallVector<PieceItems> pieces;
   int64_t workspaceBytes = 0;
 
-  // The state of `emit`.
+  // Set by `emit`.
   RowEmitter *row = nullptr;
   Value workspace;
   SmallVector<Value> outputs;
@@ -294,7 +294,7 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
     else
       row->store(element, outputs[store.output], store.to);
   }
-  // Each pass prefetches a part, so that memory is never idle. If passes have different columns,
+  // Each pass prefetches a share, so that memory is never idle. If passes have different columns,
   // the last pass prefetches all.
   if (!further)
     return terms;

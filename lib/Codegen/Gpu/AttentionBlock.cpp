@@ -137,14 +137,14 @@ void AttentionBlock::startRows() {
     if (plan.hasPositions) {
       Value at =
           plan.hasQueryPositionsOfRow ? add(mul(batchIndex, plan.queries), row.query) : row.query;
-      row.place = loadElement(queryPositions, at, b.getI64Type());
+      row.position = loadElement(queryPositions, at, b.getI64Type());
     } else {
-      row.place = arith::IndexCastOp::create(b, getPlaceType(), row.query);
+      row.position = arith::IndexCastOp::create(b, getPositionType(), row.query);
     }
     if (plan.right)
-      row.highest = add(row.place, getPlace(*plan.right));
+      row.highest = add(row.position, getPosition(*plan.right));
     if (plan.left)
-      row.lowest = sub(row.place, getPlace(*plan.left));
+      row.lowest = sub(row.position, getPosition(*plan.left));
     rows.push_back(row);
   }
 }
@@ -169,8 +169,8 @@ std::pair<Value, Value> AttentionBlock::getKeyRange() {
 // The mask
 //===----------------------------------------------------------------------===//
 
-Value AttentionBlock::getPlace(int64_t place) {
-  return arith::ConstantIntOp::create(b, getPlaceType(), place);
+Value AttentionBlock::getPosition(int64_t position) {
+  return arith::ConstantIntOp::create(b, getPositionType(), position);
 }
 
 Value AttentionBlock::compare(arith::CmpIPredicate predicate, Value lhs, Value rhs) {
@@ -182,7 +182,7 @@ bool AttentionBlock::hasRest() const {
   return plan.keys % plan.blockKeys != 0 || startsAnywhere || (lengths && !plan.hasPositions);
 }
 
-Value AttentionBlock::isKey(Value key, Value &place) {
+Value AttentionBlock::isKey(Value key, Value &position) {
   Value is;
   if (hasRest()) {
     is = isBelow(key, numKeys);
@@ -194,12 +194,12 @@ Value AttentionBlock::isKey(Value key, Value &place) {
   }
   if (plan.hasPositions) {
     Value at = plan.hasKeyPositionsOfRow ? add(mul(batchIndex, plan.keyRows), key) : key;
-    place = loadElement(keyPositions, at, b.getI64Type());
+    position = loadElement(keyPositions, at, b.getI64Type());
     // Without a sign, negative positions are above each length.
-    is = both(is, length ? compare(arith::CmpIPredicate::ult, place, length)
-                         : compare(arith::CmpIPredicate::sge, place, getPlace(0)));
+    is = both(is, length ? compare(arith::CmpIPredicate::ult, position, length)
+                         : compare(arith::CmpIPredicate::sge, position, getPosition(0)));
   } else {
-    place = arith::IndexCastOp::create(b, getPlaceType(), key);
+    position = arith::IndexCastOp::create(b, getPositionType(), key);
   }
   return is;
 }
@@ -230,23 +230,23 @@ void AttentionBlock::emitBiases(ArrayRef<Value> keys) {
 void AttentionBlock::emitMask() {
   seen.clear();
   biases.clear();
-  SmallVector<Value> keys, places, areKeys;
+  SmallVector<Value> keys, positions, areKeys;
   for (int64_t i = 0; i < plan.keysOfThread; ++i) {
-    Value key = add(firstKey, getKeyOffset(i)), place;
-    areKeys.push_back(isKey(key, place));
+    Value key = add(firstKey, getKeyOffset(i)), position;
+    areKeys.push_back(isKey(key, position));
     keys.push_back(hasRest() ? min(key, std::max<int64_t>(plan.keys - 1, 0)) : key);
-    places.push_back(place);
+    positions.push_back(position);
   }
   if (op.getBias())
     emitBiases(keys);
   Value lowest = getScalar(-std::numeric_limits<double>::infinity());
   for (const Row &row : rows)
-    for (auto [place, isKey] : llvm::zip_equal(places, areKeys)) {
+    for (auto [position, isKey] : llvm::zip_equal(positions, areKeys)) {
       Value is = isKey;
       if (row.highest)
-        is = both(is, compare(arith::CmpIPredicate::sle, place, row.highest));
+        is = both(is, compare(arith::CmpIPredicate::sle, position, row.highest));
       if (row.lowest)
-        is = both(is, compare(arith::CmpIPredicate::sge, place, row.lowest));
+        is = both(is, compare(arith::CmpIPredicate::sge, position, row.lowest));
       if (op.getBias())
         is = both(is,
                   arith::CmpFOp::create(b, arith::CmpFPredicate::UNE, biases[seen.size()], lowest));

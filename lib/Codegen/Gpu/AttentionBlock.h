@@ -67,7 +67,7 @@ public:
 
   virtual int64_t getNumBlocks() const { return plan.getNumBlocks(); }
   virtual int64_t getSharedBytes() const = 0;
-  /// The bytes of scratch memory, through which blocks that share keys combine their parts.
+  /// The bytes of scratch memory, through which blocks that share keys combine their results.
   virtual int64_t getScratchBytes() { return 0; }
   /// Fills the function, whose arguments are the buffers and the shared memory.
   void emit(mlir::func::FuncOp kernel);
@@ -158,7 +158,7 @@ protected:
   Value firstKey;
   /// A row of the thread. Rows behind the last one repeat it, and do not `exist` (null: all do).
   struct Row {
-    Value index, exists, head, query, place, lowest, highest;
+    Value index, exists, head, query, position, lowest, highest;
   };
   SmallVector<Row> rows;
   /// The number of keys that the row of the batch has, by index.
@@ -169,10 +169,10 @@ protected:
   SmallVector<Value> kept;
 
 private:
-  Type getPlaceType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
-  Value getPlace(int64_t place);
+  Type getPositionType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
+  Value getPosition(int64_t position);
   /// Whether the key may be seen at all; null if it may. Sets its position.
-  Value isKey(Value key, Value &place);
+  Value isKey(Value key, Value &position);
   void emitBiases(ArrayRef<Value> keys);
 
   std::optional<KernelRegion> biasRegion;

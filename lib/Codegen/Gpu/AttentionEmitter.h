@@ -60,20 +60,21 @@ protected:
   void emitKeys(std::pair<Value, Value> range);
 
 private:
-  /// The part of the keys of this block, and the number of the block whose keys it shares.
+  /// The number of this block's split of the keys, and of the block whose keys it shares.
   Value split, whole;
 
   /// Maxima and sums of the rows, and the result, before the first key.
   SmallVector<Value> getStart();
-  /// This block's part of the keys of the range.
-  std::pair<Value, Value> getPart(std::pair<Value, Value> range);
-  /// Writes the state of this block's part of the keys. The last block to do so merges all parts.
-  void emitPart(ValueRange state);
-  SmallVector<Value> merge(ValueRange state, ValueRange part);
-  SmallVector<Value> emitTile(ValueRange state);
-  SmallVector<Value> emitUpdate(ValueRange state);
+  /// This block's split of the keys of the range.
+  std::pair<Value, Value> getOwnKeys(std::pair<Value, Value> range);
+  /// Writes the maxima, sums and result of this block's split of the keys. The last block to do so
+  /// merges those of all splits.
+  void writeSplit(ValueRange running);
+  SmallVector<Value> merge(ValueRange running, ValueRange other);
+  SmallVector<Value> emitTile(ValueRange running);
+  SmallVector<Value> emitUpdate(ValueRange running);
   Value emitScore(Value product, size_t i);
-  void emitEnd(ValueRange state);
+  void emitEnd(ValueRange running);
 };
 
 /// The scores and the result are fragments of 8 columns, as those of sums of mma.sync

@@ -105,7 +105,7 @@ SmallVector<Value> AttentionFma::addProducts(ValueRange sums) {
 
 SmallVector<Value> AttentionFma::emitProducts() {
   SmallVector<Value> sums(plan.keysOfThread, emitConstant(b, getVector(), 0));
-  auto emitPart = [&](Value first, ValueRange known) {
+  auto emitStep = [&](Value first, ValueRange known) {
     if (!isWhole())
       copyColumns(getQueryTile(), first, queries, queryStride);
     copyColumns(getKeyTile(), first, keys, keyStride);
@@ -114,8 +114,8 @@ SmallVector<Value> AttentionFma::emitProducts() {
     emitBarrier(b);
     return next;
   };
-  sums = isWhole() ? emitPart(getIndex(0), sums)
-                   : loop(getIndex(0), getIndex(plan.features), features, sums, emitPart);
+  sums = isWhole() ? emitStep(getIndex(0), sums)
+                   : loop(getIndex(0), getIndex(plan.features), features, sums, emitStep);
   for (Value &sum : sums)
     sum = vector::ReductionOp::create(b, vector::CombiningKind::ADD, sum);
   return sums;

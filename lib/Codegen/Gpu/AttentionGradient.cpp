@@ -67,7 +67,7 @@ private:
   /// Begins the rows from `firstRow` on.
   void emitRows();
   /// Emits `body` if any score of the tile is seen.
-  SmallVector<Value> emitTile(ValueRange state, function_ref<SmallVector<Value>()> body);
+  SmallVector<Value> emitTile(ValueRange running, function_ref<SmallVector<Value>()> body);
   Tile getTile(Value buffer, Value unit, int64_t rows, Value first, Value end, int64_t columns);
   Tile getCotangentTile();
   /// Products of the thread's row and keys.
@@ -177,7 +177,7 @@ void AttentionGradient::emitRows() {
   deltaOfRow = memref::LoadOp::create(b, delta, at);
 }
 
-SmallVector<Value> AttentionGradient::emitTile(ValueRange state,
+SmallVector<Value> AttentionGradient::emitTile(ValueRange running,
                                                function_ref<SmallVector<Value>()> body) {
   emitMask();
   for (Value &is : seen)
@@ -187,7 +187,7 @@ SmallVector<Value> AttentionGradient::emitTile(ValueRange state,
   Value any = seen.front();
   for (Value is : ArrayRef(seen).drop_front())
     any = arith::OrIOp::create(b, any, is);
-  return choose(emitAny(b, any), body, [&] { return llvm::to_vector(state); });
+  return choose(emitAny(b, any), body, [&] { return llvm::to_vector(running); });
 }
 
 AttentionGradient::Tile AttentionGradient::getTile(Value buffer, Value unit, int64_t rows,
@@ -206,7 +206,7 @@ SmallVector<Value> AttentionGradient::emitDots(Tile ofRows, Tile ofKeys) {
   Value left = getShared(0, count, plan.compute);
   Value right = getShared(count * bytes, count, plan.compute);
   SmallVector<Value> sums(plan.keysOfThread, emitConstant(b, getVector(), 0));
-  auto emitPart = [&](Value first, ValueRange known) {
+  auto emitStep = [&](Value first, ValueRange known) {
     for (auto [tile, to] : {std::pair(&ofRows, left), std::pair(&ofKeys, right)}) {
       tile->firstColumn = first;
       tile->tileColumns = depth;
@@ -227,7 +227,7 @@ SmallVector<Value> AttentionGradient::emitDots(Tile ofRows, Tile ofKeys) {
     emitBarrier(b);
     return after;
   };
-  sums = loop(getIndex(0), getIndex(ofRows.columns), depth, sums, emitPart);
+  sums = loop(getIndex(0), getIndex(ofRows.columns), depth, sums, emitStep);
   for (Value &sum : sums)
     sum = vector::ReductionOp::create(b, vector::CombiningKind::ADD, sum);
   return sums;

@@ -91,28 +91,30 @@ void AttentionTiles::emitBlock(Value block) {
 }
 
 SmallVector<Value> AttentionTiles::getStart() {
-  SmallVector<Value> state(plan.rowsOfThread, getScalar(-std::numeric_limits<double>::infinity()));
-  state.append(plan.rowsOfThread, getScalar(0));
-  llvm::append_range(state, getZeros());
-  return state;
+  SmallVector<Value> running(plan.rowsOfThread,
+                             getScalar(-std::numeric_limits<double>::infinity()));
+  running.append(plan.rowsOfThread, getScalar(0));
+  llvm::append_range(running, getZeros());
+  return running;
 }
 
 void AttentionTiles::emitKeys(std::pair<Value, Value> range) {
   if (plan.splits > 1)
-    range = getPart(range);
-  SmallVector<Value> state = getStart();
-  state = loop(range.first, range.second, plan.blockKeys, state, [&](Value key, ValueRange known) {
-    firstKey = key;
-    return emitTile(known);
-  });
-  plan.splits > 1 ? emitPart(state) : emitEnd(state);
+    range = getOwnKeys(range);
+  SmallVector<Value> running = getStart();
+  running = loop(range.first, range.second, plan.blockKeys, running,
+                 [&](Value key, ValueRange known) {
+                   firstKey = key;
+                   return emitTile(known);
+                 });
+  plan.splits > 1 ? writeSplit(running) : emitEnd(running);
 }
 
 //===----------------------------------------------------------------------===//
 // Blocks that share keys
 //===----------------------------------------------------------------------===//
 
-std::pair<Value, Value> AttentionTiles::getPart(std::pair<Value, Value> range) {
+std::pair<Value, Value> AttentionTiles::getOwnKeys(std::pair<Value, Value> range) {
   Value keys = max(sub(range.second, range.first), getIndex(0));
   Value tiles = div(add(keys, plan.blockKeys - 1), plan.blockKeys);
   Value share = mul(div(add(tiles, plan.splits - 1), plan.splits), plan.blockKeys);
@@ -120,7 +122,7 @@ std::pair<Value, Value> AttentionTiles::getPart(std::pair<Value, Value> range) {
   return {first, min(add(first, share), range.second)};
 }
 
-/// The elements of a value of the state: some of its values are vectors.
+/// The elements of one of the running values, some of which are vectors.
 static int64_t getNumElements(Type type) {
   auto vector = dyn_cast<VectorType>(type);
   return vector ? vector.getNumElements() : 1;
@@ -141,22 +143,22 @@ static void emitFence(ImplicitLocOpBuilder &b) {
   LLVM::FenceOp::create(b, LLVM::AtomicOrdering::acq_rel, "device");
 }
 
-SmallVector<Value> AttentionTiles::merge(ValueRange state, ValueRange part) {
+SmallVector<Value> AttentionTiles::merge(ValueRange running, ValueRange other) {
   int64_t numRows = plan.rowsOfThread;
   Value zero = getScalar(0), none = getScalar(-std::numeric_limits<double>::infinity());
   SmallVector<Value> maxima, sums, ours, theirs;
   for (int64_t row = 0; row < numRows; ++row) {
-    Value largest = arith::MaxNumFOp::create(b, state[row], part[row]);
+    Value largest = arith::MaxNumFOp::create(b, running[row], other[row]);
     Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, largest, none);
     Value shift = arith::SelectOp::create(b, isEmpty, zero, largest);
-    ours.push_back(exponentiate(state[row], shift));
-    theirs.push_back(exponentiate(part[row], shift));
+    ours.push_back(exponentiate(running[row], shift));
+    theirs.push_back(exponentiate(other[row], shift));
     maxima.push_back(largest);
-    Value sum = arith::MulFOp::create(b, part[numRows + row], theirs.back());
-    sums.push_back(math::FmaOp::create(b, state[numRows + row], ours.back(), sum));
+    Value sum = arith::MulFOp::create(b, other[numRows + row], theirs.back());
+    sums.push_back(math::FmaOp::create(b, running[numRows + row], ours.back(), sum));
   }
-  SmallVector<Value> first = scale(state.drop_front(2 * numRows), ours);
-  SmallVector<Value> second = scale(part.drop_front(2 * numRows), theirs);
+  SmallVector<Value> first = scale(running.drop_front(2 * numRows), ours);
+  SmallVector<Value> second = scale(other.drop_front(2 * numRows), theirs);
   SmallVector<Value> merged(maxima);
   llvm::append_range(merged, sums);
   for (auto [a, c] : llvm::zip_equal(first, second))
@@ -164,14 +166,14 @@ SmallVector<Value> AttentionTiles::merge(ValueRange state, ValueRange part) {
   return merged;
 }
 
-void AttentionTiles::emitPart(ValueRange state) {
+void AttentionTiles::writeSplit(ValueRange running) {
   constexpr int64_t threads = AttentionTilePlan::threads;
   int64_t elements = 0, total = getScratchBytes();
-  for (Value value : state)
+  for (Value value : running)
     elements += getNumElements(value.getType());
   int64_t count = (total - MW_RT_COUNTER_BYTES) * 8 / plan.compute.getIntOrFloatBitWidth();
-  Value parts = memref::ViewOp::create(b, MemRefType::get({count}, plan.compute), scratch,
-                                       getIndex(MW_RT_COUNTER_BYTES), ValueRange());
+  Value written = memref::ViewOp::create(b, MemRefType::get({count}, plan.compute), scratch,
+                                         getIndex(MW_RT_COUNTER_BYTES), ValueRange());
   // Threads without a row have nothing to tell.
   Value exists;
   for (const Row &row : rows) {
@@ -182,10 +184,10 @@ void AttentionTiles::emitPart(ValueRange state) {
     exists = exists ? arith::OrIOp::create(b, exists, row.exists).getResult() : row.exists;
   }
   // Neighbouring threads access neighbouring elements.
-  auto forEachPlace = [&](Value part, function_ref<void(Value, Type)> body) {
-    Value base = mul(add(mul(whole, plan.splits), part), threads * elements);
+  auto forEachValue = [&](Value number, function_ref<void(Value, Type)> body) {
+    Value base = mul(add(mul(whole, plan.splits), number), threads * elements);
     int64_t at = 0;
-    for (Value value : state) {
+    for (Value value : running) {
       int64_t width = getNumElements(value.getType());
       body(add(add(base, at * threads), mul(thread, width)), value.getType());
       at += width;
@@ -193,12 +195,12 @@ void AttentionTiles::emitPart(ValueRange state) {
   };
   auto write = [&] {
     size_t i = 0;
-    forEachPlace(split, [&](Value place, Type type) {
-      Value value = state[i++];
+    forEachValue(split, [&](Value index, Type type) {
+      Value value = running[i++];
       if (isa<VectorType>(type))
-        vector::StoreOp::create(b, value, parts, place);
+        vector::StoreOp::create(b, value, written, index);
       else
-        memref::StoreOp::create(b, value, parts, place);
+        memref::StoreOp::create(b, value, written, index);
     });
   };
   exists ? when(exists, write) : write();
@@ -228,14 +230,14 @@ void AttentionTiles::emitPart(ValueRange state) {
     auto readAll = [&] {
       return loop(getIndex(0), getIndex(plan.splits), 1, getStart(),
                   [&](Value i, ValueRange known) {
-                    SmallVector<Value> part;
-                    forEachPlace(i, [&](Value place, Type type) {
+                    SmallVector<Value> other;
+                    forEachValue(i, [&](Value index, Type type) {
                       if (auto vector = dyn_cast<VectorType>(type))
-                        part.push_back(vector::LoadOp::create(b, vector, parts, place));
+                        other.push_back(vector::LoadOp::create(b, vector, written, index));
                       else
-                        part.push_back(memref::LoadOp::create(b, parts, place));
+                        other.push_back(memref::LoadOp::create(b, written, index));
                     });
-                    return merge(known, part);
+                    return merge(known, other);
                   });
     };
     emitEnd(exists ? choose(exists, readAll, [&] { return getStart(); }) : readAll());
@@ -246,18 +248,18 @@ void AttentionTiles::emitPart(ValueRange state) {
 // Softmax
 //===----------------------------------------------------------------------===//
 
-SmallVector<Value> AttentionTiles::emitTile(ValueRange state) {
+SmallVector<Value> AttentionTiles::emitTile(ValueRange running) {
   if (!mayHide())
-    return emitUpdate(state);
+    return emitUpdate(running);
   emitMask();
   Value any = seen.front();
   for (Value is : ArrayRef(seen).drop_front())
     any = arith::OrIOp::create(b, any, is);
   return choose(
-      isAny(any), [&] { return emitUpdate(state); },
+      isAny(any), [&] { return emitUpdate(running); },
       [&] {
         emitHidden();
-        return llvm::to_vector(state);
+        return llvm::to_vector(running);
       });
 }
 
@@ -271,7 +273,7 @@ Value AttentionTiles::emitScore(Value product, size_t i) {
                                  getScalar(-std::numeric_limits<double>::infinity()));
 }
 
-SmallVector<Value> AttentionTiles::emitUpdate(ValueRange state) {
+SmallVector<Value> AttentionTiles::emitUpdate(ValueRange running) {
   // Early, when there are no scores in registers yet.
   emitDropout();
   SmallVector<Value> scores = emitProducts();
@@ -290,7 +292,7 @@ SmallVector<Value> AttentionTiles::emitUpdate(ValueRange state) {
     Value largest = own.front();
     for (Value score : own.drop_front())
       largest = larger(largest, score);
-    largest = larger(emitLaneReduction(b, largest, 4, larger), state[row]);
+    largest = larger(emitLaneReduction(b, largest, 4, larger), running[row]);
     // Nothing is subtracted from rows without a score.
     Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, largest, none);
     Value shift = arith::SelectOp::create(b, isEmpty, zero, largest);
@@ -300,24 +302,24 @@ SmallVector<Value> AttentionTiles::emitUpdate(ValueRange state) {
       sum = sum ? arith::AddFOp::create(b, sum, score).getResult() : score;
     }
     maxima.push_back(largest);
-    scales.push_back(exponentiate(state[row], shift));
+    scales.push_back(exponentiate(running[row], shift));
     // Each lane sums its own keys.
-    sums.push_back(math::FmaOp::create(b, state[numRows + row], scales[row], sum));
+    sums.push_back(math::FmaOp::create(b, running[numRows + row], scales[row], sum));
   }
   // Sums have the weights that are dropped, too.
   for (auto [i, share] : llvm::enumerate(scores))
     share = drop(share, i);
   SmallVector<Value> next(maxima);
   llvm::append_range(next, sums);
-  llvm::append_range(next, emitValues(scores, scales, state.drop_front(2 * numRows)));
+  llvm::append_range(next, emitValues(scores, scales, running.drop_front(2 * numRows)));
   return next;
 }
 
-void AttentionTiles::emitEnd(ValueRange state) {
+void AttentionTiles::emitEnd(ValueRange running) {
   Value zero = getScalar(0);
   SmallVector<Value> factors;
   for (auto [i, row] : llvm::enumerate(rows)) {
-    Value sum = emitLaneReduction(b, state[rows.size() + i], 4, [&](Value x, Value y) -> Value {
+    Value sum = emitLaneReduction(b, running[rows.size() + i], 4, [&](Value x, Value y) -> Value {
       return arith::AddFOp::create(b, x, y);
     });
     Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
@@ -328,7 +330,7 @@ void AttentionTiles::emitEnd(ValueRange state) {
     Value writes = both(row.exists, compare(arith::CmpIPredicate::eq, quad, getIndex(0)));
     if (plan.slices > 1)
       writes = both(writes, compare(arith::CmpIPredicate::eq, firstFeature, getIndex(0)));
-    when(writes, [&, row = row, maximum = state[i]] {
+    when(writes, [&, row = row, maximum = running[i]] {
       Value logarithm;
       if (hasWideLogSumExp(op)) {
         logarithm = emitWideLogSumExp(b, op, sum, maximum);
@@ -339,7 +341,7 @@ void AttentionTiles::emitEnd(ValueRange state) {
       memref::StoreOp::create(b, logarithm, lse, add(mul(unit, plan.rows), row.index));
     });
   }
-  emitResult(factors, state.drop_front(2 * rows.size()));
+  emitResult(factors, running.drop_front(2 * rows.size()));
 }
 
 } // namespace meshwright::lower

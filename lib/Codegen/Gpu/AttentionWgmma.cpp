@@ -9,7 +9,7 @@
 // stay in registers, and shares go from there to the product with values. A warp of the third one
 // copies tiles of queries, keys and values to shared memory, by tensor maps.
 //
-// Tiles of keys and values are in turn in two places. For each place two barriers exist: one that
+// Tiles of keys and values are in turn in two slots. For each slot two barriers exist: one that
 // the tile is there, and one that all warps have read it. Their phases follow from the number of
 // the tile.
 //
@@ -30,7 +30,7 @@ namespace meshwright::lower {
 
 namespace {
 /// Two tiles of keys, or of values, and their barriers.
-struct Places {
+struct Slots {
   int64_t offset, panels, features, tileBytes;
   /// Offsets of barriers: of tiles that are there, and of tiles that are read.
   int64_t filled, read;
@@ -69,7 +69,7 @@ private:
   bool hasLastKeys() const { return lengths && !plan.hasPositions; }
   void initBarriers();
   void emitCopies(Value first, Value last);
-  void emitTileCopy(const Places &places, Value filled);
+  void emitTileCopy(const Slots &slots, Value filled);
   void emitLastKeys();
   void emitGroup(std::pair<Value, Value> range);
 
@@ -78,25 +78,25 @@ private:
   /// An address in shared memory: `offset` from the begin, and the tile's number modulo 2 times
   /// `stride` from there.
   Value at(int64_t offset) { return arith::AddIOp::create(b, base, word(offset)); }
-  Value atPlace(int64_t offset, int64_t stride) {
-    return arith::AddIOp::create(b, at(offset), word(mul(rem(getTile(), numPlaces), stride)));
+  Value atSlot(int64_t offset, int64_t stride) {
+    return arith::AddIOp::create(b, at(offset), word(mul(rem(getTile(), numSlots), stride)));
   }
-  /// The number of the tile, and the phase of its place: 0, 1, 0, ...
+  /// The number of the tile, and the phase of its slot: 0, 1, 0, ...
   Value getTile() { return div(sub(firstKey, firstOfBlock), plan.blockKeys); }
-  Value getPhase() { return word(rem(div(getTile(), numPlaces), 2)); }
+  Value getPhase() { return word(rem(div(getTile(), numSlots), 2)); }
   Value barrierOfGroup() { return word(add(group, 1)); }
-  void wait(const Places &places) { emitWait(b, atPlace(places.filled, wordBytes), getPhase()); }
-  void release(const Places &places) {
-    emitArrival(b, atPlace(places.read, wordBytes),
+  void wait(const Slots &slots) { emitWait(b, atSlot(slots.filled, wordBytes), getPhase()); }
+  void release(const Slots &slots) {
+    emitArrival(b, atSlot(slots.read, wordBytes),
                 compare(arith::CmpIPredicate::eq, lane(), getIndex(0)));
   }
 
-  static constexpr int64_t numPlaces = 2, numGroups = 2, wordBytes = 8;
+  static constexpr int64_t numSlots = 2, numGroups = 2, wordBytes = 8;
   /// The registers of a thread that copies, and of one that computes: 3 * 168 together, which a
   /// block of 384 threads may have.
   static constexpr int64_t copyRegisters = 40, groupRegisters = 232;
   int64_t queryPanels, groupBytes, queryBarrier, lastBarrier, sharedBytes;
-  Places keys, values;
+  Slots keys, values;
   Value base, queryMap, group, firstOfBlock;
 };
 } // namespace
@@ -110,17 +110,17 @@ AttentionWgmma::AttentionWgmma(const AttentionLaunch &launch, const AttentionTil
                                       groupRows * resultStride * bytes),
                              kPanelAlignment);
   int64_t offset = numGroups * groupBytes;
-  for (auto [places, features] : {std::pair(&keys, plan.features), {&values, plan.valueFeatures}}) {
-    places->offset = offset;
-    places->features = features;
-    places->panels = countPanels(features);
-    places->tileBytes = places->panels * plan.blockKeys * kPanelRowBytes;
-    offset += numPlaces * places->tileBytes;
+  for (auto [slots, features] : {std::pair(&keys, plan.features), {&values, plan.valueFeatures}}) {
+    slots->offset = offset;
+    slots->features = features;
+    slots->panels = countPanels(features);
+    slots->tileBytes = slots->panels * plan.blockKeys * kPanelRowBytes;
+    offset += numSlots * slots->tileBytes;
   }
-  for (Places *places : {&keys, &values}) {
-    places->filled = offset;
-    places->read = offset + numPlaces * wordBytes;
-    offset += 2 * numPlaces * wordBytes;
+  for (Slots *slots : {&keys, &values}) {
+    slots->filled = offset;
+    slots->read = offset + numSlots * wordBytes;
+    offset += 2 * numSlots * wordBytes;
   }
   queryBarrier = offset;
   lastBarrier = queryBarrier + wordBytes;
@@ -158,10 +158,10 @@ void AttentionWgmma::initBarriers() {
   emitBarrierInit(b, at(queryBarrier), 1, isFirst);
   if (hasLastKeys())
     emitBarrierInit(b, at(lastBarrier), 1, isFirst);
-  for (const Places &places : {keys, values})
-    for (int64_t i = 0; i < numPlaces; ++i) {
-      emitBarrierInit(b, at(places.filled + i * wordBytes), 1, isFirst);
-      emitBarrierInit(b, at(places.read + i * wordBytes), warps, isFirst);
+  for (const Slots &slots : {keys, values})
+    for (int64_t i = 0; i < numSlots; ++i) {
+      emitBarrierInit(b, at(slots.filled + i * wordBytes), 1, isFirst);
+      emitBarrierInit(b, at(slots.read + i * wordBytes), warps, isFirst);
     }
   emitBarrierFence(b);
   emitBarrier(b);
@@ -203,13 +203,13 @@ void AttentionWgmma::emitCopies(Value first, Value last) {
   });
   loop(first, last, plan.blockKeys, [&](Value key) {
     firstKey = key;
-    Value isWhole, filled = atPlace(values.filled, wordBytes);
+    Value isWhole, filled = atSlot(values.filled, wordBytes);
     if (hasLastKeys()) {
       isWhole = compare(arith::CmpIPredicate::sle, add(key, plan.blockKeys), numKeys);
       filled = arith::SelectOp::create(b, isWhole, filled, at(lastBarrier));
     }
     when(isFirst, [&] {
-      emitTileCopy(keys, atPlace(keys.filled, wordBytes));
+      emitTileCopy(keys, atSlot(keys.filled, wordBytes));
       emitTileCopy(values, filled);
     });
     if (isWhole)
@@ -217,15 +217,15 @@ void AttentionWgmma::emitCopies(Value first, Value last) {
   });
 }
 
-void AttentionWgmma::emitTileCopy(const Places &places, Value filled) {
-  // The first tiles of both places wait for nothing: that is the phase before the first.
+void AttentionWgmma::emitTileCopy(const Slots &slots, Value filled) {
+  // The first tiles of both slots wait for nothing: that is the phase before the first.
   Value before = arith::XOrIOp::create(b, getPhase(), word(1));
-  emitWait(b, atPlace(places.read, wordBytes), before);
-  emitArrivalOfCopies(b, filled, places.tileBytes);
-  for (int64_t panel = 0; panel < places.panels; ++panel)
+  emitWait(b, atSlot(slots.read, wordBytes), before);
+  emitArrivalOfCopies(b, filled, slots.tileBytes);
+  for (int64_t panel = 0; panel < slots.panels; ++panel)
     emitBoxCopy(b,
-                atPlace(places.offset + panel * plan.blockKeys * kPanelRowBytes, places.tileBytes),
-                places.map, {word(panel * kPanelColumns), word(firstKey), word(keyUnit)}, filled);
+                atSlot(slots.offset + panel * plan.blockKeys * kPanelRowBytes, slots.tileBytes),
+                slots.map, {word(panel * kPanelColumns), word(firstKey), word(keyUnit)}, filled);
 }
 
 /// Clears the values behind the length in the last tile, when they are there: a share of zero would not
@@ -235,7 +235,7 @@ void AttentionWgmma::emitLastKeys() {
   constexpr int64_t words = kPanelRowBytes / 4;
   auto type = MemRefType::get({values.panels * plan.blockKeys * words}, b.getI32Type(),
                               MemRefLayoutAttrInterface(), b.getI64IntegerAttr(kSharedSpace));
-  Value start = add(mul(rem(getTile(), numPlaces), values.tileBytes), values.offset);
+  Value start = add(mul(rem(getTile(), numSlots), values.tileBytes), values.offset);
   Value tile = memref::ViewOp::create(b, type, shared, start, ValueRange());
   Value first = add(mul(sub(numKeys, firstKey), words), lane()), zero = word(int64_t(0));
   for (int64_t panel = 0; panel < values.panels; ++panel)
@@ -244,7 +244,7 @@ void AttentionWgmma::emitLastKeys() {
     });
   emitAsyncFence(b);
   emitWarpBarrier(b);
-  emitArrival(b, atPlace(values.filled, wordBytes),
+  emitArrival(b, atSlot(values.filled, wordBytes),
               compare(arith::CmpIPredicate::eq, lane(), getIndex(0)));
 }
 
@@ -267,7 +267,7 @@ SmallVector<Value> AttentionWgmma::emitProducts() {
   wait(keys);
   Value queries = arith::AddIOp::create(b, base, word(mul(group, groupBytes)));
   SmallVector<Value> sums =
-      emitGroupProduct(b, plan.element, queries, groupRows, atPlace(keys.offset, keys.tileBytes),
+      emitGroupProduct(b, plan.element, queries, groupRows, atSlot(keys.offset, keys.tileBytes),
                        plan.blockKeys, llvm::alignTo(plan.features, depth));
   release(keys);
   return getScores(sums);
@@ -279,15 +279,15 @@ SmallVector<Value> AttentionWgmma::emitValues(ValueRange shares, ValueRange scal
   for (int64_t key = 0; key < plan.blockKeys; key += depth)
     llvm::append_range(left, getLeft(shares, key));
   wait(values);
-  sums = emitGroupProduct(b, plan.element, left, atPlace(values.offset, values.tileBytes), sums);
+  sums = emitGroupProduct(b, plan.element, left, atSlot(values.offset, values.tileBytes), sums);
   release(values);
   return sums;
 }
 
 void AttentionWgmma::emitHidden() {
-  for (const Places &places : {keys, values}) {
-    wait(places);
-    release(places);
+  for (const Slots &slots : {keys, values}) {
+    wait(slots);
+    release(slots);
   }
 }
 

@@ -187,7 +187,7 @@ private:
   SmallVector<Value> inputs;
   Type element, compute;
   /// Consecutive elements of a thread, and the blocks of a row.
-  int64_t width = 1, parts = 1;
+  int64_t width = 1, blocksOfRow = 1;
   Value updates, indices, offset, result, fault, shared;
 };
 } // namespace
@@ -209,13 +209,13 @@ ScatterAdd::ScatterAdd(nn::ScatterAddOp op)
             op.getAlong()};
   if (!gather.isElementwise) {
     width = std::gcd(gather.inner, 16 / (element.getIntOrFloatBitWidth() / 8));
-    parts = llvm::divideCeil(gather.inner, threads * std::max<int64_t>(width, 1));
+    blocksOfRow = llvm::divideCeil(gather.inner, threads * std::max<int64_t>(width, 1));
   }
 }
 
 int64_t ScatterAdd::getNumBlocks() const {
   int64_t rows = gather.outer * gather.size;
-  return gather.isElementwise ? llvm::divideCeil(rows * gather.inner, threads) : rows * parts;
+  return gather.isElementwise ? llvm::divideCeil(rows * gather.inner, threads) : rows * blocksOfRow;
 }
 
 Value ScatterAdd::isRow(Value position, Value row, Value checks) {
@@ -238,9 +238,9 @@ SmallVector<Value> ScatterAdd::accumulate(ValueRange sums, Value from) {
 
 void ScatterAdd::emitRow() {
   Value thread = emitThread(b, threads), block = emitBlock(b, getNumBlocks());
-  Value part = rem(block, parts), number = div(block, parts);
+  Value inRow = rem(block, blocksOfRow), number = div(block, blocksOfRow);
   Value row = rem(number, gather.size), outer = div(number, gather.size);
-  Value column = mul(add(mul(part, threads), thread), width);
+  Value column = mul(add(mul(inRow, threads), thread), width);
   Value isFirst = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, block, getIndex(0));
   Value exists = isBelow(column, getIndex(gather.inner));
   Value flags = emitShared(b, shared, 0, threads, b.getI32Type());

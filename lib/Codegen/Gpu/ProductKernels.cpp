@@ -7,8 +7,9 @@
 //
 // A block computes a tile of the result. It goes over the summed dimension in steps. For each step,
 // its threads copy a tile of both operands to shared memory, and read the next tiles to registers
-// while they multiply. bf16 and f16 are multiplied by mma.sync, each warp a part of the tile; f32
-// and f64 by multiply-add, each thread some elements of the tile. Sums are in f32, or f64 for f64.
+// while they multiply. bf16 and f16 are multiplied by mma.sync, each warp some fragments of the
+// tile; f32 and f64 by multiply-add, each thread some elements of the tile. Sums are in f32, or f64
+// for f64.
 //
 // Accesses of shared memory have no bank conflicts. By mma.sync, tiles have the order of their
 // operand, and chunks of 16 bytes of a line are permuted by the line's number: a write fills 128
@@ -189,10 +190,10 @@ private:
   Tile makeTile(const ProductFactor &factor, int64_t rows);
   void startTile(Tile &tile, Value argument, Value number, Value shared, int64_t offset);
   /// Where a chunk begins: its line, that modulo 8, and the element of the line.
-  struct Place {
+  struct ChunkStart {
     Value line, lineInEight, element;
   };
-  Place getPlace(const Tile &tile, int64_t chunk);
+  ChunkStart getChunkStart(const Tile &tile, int64_t chunk);
   /// Reads the chunks of the step that begins at `first`. Elements outside are zeros.
   SmallVector<Value> read(const Tile &tile, Value first);
   void write(const Tile &tile, ValueRange chunks);
@@ -210,7 +211,7 @@ private:
   int64_t threads, tileM, tileN, step, tilesM, tilesN;
   /// By mma: warps along rows and columns, and fragments of a warp along both. By multiply-add:
   /// elements of a thread along both.
-  int64_t warpsM = 1, warpsN = 1, partsM, partsN;
+  int64_t warpsM = 1, warpsN = 1, itemsM, itemsN;
   Tile lhs, rhs;
 
   Value thread, firstRow, firstColumn;
@@ -231,13 +232,13 @@ ProductKernel::ProductKernel(const MatrixProduct &given, FusedRows *epilogue)
     step = isNarrow ? 64 : 32;
     warpsM = isNarrow ? 1 : 2;
     warpsN = 4 / warpsM;
-    partsM = tileM / warpsM / 16;
-    partsN = tileN / warpsN / 8;
+    itemsM = tileM / warpsM / 16;
+    itemsN = tileN / warpsN / 8;
   } else {
     threads = 256;
     step = 16;
-    partsM = tileM / 16;
-    partsN = tileN / 16;
+    itemsM = tileM / 16;
+    itemsN = tileN / 16;
   }
   tilesM = llvm::divideCeil(product.m, tileM);
   tilesN = llvm::divideCeil(product.n, tileN);
@@ -272,8 +273,8 @@ void ProductKernel::startTile(Tile &tile, Value argument, Value number, Value sh
   tile.count = share / tile.width;
 }
 
-ProductKernel::Place ProductKernel::getPlace(const Tile &tile, int64_t chunk) {
-  // The threads copy whole lines at a time, so most of the place is the same for all chunks.
+ProductKernel::ChunkStart ProductKernel::getChunkStart(const Tile &tile, int64_t chunk) {
+  // The threads copy whole lines at a time, so most of the start is the same for all chunks.
   int64_t chunks = tile.line / tile.width, lines = threads / chunks;
   Value first = div(thread, chunks);
   return {add(first, chunk * lines), rem(add(first, chunk * lines % 8), 8),
@@ -284,9 +285,10 @@ SmallVector<Value> ProductKernel::read(const Tile &tile, Value first) {
   SmallVector<Value> chunks;
   auto type = VectorType::get(tile.width, stored);
   for (int64_t i = 0; i < tile.count; ++i) {
-    auto [line, lineInEight, place] = getPlace(tile, i);
+    auto [line, lineInEight, element] = getChunkStart(tile, i);
     bool isInner = tile.factor->sumIsInner;
-    Value row = add(tile.firstRow, isInner ? line : place), at = add(first, isInner ? place : line);
+    Value row = add(tile.firstRow, isInner ? line : element);
+    Value at = add(first, isInner ? element : line);
     Value exists;
     if (tile.factor->rows % tile.rows)
       exists = isBelow(row, getIndex(tile.factor->rows));
@@ -303,16 +305,16 @@ SmallVector<Value> ProductKernel::read(const Tile &tile, Value first) {
 
 void ProductKernel::write(const Tile &tile, ValueRange chunks) {
   for (auto [i, chunk] : llvm::enumerate(chunks)) {
-    auto [line, lineInEight, place] = getPlace(tile, i);
+    auto [line, lineInEight, element] = getChunkStart(tile, i);
     if (usesMma)
-      place = permute(tile, lineInEight, place);
+      element = permute(tile, lineInEight, element);
     if (usesMma || !tile.factor->sumIsInner) {
-      vector::StoreOp::create(b, chunk, tile.shared, add(mul(line, tile.stride), place));
+      vector::StoreOp::create(b, chunk, tile.shared, add(mul(line, tile.stride), element));
       continue;
     }
     for (int64_t j = 0; j < tile.width; ++j)
       memref::StoreOp::create(b, vector::ExtractOp::create(b, chunk, j), tile.shared,
-                              add(mul(add(place, j), tile.stride), line));
+                              add(mul(add(element, j), tile.stride), line));
   }
 }
 
@@ -331,27 +333,27 @@ SmallVector<Value> ProductKernel::multiplyByMma(ValueRange sums) {
   Value low = rem(lane, 8), second = mul(rem(div(lane, 8), 2), 8), third = mul(div(lane, 16), 8);
   auto load = [&](const Tile &tile, Value row, Value at) {
     bool isInner = tile.factor->sumIsInner;
-    Value line = isInner ? row : at, place = permute(tile, low, isInner ? at : row);
-    return std::pair(add(mul(line, tile.stride), place), isInner);
+    Value line = isInner ? row : at, element = permute(tile, low, isInner ? at : row);
+    return std::pair(add(mul(line, tile.stride), element), isInner);
   };
   bool isLhsInner = lhs.factor->sumIsInner, isRhsInner = rhs.factor->sumIsInner;
   for (int64_t k = 0; k < step; k += 16) {
     SmallVector<SmallVector<Value>> left;
-    for (int64_t i = 0; i < partsM; ++i) {
+    for (int64_t i = 0; i < itemsM; ++i) {
       Value row = add(add(warpRow, isLhsInner ? add(low, second) : second), 16 * i);
       Value at = add(isLhsInner ? third : add(low, third), k);
       auto [index, isInner] = load(lhs, row, at);
       left.push_back(emitLoadFragments(b, lhs.shared, index, /*transposed=*/!isInner));
     }
-    for (int64_t j = 0; j < partsN; j += 2) {
+    for (int64_t j = 0; j < itemsN; j += 2) {
       Value column = add(add(warpColumn, isRhsInner ? add(low, third) : third), 8 * j);
       Value at = add(isRhsInner ? second : add(low, second), k);
       auto [index, isInner] = load(rhs, column, at);
       SmallVector<Value> right = emitLoadFragments(b, rhs.shared, index, /*transposed=*/!isInner);
-      for (int64_t i = 0; i < partsM; ++i)
+      for (int64_t i = 0; i < itemsM; ++i)
         for (int64_t half : {0, 1})
           emitMma(b, element, left[i], ArrayRef(right).slice(2 * half, 2),
-                  MutableArrayRef(next).slice((i * partsN + j + half) * 4, 4));
+                  MutableArrayRef(next).slice((i * itemsN + j + half) * 4, 4));
     }
   }
   return next;
@@ -359,18 +361,18 @@ SmallVector<Value> ProductKernel::multiplyByMma(ValueRange sums) {
 
 SmallVector<Value> ProductKernel::multiplyByFma(ValueRange sums) {
   SmallVector<Value> next(sums);
-  auto load = [&](const Tile &tile, Value row, int64_t part, int64_t k) -> Value {
-    return memref::LoadOp::create(b, tile.shared, add(row, k * tile.stride + 16 * part));
+  auto load = [&](const Tile &tile, Value row, int64_t item, int64_t k) -> Value {
+    return memref::LoadOp::create(b, tile.shared, add(row, k * tile.stride + 16 * item));
   };
   for (int64_t k = 0; k < step; ++k) {
     SmallVector<Value> left, right;
-    for (int64_t i = 0; i < partsM; ++i)
+    for (int64_t i = 0; i < itemsM; ++i)
       left.push_back(load(lhs, threadRow, i, k));
-    for (int64_t j = 0; j < partsN; ++j)
+    for (int64_t j = 0; j < itemsN; ++j)
       right.push_back(load(rhs, threadColumn, j, k));
-    for (int64_t i = 0; i < partsM; ++i)
-      for (int64_t j = 0; j < partsN; ++j) {
-        Value &sum = next[i * partsN + j];
+    for (int64_t i = 0; i < itemsM; ++i)
+      for (int64_t j = 0; j < itemsN; ++j) {
+        Value &sum = next[i * itemsN + j];
         sum = math::FmaOp::create(b, left[i], right[j], sum);
       }
   }
@@ -388,18 +390,18 @@ void ProductKernel::storeElements(ArrayRef<Value> values, Value row, Value colum
 
 void ProductKernel::storeSums(ValueRange sums) {
   if (!usesMma) {
-    for (int64_t i = 0; i < partsM; ++i)
-      for (int64_t j = 0; j < partsN; ++j)
-        storeElements(sums[i * partsN + j], add(add(firstRow, threadRow), 16 * i),
+    for (int64_t i = 0; i < itemsM; ++i)
+      for (int64_t j = 0; j < itemsN; ++j)
+        storeElements(sums[i * itemsN + j], add(add(firstRow, threadRow), 16 * i),
                       add(add(firstColumn, threadColumn), 16 * j));
     return;
   }
   Value rows = add(add(firstRow, warpRow), div(lane, 4));
   Value columns = add(add(firstColumn, warpColumn), mul(rem(lane, 4), 2));
-  for (int64_t i = 0; i < partsM; ++i)
-    for (int64_t j = 0; j < partsN; ++j)
+  for (int64_t i = 0; i < itemsM; ++i)
+    for (int64_t j = 0; j < itemsN; ++j)
       for (int64_t half : {0, 1}) {
-        ValueRange pair = sums.slice((i * partsN + j) * 4 + 2 * half, 2);
+        ValueRange pair = sums.slice((i * itemsN + j) * 4 + 2 * half, 2);
         Value row = add(rows, 16 * i + 8 * half), column = add(columns, 8 * j);
         if (product.n % 2 == 0) {
           storeElements({pair[0], pair[1]}, row, column);
@@ -411,11 +413,11 @@ void ProductKernel::storeSums(ValueRange sums) {
 }
 
 SmallVector<Value> ProductKernel::emitSums() {
-  SmallVector<Value> state(partsM * partsN * (usesMma ? 4 : 1), emitConstant(b, compute, 0));
-  size_t numSums = state.size();
-  llvm::append_range(state, read(lhs, getIndex(0)));
-  llvm::append_range(state, read(rhs, getIndex(0)));
-  state = loop(getIndex(0), getIndex(product.k), step, state, [&](Value first, ValueRange known) {
+  SmallVector<Value> held(itemsM * itemsN * (usesMma ? 4 : 1), emitConstant(b, compute, 0));
+  size_t numSums = held.size();
+  llvm::append_range(held, read(lhs, getIndex(0)));
+  llvm::append_range(held, read(rhs, getIndex(0)));
+  held = loop(getIndex(0), getIndex(product.k), step, held, [&](Value first, ValueRange known) {
     emitBarrier(b);
     write(lhs, known.slice(numSums, lhs.count));
     write(rhs, known.drop_front(numSums + lhs.count));
@@ -428,8 +430,8 @@ SmallVector<Value> ProductKernel::emitSums() {
     llvm::append_range(after, chunks);
     return after;
   });
-  state.truncate(numSums);
-  return state;
+  held.truncate(numSums);
+  return held;
 }
 
 void ProductKernel::emit(func::FuncOp kernel) {

@@ -18,7 +18,7 @@
 // - Threads beyond the end repeat the last chunk, and do not store. So all threads of a warp take
 //   part in shuffles, and all threads of a block in barriers.
 //
-// Outline: the constructor assigns ranges of blocks to parts, and `RowKernel::emit` emits each.
+// Outline: the constructor assigns ranges of blocks to shares, and `RowKernel::emit` emits each.
 // `emitList` is a piece without statistics, `emitRows` one with statistics: a sequence of passes
 // (`emitPass`), of chunks (`emitChunk`).
 //
@@ -83,11 +83,11 @@ SmallVector<std::pair<int64_t, int64_t>> getRanges(const RowPiece &piece, int64_
 }
 
 /// Work of a range of blocks.
-struct Part {
+struct Share {
   const RowPiece *piece;
-  /// The columns of a part without statistics.
+  /// The columns of a share without statistics.
   int64_t begin, end;
-  /// The threads that compute a row, or 0 in a part without statistics.
+  /// The threads that compute a row, or 0 in a share without statistics.
   int64_t group;
   int64_t firstBlock = 0, blocks = 0;
 };
@@ -96,11 +96,13 @@ class RowKernel {
 public:
   RowKernel(const KernelRegion &region, const RowPlan &plan);
 
-  int64_t getNumBlocks() const { return parts.empty() ? 0 : parts.back().firstBlock + parts.back().blocks; }
+  int64_t getNumBlocks() const {
+    return shares.empty() ? 0 : shares.back().firstBlock + shares.back().blocks;
+  }
   int64_t getNumThreads() const { return threads; }
   int64_t getSharedBytes() const { return sharedBytes; }
 
-  /// Emits all parts. `arguments` are the buffers of inputs and outputs, and the shared memory
+  /// Emits all shares. `arguments` are the buffers of inputs and outputs, and the shared memory
   /// if there is any.
   void emit(Builder &builder, ValueRange arguments);
 
@@ -110,16 +112,16 @@ private:
     Value column, exists;
   };
 
-  void emitPart(const Part &part, Value block);
-  void emitList(const Part &part, Value block);
-  void emitRows(const Part &part, Value block);
-  void emitPass(const Part &part, int64_t pass, int64_t columns);
+  void emitShare(const Share &share, Value block);
+  void emitList(const Share &share, Value block);
+  void emitRows(const Share &share, Value block);
+  void emitPass(const Share &share, int64_t pass, int64_t columns);
   SmallVector<Value> emitChunk(const RowPiece &piece, int64_t pass, int64_t columns,
                                const Chunk &chunk);
   Chunk getChunk(int64_t begin, int64_t end, Value number, int64_t most);
   void startRow(const RowPiece &piece, Value row);
   void store(const Store &store, Value element, Value exists);
-  Value reduceGroup(const Part &part, const Statistic &statistic, Value value);
+  Value reduceGroup(const Share &share, const Statistic &statistic, Value value);
   /// The elements of a chunk that one thread holds between passes.
   static int64_t getMostHeld(const RowPiece &piece) { return piece.statistics.empty() ? 0 : 16; }
   Value andOf(Value lhs, Value rhs) {
@@ -129,17 +131,17 @@ private:
   const KernelRegion &region;
   const RowPlan &plan;
   int64_t width, threads = 128, sharedBytes = 0;
-  SmallVector<Part> parts;
+  SmallVector<Share> shares;
 
-  // The state of `emit`.
+  // Set by `emit`.
   Builder *b = nullptr;
   RowEmitter *row = nullptr;
   SmallVector<Value> outputs;
   Value thread, shared;
-  /// In a part with statistics: the number of the thread in its group, and whether the group has
+  /// In a share with statistics: the number of the thread in its group, and whether the group has
   /// a row (null: all have).
   Value lane, hasRow;
-  /// Shared memory that earlier statistics of the part use.
+  /// Shared memory that earlier statistics of the share use.
   int64_t usedShared = 0;
   /// Elements that the thread holds, by columns of the pass, first column of the range and number
   /// of the chunk.
@@ -167,29 +169,29 @@ RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan)
                   llvm::none_of(piece.stores, [](const Store &store) { return store.perRow; });
     if (isList) {
       for (auto [begin, end] : getRanges(piece, columns))
-        parts.push_back({&piece, begin, end, 0});
+        shares.push_back({&piece, begin, end, 0});
       continue;
     }
     for (const Statistic &statistic : piece.statistics)
       most = std::max(most, statistic.columns);
     int64_t group = chooseGroup(llvm::divideCeil(most, width), width);
-    parts.push_back({&piece, 0, columns, group});
+    shares.push_back({&piece, 0, columns, group});
     threads = std::max(threads, group);
   }
   int64_t next = 0;
-  for (Part &part : parts) {
-    if (part.group > Chip::warpSize) {
-      part.group = threads;
+  for (Share &share : shares) {
+    if (share.group > Chip::warpSize) {
+      share.group = threads;
       int64_t bytes = 0;
-      for (const Statistic &statistic : part.piece->statistics)
+      for (const Statistic &statistic : share.piece->statistics)
         bytes += threads / Chip::warpSize * (getTypeOf(statistic).getIntOrFloatBitWidth() == 64 ? 8 : 4);
       sharedBytes = std::max(sharedBytes, bytes);
     }
-    int64_t rows = part.piece->getNumRows();
-    int64_t needed = part.group ? rows * part.group : rows * ((part.end - part.begin) / width);
-    part.firstBlock = next;
-    part.blocks = llvm::divideCeil(needed, threads);
-    next += part.blocks;
+    int64_t rows = share.piece->getNumRows();
+    int64_t needed = share.group ? rows * share.group : rows * ((share.end - share.begin) / width);
+    share.firstBlock = next;
+    share.blocks = llvm::divideCeil(needed, threads);
+    next += share.blocks;
   }
 }
 
@@ -207,23 +209,23 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
     shared = arguments.back();
   thread = emitThread(builder, threads);
   Value block = emitBlock(builder, getNumBlocks());
-  for (const Part &part : parts) {
+  for (const Share &share : shares) {
     OpBuilder::InsertionGuard guard(builder);
     Value own = block;
-    if (parts.size() > 1) {
-      own = arith::SubIOp::create(builder, block, emitIndex(builder, part.firstBlock));
+    if (shares.size() > 1) {
+      own = arith::SubIOp::create(builder, block, emitIndex(builder, share.firstBlock));
       Value isOwn = arith::CmpIOp::create(builder, arith::CmpIPredicate::ult, own,
-                                          emitIndex(builder, part.blocks));
+                                          emitIndex(builder, share.blocks));
       auto choice = scf::IfOp::create(builder, isOwn);
       builder.setInsertionPointToStart(choice.thenBlock());
     }
     usedShared = 0;
     held.clear();
     lane = hasRow = Value();
-    if (part.group)
-      emitRows(part, own);
+    if (share.group)
+      emitRows(share, own);
     else
-      emitList(part, own);
+      emitList(share, own);
   }
 }
 
@@ -263,35 +265,35 @@ void RowKernel::store(const Store &store, Value element, Value exists) {
   row->store(element, outputs[store.output], store.to);
 }
 
-void RowKernel::emitList(const Part &part, Value block) {
-  const RowPiece &piece = *part.piece;
-  int64_t chunks = (part.end - part.begin) / width, count = piece.getNumRows() * chunks;
+void RowKernel::emitList(const Share &share, Value block) {
+  const RowPiece &piece = *share.piece;
+  int64_t chunks = (share.end - share.begin) / width, count = piece.getNumRows() * chunks;
   Value item = arith::MulIOp::create(*b, block, emitIndex(*b, threads));
   item = arith::AddIOp::create(*b, item, thread);
   Value exists;
-  item = clamp(*b, item, count, part.blocks * threads, exists);
+  item = clamp(*b, item, count, share.blocks * threads, exists);
   Value number = piece.loops.empty() ? item : emitSplit(*b, item, chunks);
   startRow(piece, item);
-  Chunk chunk = getChunk(part.begin, part.end, number, chunks);
+  Chunk chunk = getChunk(share.begin, share.end, number, chunks);
   chunk.exists = exists;
   // If columns continue over several rows, elements see them as columns of one row.
-  row->startColumns(part.begin, piece.columnDims.empty() ? part.end : piece.space.end,
+  row->startColumns(share.begin, piece.columnDims.empty() ? share.end : piece.space.end,
                     chunk.column, width, nullptr);
   emitChunk(piece, 0, piece.getNumColumns(), chunk);
 }
 
-void RowKernel::emitRows(const Part &part, Value block) {
-  const RowPiece &piece = *part.piece;
-  int64_t rows = piece.getNumRows(), perBlock = threads / part.group;
+void RowKernel::emitRows(const Share &share, Value block) {
+  const RowPiece &piece = *share.piece;
+  int64_t rows = piece.getNumRows(), perBlock = threads / share.group;
   Value item = block;
   lane = thread;
   if (perBlock > 1) {
     Value group = thread;
-    lane = emitSplit(*b, group, part.group);
+    lane = emitSplit(*b, group, share.group);
     item = arith::MulIOp::create(*b, block, emitIndex(*b, perBlock));
     item = arith::AddIOp::create(*b, item, group);
   }
-  item = clamp(*b, item, rows, part.blocks * perBlock, hasRow);
+  item = clamp(*b, item, rows, share.blocks * perBlock, hasRow);
   startRow(piece, item);
   for (int64_t pass = 0; pass < piece.numPasses; ++pass) {
     for (const Store &value : piece.stores) {
@@ -310,7 +312,7 @@ void RowKernel::emitRows(const Part &part, Value block) {
       if (!value.perRow && value.level == pass)
         widths.insert(piece.getNumColumns());
     for (int64_t columns : widths)
-      emitPass(part, pass, columns);
+      emitPass(share, pass, columns);
   }
 }
 
@@ -340,8 +342,8 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
   return terms;
 }
 
-void RowKernel::emitPass(const Part &part, int64_t pass, int64_t columns) {
-  const RowPiece &piece = *part.piece;
+void RowKernel::emitPass(const Share &share, int64_t pass, int64_t columns) {
+  const RowPiece &piece = *share.piece;
   SmallVector<const Statistic *> statistics;
   for (const Statistic &statistic : piece.statistics)
     if (statistic.level == pass && statistic.columns == columns)
@@ -352,7 +354,7 @@ void RowKernel::emitPass(const Part &part, int64_t pass, int64_t columns) {
       total = total ? Reducer(*b, *statistic).combine(total, term) : term;
   };
   for (auto [begin, end] : getRanges(piece, columns)) {
-    int64_t chunks = (end - begin) / width, each = llvm::divideCeil(chunks, part.group);
+    int64_t chunks = (end - begin) / width, each = llvm::divideCeil(chunks, share.group);
     auto start = [&, first = begin, last = end](const Chunk &chunk, Operation *anchor) {
       row->startColumns(first, last, chunk.column, width, anchor);
     };
@@ -360,8 +362,8 @@ void RowKernel::emitPass(const Part &part, int64_t pass, int64_t columns) {
       for (int64_t i = 0; i < each; ++i) {
         Value number = lane;
         if (i > 0)
-          number = arith::AddIOp::create(*b, lane, emitIndex(*b, i * part.group));
-        Chunk chunk = getChunk(begin, end, number, (i + 1) * part.group);
+          number = arith::AddIOp::create(*b, lane, emitIndex(*b, i * share.group));
+        Chunk chunk = getChunk(begin, end, number, (i + 1) * share.group);
         start(chunk, nullptr);
         NodeMap<Value> &values = held[{columns, begin, i}];
         row->resumeColumns(std::move(values));
@@ -373,13 +375,13 @@ void RowKernel::emitPass(const Part &part, int64_t pass, int64_t columns) {
     SmallVector<Value> init;
     for (const Statistic *statistic : statistics)
       init.push_back(Reducer(*b, *statistic).getNeutral(width));
-    auto loop = scf::ForOp::create(*b, emitIndex(*b, 0), emitIndex(*b, each * part.group),
-                                   emitIndex(*b, part.group), init);
+    auto loop = scf::ForOp::create(*b, emitIndex(*b, 0), emitIndex(*b, each * share.group),
+                                   emitIndex(*b, share.group), init);
     {
       OpBuilder::InsertionGuard guard(*b);
       b->setInsertionPointToStart(loop.getBody());
       Value number = arith::AddIOp::create(*b, loop.getInductionVar(), lane);
-      Chunk chunk = getChunk(begin, end, number, each * part.group);
+      Chunk chunk = getChunk(begin, end, number, each * share.group);
       start(chunk, loop);
       SmallVector<Value> next;
       for (auto [statistic, term, sum] : llvm::zip_equal(
@@ -393,20 +395,21 @@ void RowKernel::emitPass(const Part &part, int64_t pass, int64_t columns) {
   row->endColumns();
   for (auto [statistic, total] : llvm::zip_equal(statistics, totals))
     row->setStatistic(statistic->op, statistic->stage, statistic->row,
-                      finishStatistic(*b, *statistic, reduceGroup(part, *statistic, total)));
+                      finishStatistic(*b, *statistic, reduceGroup(share, *statistic, total)));
 }
 
 /// Reduces the vectors of all threads of a group to one scalar, which each thread gets.
-Value RowKernel::reduceGroup(const Part &part, const Statistic &statistic, Value vector) {
+Value RowKernel::reduceGroup(const Share &share, const Statistic &statistic, Value vector) {
   Reducer reducer(*b, statistic);
   auto combine = [&](Value lhs, Value rhs) { return reducer.combine(lhs, rhs); };
   int64_t warpSize = Chip::warpSize;
-  Value value = emitLaneReduction(*b, reducer.reduce(vector), std::min(part.group, warpSize), combine);
-  int64_t warps = part.group / warpSize;
+  Value value =
+      emitLaneReduction(*b, reducer.reduce(vector), std::min(share.group, warpSize), combine);
+  int64_t warps = share.group / warpSize;
   if (warps <= 1)
     return value;
   Type type = getStorageType(value.getType());
-  Value places =
+  Value slots =
       memref::ViewOp::create(*b,
                              MemRefType::get({warps}, type, MemRefLayoutAttrInterface(),
                                              b->getI64IntegerAttr(kSharedSpace)),
@@ -418,12 +421,12 @@ Value RowKernel::reduceGroup(const Part &part, const Statistic &statistic, Value
   {
     OpBuilder::InsertionGuard guard(*b);
     b->setInsertionPointToStart(choice.thenBlock());
-    memref::StoreOp::create(*b, toStorage(*b, value), places, warp);
+    memref::StoreOp::create(*b, toStorage(*b, value), slots, warp);
   }
   emitBarrier(*b);
   // `warps` is a power of two. Each lane reads the sum of a warp.
   Value own = arith::RemUIOp::create(*b, inWarp, emitIndex(*b, warps));
-  value = fromStorage(*b, memref::LoadOp::create(*b, places, own), value.getType());
+  value = fromStorage(*b, memref::LoadOp::create(*b, slots, own), value.getType());
   return emitLaneReduction(*b, value, warps, combine);
 }
 

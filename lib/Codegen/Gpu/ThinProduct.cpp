@@ -72,9 +72,9 @@ private:
   /// The sums of this lane, over the steps of its warp.
   SmallVector<Value> emitSums(func::FuncOp kernel);
   /// Where a warp's sum of a row and a column of a group is in shared memory. Groups of columns
-  /// change places from row to row, so that neither four rows of a group nor whole rows have bank
+  /// change order from row to row, so that neither four rows of a group nor whole rows have bank
   /// conflicts.
-  Value getSumPlace(Value row, Value rightGroup, Value column);
+  Value getSumIndex(Value row, Value rightGroup, Value column);
   void writeSums(SmallVector<Value> sums, Value shared);
   void storeSums(Value shared);
 
@@ -86,7 +86,7 @@ private:
   /// memory.
   int64_t leftGroups, rightGroups, rows, columns;
   int64_t warps, tiles;
-  Value thread, warp, group, place, firstColumn;
+  Value thread, warp, group, inGroup, firstColumn;
 };
 } // namespace
 
@@ -118,7 +118,7 @@ SmallVector<Value> ThinProduct::getLines(const ProductFactor &factor, Value firs
   for (int64_t i = 0; i < count; ++i) {
     // Lanes beyond the end read the last row again. Its products are not stored.
     Value row = min(add(add(first, group), i * kGroups), factor.rows - 1);
-    lines.push_back(add(add(base, mul(row, product.k)), mul(place, piece)));
+    lines.push_back(add(add(base, mul(row, product.k)), mul(inGroup, piece)));
   }
   return lines;
 }
@@ -176,7 +176,7 @@ SmallVector<Value> ThinProduct::emitSums(func::FuncOp kernel) {
   if (usesMma) {
     left = getLines(product.lhs, getIndex(0), leftGroups);
   } else {
-    Value base = add(getBase(product.lhs), mul(place, piece));
+    Value base = add(getBase(product.lhs), mul(inGroup, piece));
     for (int64_t row = 0; row < product.m; ++row)
       left.push_back(add(base, row * product.k));
   }
@@ -189,7 +189,7 @@ SmallVector<Value> ThinProduct::emitSums(func::FuncOp kernel) {
                 for (int64_t turn = 0; turn < turns; ++turn) {
                   Value at = add(first, turn * step), exists;
                   if (product.k % unit)
-                    exists = isBelow(add(at, mul(place, piece)), getIndex(product.k));
+                    exists = isBelow(add(at, mul(inGroup, piece)), getIndex(product.k));
                   rights.push_back(read(rhs, right, at, exists));
                   lefts.push_back(read(lhs, left, at, exists));
                 }
@@ -200,7 +200,7 @@ SmallVector<Value> ThinProduct::emitSums(func::FuncOp kernel) {
               });
 }
 
-Value ThinProduct::getSumPlace(Value row, Value rightGroup, Value column) {
+Value ThinProduct::getSumIndex(Value row, Value rightGroup, Value column) {
   if (rightGroups > 1) {
     Value turn = rem(div(row, 4 / rightGroups), rightGroups);
     rightGroup = b.createOrFold<arith::XOrIOp>(rightGroup, turn);
@@ -215,9 +215,9 @@ void ThinProduct::writeSums(SmallVector<Value> sums, Value shared) {
       Value whole = emitLaneReduction(b, sum, kPieces, [&](Value a, Value c) -> Value {
         return arith::AddFOp::create(b, a, c);
       });
-      when(isBelow(place, getIndex(1)), [&] {
+      when(isBelow(inGroup, getIndex(1)), [&] {
         memref::StoreOp::create(b, whole, shared,
-                                add(base, getSumPlace(getIndex(row), getIndex(0), group)));
+                                add(base, getSumIndex(getIndex(row), getIndex(0), group)));
       });
     }
     return;
@@ -227,7 +227,7 @@ void ThinProduct::writeSums(SmallVector<Value> sums, Value shared) {
       size_t first = (i / 2 * rightGroups + j) * 4 + i % 2 * 2;
       Value pair = vector::FromElementsOp::create(b, VectorType::get(2, compute),
                                                   ValueRange{sums[first], sums[first + 1]});
-      Value at = getSumPlace(add(group, i * kGroups), getIndex(j), mul(place, 2));
+      Value at = getSumIndex(add(group, i * kGroups), getIndex(j), mul(inGroup, 2));
       vector::StoreOp::create(b, pair, shared, add(base, at));
     }
 }
@@ -237,7 +237,7 @@ void ThinProduct::storeSums(Value shared) {
   auto type = VectorType::get(width, compute);
   loop(thread, getIndex(product.m * columns / width), getNumThreads(), [&](Value number) {
     Value row = div(number, columns / width), column = mul(rem(number, columns / width), width);
-    Value at = getSumPlace(row, div(column, kGroups), rem(column, kGroups)), sum;
+    Value at = getSumIndex(row, div(column, kGroups), rem(column, kGroups)), sum;
     for (int64_t i = 0; i < warps; ++i) {
       Value part = vector::LoadOp::create(b, type, shared, add(at, i * rows * columns));
       sum = sum ? arith::AddFOp::create(b, sum, part).getResult() : part;
@@ -259,7 +259,7 @@ void ThinProduct::emit(func::FuncOp kernel) {
   Value lane = rem(thread, Chip::warpSize);
   warp = div(thread, Chip::warpSize);
   group = div(lane, kPieces);
-  place = rem(lane, kPieces);
+  inGroup = rem(lane, kPieces);
   Value shared = emitShared(b, kernel.getArguments().back(), 0, warps * rows * columns, compute);
   writeSums(emitSums(kernel), shared);
   emitBarrier(b);

@@ -23,7 +23,7 @@ using namespace mlir;
 
 namespace meshwright {
 
-struct Executable::State {
+struct Executable::LoadedProgram {
   rt::ProgramDescription description;
   std::shared_ptr<LoadedCode> code;
   std::vector<ProbedValue> probed;
@@ -155,27 +155,27 @@ FailureOr<std::unique_ptr<Executable>> Executable::compile(ModuleOp module,
   auto code = LoadedCode::load(compiled->objects, compiled->description.entries.size());
   if (!code)
     return emitError(module.getLoc(), "cannot be loaded: ") << llvm::toString(code.takeError());
-  auto state = std::make_unique<State>();
-  state->description = std::move(compiled->description);
-  state->code = std::move(*code);
+  auto loaded = std::make_unique<LoadedProgram>();
+  loaded->description = std::move(compiled->description);
+  loaded->code = std::move(*code);
   for (const ProbedOp &probe : compiled->probes) {
     ProbedValue value{probe.id, probe.name, rt::DType(probe.type), probe.shape, {}};
-    value.values.resize(state->description.numRanks);
-    state->probed.push_back(std::move(value));
+    value.values.resize(loaded->description.numRanks);
+    loaded->probed.push_back(std::move(value));
   }
-  return std::unique_ptr<Executable>(new Executable(std::move(state)));
+  return std::unique_ptr<Executable>(new Executable(std::move(loaded)));
 }
 
-Executable::Executable(std::unique_ptr<State> state) : state(std::move(state)) {}
+Executable::Executable(std::unique_ptr<LoadedProgram> loaded) : loaded(std::move(loaded)) {}
 Executable::~Executable() = default;
 
 std::unique_ptr<rt::Session> Executable::start(const std::string &backend, std::string &error) {
-  auto session = rt::Session::create(state->description, state->code->getEntries(), state->code,
+  auto session = rt::Session::create(loaded->description, loaded->code->getEntries(), loaded->code,
                                      backend, error);
-  if (!session || state->probed.empty())
+  if (!session || loaded->probed.empty())
     return session;
   session->getWorld().setProbe(
-      [raw = state.get()](int64_t rank, int64_t probe, const void *data) {
+      [raw = loaded.get()](int64_t rank, int64_t probe, const void *data) {
         ProbedValue &value = raw->probed[probe];
         auto *bytes = static_cast<const char *>(data);
         value.values[rank].assign(bytes,
@@ -184,9 +184,9 @@ std::unique_ptr<rt::Session> Executable::start(const std::string &backend, std::
   return session;
 }
 
-const rt::ProgramDescription &Executable::getDescription() const { return state->description; }
+const rt::ProgramDescription &Executable::getDescription() const { return loaded->description; }
 const std::vector<Executable::ProbedValue> &Executable::getProbedValues() const {
-  return state->probed;
+  return loaded->probed;
 }
 
 } // namespace meshwright

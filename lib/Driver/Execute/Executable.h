@@ -74,9 +74,9 @@ public:
   const std::vector<ProbedValue> &getProbedValues() const;
 
 private:
-  struct State;
-  explicit Executable(std::unique_ptr<State> state);
-  std::unique_ptr<State> state;
+  struct LoadedProgram;
+  explicit Executable(std::unique_ptr<LoadedProgram> loaded);
+  std::unique_ptr<LoadedProgram> loaded;
 };
 
 } // namespace meshwright

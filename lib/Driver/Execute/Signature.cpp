@@ -150,8 +150,8 @@ LogicalResult SignatureReader::readValue(Type type, DictionaryAttr attrs, const 
 // Parameters and states, which entries share
 //===----------------------------------------------------------------------===//
 
-/// Describes the parts of a value on ranks. Two values of one description are stored alike.
-static std::string describeParts(const rt::ProgramValue &value) {
+/// Describes how ranks store a value. Two values of one description are stored alike.
+static std::string describeStorage(const rt::ProgramValue &value) {
   return rt::describe(value.type, value.shape) +
          (value.sharding.empty() ? "" : ", laid out as " + value.sharding) + ", on a rank " +
          rt::describe(value.type, value.localShape);
@@ -161,7 +161,7 @@ static std::string describeParts(const rt::ProgramValue &value) {
 int64_t SignatureReader::addParameter(rt::ProgramValue value) {
   for (auto [i, known] : llvm::enumerate(program.parameters)) {
     if (known.name != value.name || known.offsets != value.offsets ||
-        describeParts(known) != describeParts(value))
+        describeStorage(known) != describeStorage(value))
       continue;
     for (std::string &alias : value.aliases)
       if (!known.isNamed(alias))
@@ -181,11 +181,11 @@ FailureOr<int64_t> SignatureReader::addState(rt::ProgramValue value) {
     if (!isPlaced[i])
       known.value = value;
     isPlaced[i] = true;
-    if (describeParts(known.value) != describeParts(value))
+    if (describeStorage(known.value) != describeStorage(value))
       return emitError(main.getLoc(), "state '")
              << value.name << "' in '" << main.getName() << "': expected "
-             << describeParts(known.value) << ", as it is used before, got "
-             << describeParts(value);
+             << describeStorage(known.value) << ", as it is used before, got "
+             << describeStorage(value);
     return i;
   }
   return emitError(main.getLoc(), "'")
@@ -252,10 +252,10 @@ LogicalResult SignatureReader::readArgument(unsigned index, rt::EntryDescription
     entry.arguments.push_back({rt::ProgramArgument::Parameter, addParameter(std::move(value))});
     return success();
   }
-  FailureOr<int64_t> place = addState(std::move(value));
-  if (failed(place))
+  FailureOr<int64_t> number = addState(std::move(value));
+  if (failed(number))
     return failure();
-  entry.arguments.push_back({rt::ProgramArgument::State, *place});
+  entry.arguments.push_back({rt::ProgramArgument::State, *number});
   return success();
 }
 
@@ -277,10 +277,10 @@ LogicalResult SignatureReader::readResult(unsigned index, rt::EntryDescription &
     entry.outputs.push_back(std::move(value));
     return success();
   }
-  FailureOr<int64_t> place = addState(std::move(value));
-  if (failed(place))
+  FailureOr<int64_t> number = addState(std::move(value));
+  if (failed(number))
     return failure();
-  entry.stateResults.push_back(*place);
+  entry.stateResults.push_back(*number);
   return success();
 }
 
@@ -373,14 +373,14 @@ LogicalResult Signatures::readSteps(rt::EntryDescription &entry) {
   SmallVector<nn::CallStep> steps = nn::getSteps(function);
   if (steps.size() == 1)
     return success();
-  auto getPlace = [](const auto &list, StringRef name) {
+  auto getIndex = [](const auto &list, StringRef name) {
     auto isNamed = [&](const auto &known) { return known.name == name; };
     return llvm::find_if(list, isNamed) - list.begin();
   };
   for (nn::CallStep step : steps) {
-    int64_t place = getPlace(program.entries, step.function.getName());
-    int64_t until = step.until.empty() ? -1 : getPlace(program.entries[place].outputs, step.until);
-    entry.steps.push_back({place, step.chunks, step.times, until});
+    int64_t index = getIndex(program.entries, step.function.getName());
+    int64_t until = step.until.empty() ? -1 : getIndex(program.entries[index].outputs, step.until);
+    entry.steps.push_back({index, step.chunks, step.times, until});
   }
   return success();
 }

@@ -36,8 +36,8 @@ namespace {
 
 class EntryEmitter {
 public:
-  EntryEmitter(LoweredProgram &program, llvm::function_ref<Place(Value)> getPlace)
-      : module(*program.module), program(program), getPlace(getPlace), symbols(module),
+  EntryEmitter(LoweredProgram &program, llvm::function_ref<Storage(Value)> getStorage)
+      : module(*program.module), program(program), getStorage(getStorage), symbols(module),
         builder(UnknownLoc::get(module.getContext()), module.getContext()) {
     pointer = LLVM::LLVMPointerType::get(module.getContext());
     i32 = builder.getI32Type();
@@ -72,7 +72,7 @@ private:
 
   ModuleOp module;
   LoweredProgram &program;
-  llvm::function_ref<Place(Value)> getPlace;
+  llvm::function_ref<Storage(Value)> getStorage;
   SymbolTable symbols;
   ImplicitLocOpBuilder builder;
   LLVM::LLVMPointerType pointer;
@@ -89,20 +89,20 @@ private:
 Value EntryEmitter::getPointer(Value value) {
   if (!value)
     return null;
-  Place place = getPlace(value);
-  if (place.kind == Place::Arena)
+  Storage storage = getStorage(value);
+  if (storage.kind == Storage::Arena)
     return LLVM::GEPOp::create(builder, pointer, builder.getI8Type(), entry.getArgument(1),
-                               ArrayRef<LLVM::GEPArg>{getConstant(place.index)});
-  unsigned table = place.kind == Place::Argument   ? 2
-                   : place.kind == Place::Prepared ? 3
-                   : place.kind == Place::Constant ? 4
+                               ArrayRef<LLVM::GEPArg>{getConstant(storage.index)});
+  unsigned table = storage.kind == Storage::Argument   ? 2
+                   : storage.kind == Storage::Prepared ? 3
+                   : storage.kind == Storage::Constant ? 4
                                                    : 5;
   Value base =
-      LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(table), place.index));
-  if (place.offset == 0)
+      LLVM::LoadOp::create(builder, pointer, getElement(entry.getArgument(table), storage.index));
+  if (storage.offset == 0)
     return base;
   return LLVM::GEPOp::create(builder, pointer, builder.getI8Type(), base,
-                             ArrayRef<LLVM::GEPArg>{getConstant(place.offset)});
+                             ArrayRef<LLVM::GEPArg>{getConstant(storage.offset)});
 }
 
 Value EntryEmitter::getDescriptor(ArrayRef<int64_t> fields) {
@@ -268,8 +268,8 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
 }
 
 void emitEntry(LoweredProgram &program, ArrayRef<Step> steps, ValueRange results,
-               llvm::function_ref<Place(Value)> getPlace) {
-  EntryEmitter(program, getPlace).emit(steps, results);
+               llvm::function_ref<Storage(Value)> getStorage) {
+  EntryEmitter(program, getStorage).emit(steps, results);
 }
 
 } // namespace meshwright::lower

@@ -6,13 +6,13 @@
 //===----------------------------------------------------------------------===//
 //
 // Lowers a planned rt program to a list of steps. A step is a call of the runtime that launches a
-// kernel, starts a collective, waits for one, or performs an op. The place of each value is known:
-// an offset in the arena, which its launch states, or an argument, a packed weight or a
+// kernel, starts a collective, waits for one, or performs an op. The storage of each value is
+// known: an offset in the arena, which its launch states, or an argument, a packed weight or a
 // constant.
 //
 // Outline: `ProgramLowering::run` visits the ops of the function in order. `addKernel`, `addStart`
-// and `addWait` append steps, and `addConstant` and `addPrepared` record places. `emitEntry`
-// turns the steps to code.
+// and `addWait` append steps, and `addConstant` and `addPrepared` record the storage of values.
+// `emitEntry` turns the steps to code.
 //
 //===----------------------------------------------------------------------===//
 
@@ -63,7 +63,7 @@ private:
   LogicalResult addOp(Operation *op);
   /// Adds a step that passes a result to the observer of the run, if the op has an `nn.id`.
   void addProbe(Value result, Value yielded);
-  /// Records the places of a launch's results, and of the values that its region yields.
+  /// Records the storage of a launch's results, and of the values that its region yields.
   LogicalResult placeResults(Operation *launch, std::optional<ArrayRef<int64_t>> offsets,
                              ValueRange results, ValueRange yielded);
   LogicalResult checkPlaced(const Step &step) const;
@@ -79,11 +79,11 @@ private:
       *offset = bytes;
     return value;
   }
-  Place getPlace(Value value) const {
+  Storage getStorage(Value value) const {
     int64_t offset;
-    Place place = places.lookup(resolve(value, &offset));
-    place.offset = offset;
-    return place;
+    Storage storage = storages.lookup(resolve(value, &offset));
+    storage.offset = offset;
+    return storage;
   }
 
   func::FuncOp main;
@@ -92,7 +92,7 @@ private:
   std::unique_ptr<KernelBuilder> kernels;
   LoweredProgram program;
   std::vector<Step> steps;
-  llvm::DenseMap<Value, Place> places;
+  llvm::DenseMap<Value, Storage> storages;
   /// The tickets of the starts whose waits have not been visited yet.
   llvm::DenseMap<Operation *, int64_t> tickets;
   int64_t numTickets = 0;
@@ -137,7 +137,7 @@ LogicalResult ProgramLowering::addArguments() {
       return emitError(main.getLoc(), "argument ")
              << i << " of '" << main.getName() << "': expected a tensor of static shape, got "
              << type;
-    places[main.getArgument(i)] = {Place::Argument, int64_t(i)};
+    storages[main.getArgument(i)] = {Storage::Argument, int64_t(i)};
     program.isRead.push_back(rt::isReadUnpacked(main.getArgument(i)));
   }
   return success();
@@ -168,7 +168,7 @@ LogicalResult ProgramLowering::addConstant(nn::ConstantOp op) {
   }
   if (int64_t(data.size()) != bytes)
     return op.emitOpError("expected ") << bytes << " bytes of data, got " << data.size();
-  places[op.getResult()] = {Place::Constant, int64_t(program.constants.size())};
+  storages[op.getResult()] = {Storage::Constant, int64_t(program.constants.size())};
   program.constants.push_back({std::move(data)});
   return success();
 }
@@ -185,7 +185,7 @@ LogicalResult ProgramLowering::addPositions(dist::PositionsOp op) {
   auto *bytes = reinterpret_cast<const char *>(firsts.data());
   constant.data.assign(bytes, bytes + firsts.size() * sizeof(int64_t));
   auto known = llvm::find(program.constants, constant);
-  places[op.getResult()] = {Place::Constant, int64_t(known - program.constants.begin())};
+  storages[op.getResult()] = {Storage::Constant, int64_t(known - program.constants.begin())};
   if (known == program.constants.end())
     program.constants.push_back(std::move(constant));
   return success();
@@ -194,7 +194,7 @@ LogicalResult ProgramLowering::addPositions(dist::PositionsOp op) {
 LogicalResult ProgramLowering::addPrepared(rt::PrepareOp op) {
   int64_t offset;
   auto argument = cast<BlockArgument>(rt::getBuffer(op.getWeight(), &offset));
-  places[op.getResult()] = {Place::Prepared, int64_t(program.prepared.size())};
+  storages[op.getResult()] = {Storage::Prepared, int64_t(program.prepared.size())};
   program.prepared.push_back({argument.getArgNumber(), offset, getPacking(op)});
   return success();
 }
@@ -210,9 +210,9 @@ LogicalResult ProgramLowering::placeResults(Operation *launch,
       return inside.getDefiningOp()->emitOpError("has a result of type ")
              << result.getType() << ", which cannot be compiled";
     // A copy, since an insertion moves earlier elements of the map.
-    Place place{Place::Arena, offset};
-    places[result] = place;
-    places[inside] = place;
+    Storage storage{Storage::Arena, offset};
+    storages[result] = storage;
+    storages[inside] = storage;
   }
   return success();
 }
@@ -224,7 +224,7 @@ LogicalResult ProgramLowering::placeResults(Operation *launch,
 LogicalResult ProgramLowering::checkPlaced(const Step &step) const {
   for (const auto *values : {&step.inputs, &step.outputs})
     for (Value value : *values)
-      if (value && !places.contains(resolve(value)))
+      if (value && !storages.contains(resolve(value)))
         return step.op->emitOpError("cannot be compiled for execution with the ops around it");
   return success();
 }
@@ -253,18 +253,18 @@ int64_t ProgramLowering::getResultOf(StringAttr state) {
   return result;
 }
 
-/// Records the places of results that are written over states. A kernel that replaces rows writes
+/// Records the storage of results that are written over states. A kernel that replaces rows writes
 /// to the argument; the caller passes the memory for other new values.
 void ProgramLowering::placeUpdates(rt::KernelOp launch) {
   for (unsigned i = 0; i < launch.getNumResults(); ++i) {
     StringAttr state = launch.getOverState(i);
     if (!state)
       continue;
-    Place place{Place::Result, getResultOf(state)};
+    Storage storage{Storage::Result, getResultOf(state)};
     if (replacesRowsOfState(launch, i))
-      place = places.lookup(resolve(launch.getOperand(*getReplacedOperand(launch))));
-    places[launch.getResult(i)] = place;
-    places[launch.getYielded()[i]] = place;
+      storage = storages.lookup(resolve(launch.getOperand(*getReplacedOperand(launch))));
+    storages[launch.getResult(i)] = storage;
+    storages[launch.getYielded()[i]] = storage;
   }
 }
 
@@ -457,7 +457,7 @@ FailureOr<LoweredProgram> ProgramLowering::run() {
   program.kernels = kernels->takeSources();
   program.results = getStateResults(main);
   emitEntry(program, steps, body.getTerminator()->getOperands(),
-            [&](Value value) { return getPlace(value); });
+            [&](Value value) { return getStorage(value); });
   return std::move(program);
 }
 

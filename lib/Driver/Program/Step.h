@@ -53,20 +53,20 @@ struct Step {
 /// The name of an op in errors: its kind, the model's module and the source line.
 std::string describeOp(mlir::Operation *op);
 
-/// The place of a value.
-struct Place {
+/// Where a value is in memory.
+struct Storage {
   enum Kind { Arena, Argument, Prepared, Constant, Result } kind;
   /// The offset in the arena, or the index of the argument, packed weight, constant or result,
   /// for which the caller passes memory.
   int64_t index;
-  /// Bytes from there to the value, which may be a part of it.
+  /// Bytes from there to the value, which may be a section of it.
   int64_t offset = 0;
 };
 
-/// Adds the entry, which executes the steps, to the program's module. `getPlace` must return a
-/// place for each value of the steps and for each result.
+/// Adds the entry, which executes the steps, to the program's module. `getStorage` must return
+/// the storage of each value of the steps and of each result.
 void emitEntry(LoweredProgram &program, llvm::ArrayRef<Step> steps, mlir::ValueRange results,
-               llvm::function_ref<Place(mlir::Value)> getPlace);
+               llvm::function_ref<Storage(mlir::Value)> getStorage);
 
 } // namespace meshwright::lower
 
