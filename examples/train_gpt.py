@@ -8,6 +8,7 @@ from the same weights and see the same batches. The loss curves go to a picture,
 the trained model goes on with is printed.
 
     python examples/train_gpt.py [--mesh dp=2,tp=2] [--steps 200] [--text FILE] [--picture loss.svg]
+    python examples/train_gpt.py --gtp          weights in shards of four ranks, gathered before their use
 """
 
 import argparse
@@ -35,6 +36,7 @@ def mesh_of(text):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mesh", type=mesh_of, default={"dp": 2, "tp": 2}, help="axes, as in dp=2,tp=2")
+    parser.add_argument("--gtp", action="store_true", help="store weights in shards of four ranks")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=16, help="rows of a step")
     parser.add_argument("--tokens", type=int, default=64, help="characters of a row")
@@ -46,6 +48,8 @@ def parse():
     parser.add_argument("--picture", default="loss.svg", help="where the loss curves go, or none")
     parser.add_argument("--checkpoint", type=pathlib.Path, help="a folder for the trained state")
     options = parser.parse_args()
+    if options.gtp:
+        options.mesh = {"gtp": 4}
     if options.steps < 1:
         parser.error(f"--steps: expected a number from 1 on, got {options.steps}")
     return options
@@ -83,6 +87,20 @@ def progress(steps, name):
     return tqdm(steps, desc=name, unit="step", file=sys.stderr)
 
 
+def describe(memory):
+    return ", ".join(f"{name} {size / 2**20:.1f} MiB" for name, size in memory.items())
+
+
+def compare_storage(train, report):
+    """Prints the memory of a rank beside that of data parallelism, and what gathers cost."""
+    other = train.parallelize(mesh={"dp": 4}).report(format="json")
+    print(f"a rank of dp=4 holds {describe(other['memory_per_rank'])}")
+    seconds = report["gtp"]["seconds"]
+    moved = seconds["gather"] + seconds["scatter"]
+    hidden = 1 - seconds["exposed"] / moved
+    print(f"by the cost model of {report['device']}, {hidden:.0%} of the time of gathers and scatters is hidden")
+
+
 def train_here(net, data, options):
     first = data[0]
     model = mw.from_torch(net, (), first, training=True)
@@ -91,8 +109,10 @@ def train_here(net, data, options):
     )
     plan = train.parallelize(mesh=options.mesh)
     report = plan.report(format="json")
-    memory = ", ".join(f"{n} {b / 2**20:.1f} MiB" for n, b in report["memory_per_rank"].items())
-    print(f"a rank holds {memory}, and sends {report['bytes_per_rank'] / 2**20:.1f} MiB a step")
+    memory, sent = describe(report["memory_per_rank"]), report["bytes_per_rank"] / 2**20
+    print(f"a rank holds {memory}, and sends {sent:.1f} MiB a step")
+    if options.gtp:
+        compare_storage(train, report)
     losses = []
     with plan.start() as session:
         line = progress(data, "meshwright")

@@ -47,7 +47,7 @@ static void buildGradients(OpPassManager &pm) {
 /// The same for a program that runs as it is: nothing is computed again.
 static void buildGradientsAsIs(OpPassManager &pm) {
   buildGradients(pm);
-  pm.addPass(createRecomputePass({RecomputeMode::None, 0}));
+  pm.addPass(createRecomputePass({RecomputeMode::None, 0, false}));
 }
 
 LogicalResult meshwright::prepareAsIs(ModuleOp module) {
@@ -132,9 +132,9 @@ void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
 }
 
 /// Adds the pass that notes on an SPMD program how to schedule it, if an option says so.
-static void addScheduleRequest(OpPassManager &pm, OnOffAuto overlap, int64_t memoryCeiling) {
-  if (overlap != OnOffAuto::Auto || memoryCeiling)
-    pm.addPass(createRequestSchedulePass({overlap, memoryCeiling}));
+static void addScheduleRequest(OpPassManager &pm, const RequestSchedulePassOptions &request) {
+  if (request.overlap != OnOffAuto::Auto || request.memoryCeiling || request.prefetch.number)
+    pm.addPass(createRequestSchedulePass(request));
 }
 
 /// Prices a candidate by the program that the phases make of it.
@@ -156,7 +156,7 @@ static FoldPrice priceFold(ModuleOp stage, const FoldEncoderPassOptions &fold, O
   // If the weights alone exceed the ceiling, no order keeps to it.
   price.fits = !fold.memoryCeiling || countMemory(func).weights <= fold.memoryCeiling;
   int64_t ceiling = price.fits ? fold.memoryCeiling : 0;
-  auto request = [&](OpPassManager &pm) { addScheduleRequest(pm, overlap, ceiling); };
+  auto request = [&](OpPassManager &pm) { addScheduleRequest(pm, {overlap, ceiling, {}}); };
   if (failed(copy.run(request))) {
     price.refusal = copy.getError();
     return price;
@@ -209,13 +209,16 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     // SPMD programs enter here.
     addTarget(pm, options);
     buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes});
-    pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0)},
+    pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0),
+                                    /*keepMarks=*/true},
                                    getExcessFinder()));
+    pm.addNestedPass<func::FuncOp>(createSplitFetchesPass({options.gtpKeep}));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());
     return;
   case Phase::Spmd:
-    addScheduleRequest(pm, options.overlap, options.memoryCeiling.value_or(0));
+    addScheduleRequest(
+        pm, {options.overlap, options.memoryCeiling.value_or(0), options.gtpPrefetch});
     if (options.memoryCeiling)
       pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
     return;

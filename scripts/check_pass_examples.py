@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print what passes make")
     parser.add_argument("files", nargs="*", type=pathlib.Path)
     options = parser.parse_args()
-    files = options.files or sorted((ROOT / "passes").glob("*/Passes.td"))
+    files = options.files or sorted((ROOT / "passes").glob("*/*Passes.td"))
     runner, errors, counts = Runner(options.sharding_opt), [], {}
     for file in files:
         for flag, blocks in blocks_of(name_of(file), file.read_text()).items():

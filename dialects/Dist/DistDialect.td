@@ -31,6 +31,9 @@ def Dist_Dialect : Dialect {
     static constexpr llvm::StringLiteral kShardingAttr = "dist.sharding";
     /// On arguments and results of an SPMD function: the global type.
     static constexpr llvm::StringLiteral kGlobalAttr = "dist.global";
+    /// On a gather of a weight: the phase in which it is read first, "forward", "recompute" or
+    /// "backward". For reports.
+    static constexpr llvm::StringLiteral kPhaseAttr = "dist.phase";
     /// On a function: the mesh of the SPMD program.
     static constexpr llvm::StringLiteral kSpmdAttr = "dist.spmd";
     /// On the `dist.mesh` of a composed program: for each stage the mesh, over the

@@ -250,7 +250,9 @@ def Dist_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
       For each of the `ranks` of a group, by coordinate, the coordinate whose chunk it ends
       up with, or -1 if it has none. Empty if each rank's chunk is in its place.
     }], "::llvm::SmallVector<int64_t>", "getChunkSources", (ins "int64_t":$ranks), "",
-        [{ return {}; }]>
+        [{ return {}; }]>,
+    InterfaceMethod<"Changes the role, of an op that has one.", "void", "setRole",
+                    (ins "::meshwright::dist::CollectiveRole":$role), "", [{ (void)role; }]>
   ];
   let extraClassDeclaration = [{
     /// The axes along which the ranks of a group differ: those that the op names, or all

@@ -120,6 +120,63 @@ LogicalResult ConstrainOp::verify() {
   return sharding.verifyForMesh(mesh, [&] { return emitOpError(); });
 }
 
+/// - the op is in a global program;
+/// - `rows` divides dimension 0, and `align` is positive.
+static LogicalResult verifyStorage(Operation *op, int64_t rows, int64_t align) {
+  if (getSpmdMeshSymbol(op))
+    return op->emitOpError()
+           << "expected to be in a global program, got a function with 'dist.spmd'";
+  auto type = cast<RankedTensorType>(op->getOperand(0).getType());
+  if (type.getRank() == 0 || !type.hasStaticShape())
+    return op->emitOpError() << "expected a tensor of static shape with a dimension, got " << type;
+  if (rows < 1 || type.getDimSize(0) % rows != 0)
+    return op->emitOpError() << "expected rows to divide the " << type.getDimSize(0)
+                             << " of dimension 0, got " << rows;
+  if (align < 1)
+    return op->emitOpError() << "expected align to be at least 1, got " << align;
+  return success();
+}
+
+/// One factor for each dimension but the first, which has the number of the part, and the rows of
+/// use and of storage. Both are read whole.
+static FactorRule getStorageRule(Operation *op, int64_t rows, int64_t align, bool isFetch) {
+  ArrayRef<int64_t> shape = cast<RankedTensorType>(op->getOperand(0).getType()).getShape();
+  FactorRule rule;
+  int part = rule.addFactor(shape[0] / rows);
+  int used = rule.addFactor(rows, FactorKind::Special);
+  int stored = rule.addFactor(rows, FactorKind::Special);
+  rule.factors[stored].align = align;
+  FactorRule::ValueFactors rest = rule.addFactors(shape.drop_front());
+  FactorRule::ValueFactors use{{part, used}}, storage{{part, stored}};
+  use.append(rest);
+  storage.append(rest);
+  rule.operands = {isFetch ? storage : use};
+  rule.results = {isFetch ? use : storage};
+  rule.linearOperands = {0};
+  return rule;
+}
+
+/// The size of dimension 0; 1 of a scalar, which the verifier refuses.
+static int64_t countRows(RankedTensorType type) {
+  return type.getRank() == 0 ? 1 : type.getDimSize(0);
+}
+
+int64_t FetchOp::getPartRows() {
+  return getRows().value_or(countRows(getType()));
+}
+LogicalResult FetchOp::verify() { return verifyStorage(*this, getPartRows(), getAlign()); }
+FactorRule FetchOp::getFactorRule() {
+  return getStorageRule(*this, getPartRows(), getAlign(), /*isFetch=*/true);
+}
+
+int64_t StowOp::getPartRows() {
+  return getRows().value_or(countRows(getType()));
+}
+LogicalResult StowOp::verify() { return verifyStorage(*this, getPartRows(), getAlign()); }
+FactorRule StowOp::getFactorRule() {
+  return getStorageRule(*this, getPartRows(), getAlign(), /*isFetch=*/false);
+}
+
 /// - no dimension moves to itself.
 LogicalResult AllToAllOp::verify() {
   for (auto [from, to] : llvm::zip_equal(getFrom(), getTo()))

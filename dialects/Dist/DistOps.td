@@ -47,6 +47,56 @@ def Dist_ConstrainOp
   let hasVerifier = 1;
 }
 
+/// A weight between storage and use.
+class Dist_StorageOp<string mnemonic, list<Trait> traits = []>
+    : Dist_Op<mnemonic, !listconcat([Pure, Dist_View, AllTypesMatch<["input", "result"]>,
+        DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, ["getFactorRule"]>], traits)> {
+  dag storage = (ins AnyRankedTensor:$input, OptionalAttr<I64Attr>:$rows,
+                     DefaultValuedAttr<I64Attr, "1">:$align);
+  let arguments = storage;
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input (`rows` $rows^)? (`align` $align^)? attr-dict `:` type($input)";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// The rows of a part of dimension 0: all of them, or `rows`.
+    int64_t getPartRows();
+  }];
+}
+
+def Dist_FetchOp : Dist_StorageOp<"fetch", [Dist_KeepsWeight]> {
+  let summary = "the weight as it is used, of the weight as it is stored";
+  let description = [{
+    The identity in a global program. Dimension 0 of operand and result has no factor in common, so
+    each has its own shards and its own padding; the other dimensions are tied. With `rows`, dimension
+    0 is parts of so many rows. The number of the part is tied, and the rows within a part are not:
+    ranks that use different parts store different ones. A shard of a part has a multiple of `align`
+    rows.
+
+    The SPMD program has collectives in its place: an all-gather of the stored rows, without their
+    padding. `reduce` is the element type in which parts of the weight's gradient leave products and
+    travel; without it that of sums.
+
+    ```mlir
+    %1 = dist.fetch %0 : tensor<8x16xf32>
+    %2 = dist.fetch %0 rows 4 align 2 reduce bf16 : tensor<8x16xf32>
+    ```
+  }];
+  let arguments = !con(storage, (ins OptionalAttr<TypeAttrOf<AnyFloat>>:$reduce));
+  let assemblyFormat = "$input (`rows` $rows^)? (`align` $align^)? (`reduce` $reduce^)? attr-dict `:` type($input)";
+}
+
+def Dist_StowOp : Dist_StorageOp<"stow"> {
+  let summary = "the gradient of a weight as it is stored, of that of the weight as it is used";
+  let description = [{
+    The derivative of `dist.fetch`, and the identity in a global program. Dimensions are tied as they
+    are there. The SPMD program has a reduce-scatter in its place.
+
+    ```mlir
+    %1 = dist.stow %0 rows 4 align 2 : tensor<8x16xf32>
+    ```
+  }];
+}
+
 /// A collective: local tensors in, local tensors out, one launch for all of
 /// them. The mesh is that of the function around it. The fields answer
 /// CollectiveOpInterface.

@@ -40,6 +40,8 @@ struct RuleFactor {
   /// How each result combines if the factor is sharded. One entry holds for all results; no
   /// entry is a sum. A special factor that merges may be sharded, if all parts are merged.
   mlir::SmallVector<ReductionKind, 1> reductions;
+  /// If it is sharded, a shard has a multiple of so many elements.
+  int64_t align = 1;
 
   ReductionKind getReduction(unsigned result) const {
     if (reductions.empty())
@@ -101,7 +103,7 @@ struct FactorRule {
   }
 
   int addFactor(int64_t size, FactorKind kind = FactorKind::Parallel) {
-    factors.push_back({kind, size, {}});
+    factors.push_back({kind, size, {}, 1});
     return factors.size() - 1;
   }
   /// A factor of its own for every dimension of a value of this shape.

@@ -64,13 +64,15 @@ LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                                << "got " << attribute.getValue();
     return success();
   }
-  if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr && name != kResidentAttr)
+  if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr && name != kResidentAttr &&
+      name != kPrefetchAttr)
     return op->emitOpError() << "unknown attribute '" << name << "'";
-  auto bytes = dyn_cast<IntegerAttr>(attribute.getValue());
-  if (!isa<FunctionOpInterface>(op) || !bytes || !bytes.getType().isInteger(64) ||
-      bytes.getInt() < 0)
-    return op->emitOpError() << "'" << name << "': expected a number of bytes (i64) on a function, "
-                             << "got " << attribute.getValue();
+  auto number = dyn_cast<IntegerAttr>(attribute.getValue());
+  if (!isa<FunctionOpInterface>(op) || !number || !number.getType().isInteger(64) ||
+      number.getInt() < 0)
+    return op->emitOpError() << "'" << name << "': expected a number of "
+                             << (name == kPrefetchAttr ? "weights" : "bytes")
+                             << " (i64) on a function, got " << attribute.getValue();
   return success();
 }
 

@@ -42,6 +42,9 @@ def Rt_Dialect : Dialect {
     /// On a function that is to be scheduled: "all" if collectives are cut into
     /// chunks where possible, "none" if not. Without it they are if that is faster.
     static constexpr llvm::StringLiteral kChunksAttr = "rt.chunks";
+    /// On a function that is to be scheduled: the most weights that are gathered before
+    /// the one in use (i64). Without it as many as their links need.
+    static constexpr llvm::StringLiteral kPrefetchAttr = "rt.prefetch";
     /// On a function that is or will be scheduled: the target of its kernels, as
     /// `cpu:x86-64-v3`. Without it the target is the processor of this machine.
     static constexpr llvm::StringLiteral kTargetAttr = "rt.target";

@@ -268,8 +268,8 @@ static Operation *findOtherReader(Value packed) {
       other = nullptr;
     else if (auto yield = dyn_cast<YieldOp>(user); yield && isa<KernelOp>(yield->getParentOp()))
       other = findOtherReader(yield->getParentOp()->getResult(0));
-    else if (isa<dist::AfterOp>(user) && user->getOperand(0) == packed)
-      other = findOtherReader(user->getResult(0));
+    else if (isa<dist::AfterOp>(user))
+      other = user->getOperand(0) == packed ? findOtherReader(user->getResult(0)) : nullptr;
     if (other)
       return other;
   }

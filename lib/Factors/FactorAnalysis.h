@@ -93,6 +93,8 @@ public:
   };
   Order getOrder(int cls) const { return orders.lookup(cls); }
   void setOrder(int cls, Order order) { orders[cls] = order; }
+  /// The number that divides the padded size of a class where these axes, one at least, shard it.
+  int64_t getMultiple(int cls, mlir::ArrayRef<dist::Axis> axes) const;
   /// A layout factor for a class over these axes, in the class's order if there are axes. It
   /// is padded to `padded`, or to the smallest size that the axes divide if that is 0.
   dist::LayoutFactor getFactor(int cls, mlir::ArrayRef<dist::Axis> axes, int64_t padded = 0) const;
@@ -136,6 +138,8 @@ private:
   /// Ops for which some dimension of a value is not tied to all of its factors.
   llvm::SetVector<mlir::Operation *> untied;
   llvm::SmallDenseMap<int, Order> orders;
+  /// The number of elements of which a shard of a class has a multiple, where it is not 1.
+  llvm::SmallDenseMap<int, int64_t> alignments;
   std::unique_ptr<Memo> memo;
 };
 

@@ -64,7 +64,8 @@ LogicalResult PlacementDerivation::checkCollective(Operation *op) {
 LogicalResult PlacementDerivation::visitRankDependent(Operation *op, bool &handled) {
   handled = false;
   Dependence dependence;
-  for (Value operand : op->getOperands())
+  // A value that waits for another one does not depend on its elements.
+  for (Value operand : op->getOperands().take_front(isa<AfterOp>(op) ? 1 : op->getNumOperands()))
     if (auto it = dependent.find(operand); it != dependent.end()) {
       dependence.axes.append(it->second.axes.begin(), it->second.axes.end());
       dependence.index = it->second.index;

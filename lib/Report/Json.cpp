@@ -25,6 +25,63 @@ static json::Value toJson(double number) {
   return number;
 }
 
+static void printFetches(const FetchReport &fetches, json::OStream &json) {
+  auto printTimes = [&](auto &moved) {
+    json.attribute("bytes_per_rank", moved.bytes);
+    json.attribute("seconds", moved.seconds);
+    json.attribute("exposed_seconds", moved.exposedSeconds);
+  };
+  json.attribute("axes", json::Array(fetches.axes));
+  json.attribute("ranks", fetches.ranks);
+  json.attribute("align", fetches.align);
+  json.attributeArray("weights", [&] {
+    for (const FetchReport::Weight &weight : fetches.weights)
+      json.object([&] {
+        json.attribute("name", weight.name);
+        json.attribute("rows", weight.rows);
+        json.attribute("stored_rows", weight.storedRows);
+        json.attribute("bytes", weight.bytes);
+        json.attribute("stored_bytes", weight.storedBytes);
+        json.attribute("kind", "plain");
+        json.attributeArray("gathers", [&] {
+          for (const FetchReport::Gather &gather : weight.gathers)
+            json.object([&] {
+              json.attribute("phase", gather.phase);
+              printTimes(gather);
+              json.attribute("ahead", gather.ahead);
+              json.attribute("slot", gather.slot);
+              json.attribute("first", gather.first);
+              json.attribute("last", gather.last);
+            });
+        });
+        if (weight.scatter)
+          json.attributeObject("scatter", [&] { printTimes(*weight.scatter); });
+        else
+          json.attribute("scatter", nullptr);
+      });
+  });
+  json.attributeArray("slots", [&] {
+    for (const FetchReport::Slot &slot : fetches.slots)
+      json.object([&] {
+        json.attribute("offset", slot.offset);
+        json.attribute("bytes", slot.bytes);
+      });
+  });
+  json.attributeObject("seconds", [&] {
+    json.attribute("gather", fetches.gatherSeconds);
+    json.attribute("scatter", fetches.scatterSeconds);
+    json.attribute("exposed", fetches.exposedSeconds);
+  });
+  json.attributeObject("peak", [&] {
+    json.attribute("bytes", fetches.peak);
+    auto printKnown = [&](llvm::StringRef name, std::optional<int64_t> bytes) {
+      json.attribute(name, bytes ? json::Value(*bytes) : json::Value(nullptr));
+    };
+    printKnown("ceiling", fetches.ceiling);
+    printKnown("least", fetches.least);
+  });
+}
+
 void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
   json::OStream json(os, 1);
   json.object([&] {
@@ -64,6 +121,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute("hidden_seconds", report.communication->hidden);
         json.attribute("run_seconds", report.communication->run);
       });
+    if (report.fetches)
+      json.attributeObject("gtp", [&] { printFetches(*report.fetches, json); });
     json.attributeObject("memory_per_rank", [&] {
       json.attribute("weights", report.memory.weights);
       json.attribute("packing", report.memory.packing);

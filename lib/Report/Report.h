@@ -14,6 +14,7 @@
 #define MESHWRIGHT_LIB_REPORT_REPORT_H
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Report/Fetches.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -136,6 +137,8 @@ struct Report {
   std::string runText, runJson;
   /// Whether the module has states of training.
   bool isTrained = false;
+  /// Known once the program is scheduled, if ranks store weights in shards.
+  std::optional<FetchReport> fetches;
 };
 
 /// The report on an SPMD function (`dist.spmd`), with the decisions logged in its

@@ -248,6 +248,30 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
   table.print(os);
 }
 
+static void printFetches(const FetchReport &fetches, llvm::raw_ostream &os) {
+  int64_t gathers = 0, ahead = 0, stored = 0, whole = 0;
+  for (const FetchReport::Weight &weight : fetches.weights) {
+    gathers += weight.gathers.size();
+    stored += weight.storedBytes;
+    whole += weight.bytes;
+    for (const FetchReport::Gather &gather : weight.gathers)
+      ahead = std::max(ahead, gather.ahead);
+  }
+  os << llvm::formatv("weights in shards over {0} ranks of {1}\n", fetches.ranks,
+                      llvm::join(fetches.axes, ", "));
+  Table table("lr");
+  table.row({"weights in shards", std::to_string(fetches.weights.size())});
+  table.row({"a rank's shards", formatBytes(stored)});
+  table.row({"the same weights as they are used", formatBytes(whole)});
+  table.row({"gathers", std::to_string(gathers)});
+  table.row({"places in the arena for them", std::to_string(fetches.slots.size())});
+  table.row({"weights ahead of the one in use, at most", std::to_string(ahead)});
+  table.row({"time of gathers", formatSeconds(fetches.gatherSeconds)});
+  table.row({"time of scatters of gradients", formatSeconds(fetches.scatterSeconds)});
+  table.row({"the part of both that shows", formatSeconds(fetches.exposedSeconds)});
+  table.print(os);
+}
+
 static void printTotals(const Report &report, llvm::raw_ostream &os) {
   if (report.before) {
     os << "communication, per rank and run\n";
@@ -268,6 +292,8 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
     table.row({"the whole run", formatSeconds(time->run)});
     table.print(os);
   }
+  if (report.fetches)
+    printFetches(*report.fetches, os);
   os << "memory, per rank\n";
   if (report.memory.modules.empty()) {
     Table memory("lr");

@@ -32,6 +32,8 @@ enum class AxisRole {
   Ring,
   /// Sequences; heads instead while attention runs.
   Ulysses,
+  /// The rows of weights as they are stored, and of what an update keeps for them.
+  Gtp,
 };
 
 template <> struct Spellings<AxisRole> {
@@ -40,6 +42,7 @@ template <> struct Spellings<AxisRole> {
       {AxisRole::Tensor, "tensor"},
       {AxisRole::Ring, "ring"},
       {AxisRole::Ulysses, "ulysses"},
+      {AxisRole::Gtp, "gtp"},
   };
 };
 
@@ -70,6 +73,11 @@ inline constexpr AxisRoleDescription kAxisRoles[] = {
      "", ""},
     {AxisRole::Ulysses, "", "choose-context-parallel", /*isSingle=*/true,
      "for Ulysses attention", "", "", ""},
+    {AxisRole::Gtp, "gtp", "declare-mesh", /*isSingle=*/false, "to store weights in shards over",
+     "gtp", "axis[,axis...] | none | auto",
+     "stores weights, gradients and averages in shards over axes, and gathers weights before they "
+     "are used; an axis that no other option names splits the batch, too; auto: 'gtp' where the mesh "
+     "has it"},
 };
 
 inline const AxisRoleDescription &getRoleDescription(AxisRole role) {

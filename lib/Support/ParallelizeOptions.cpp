@@ -73,6 +73,16 @@ static constexpr OptionDescription otherDescriptions[] = {
     {"shard-optimizer", "on | off | auto",
      "of a model that trains: shards the optimizer's averages over ranks that hold equal "
      "parameters; auto: where it pays by the cost model"},
+    {"gtp-align", "rows | auto",
+     "with gtp: a shard of a weight has a multiple of so many rows; auto: 16 of bf16 and f16 weights, "
+     "else 1"},
+    {"gtp-prefetch", "number | auto",
+     "with gtp: the most weights that are gathered before the one in use; 0: each gather waits"},
+    {"gtp-keep", "on | off | auto",
+     "with gtp: keeps gathered weights from the forward to the backward pass; auto: off"},
+    {"gtp-reduce", "plain | bf16",
+     "with gtp: the type in which parts of gradients travel; plain: as they leave products"},
+    {"gtp-gather", "plain", "with gtp: the form in which weights travel"},
     {"recompute", "none | full | auto",
      "of a model that trains: which values of the forward pass the backward pass computes again; "
      "auto: as few as the memory ceiling allows"},
@@ -85,7 +95,7 @@ static constexpr OptionDescription otherDescriptions[] = {
 };
 
 /// Options of later versions, for which the error says so.
-static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel", "gtp"};
+static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel"};
 
 llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
   static const std::vector<OptionDescription> all = [] {
@@ -380,6 +390,16 @@ struct Parser {
     }
     if (key == "shard-optimizer")
       return parseWord(key, value, options.shardOptimizer);
+    if (key == "gtp-align")
+      return parseWord(key, value, options.gtpAlign);
+    if (key == "gtp-prefetch")
+      return parseWord(key, value, options.gtpPrefetch);
+    if (key == "gtp-keep")
+      return parseWord(key, value, options.gtpKeep);
+    if (key == "gtp-reduce")
+      return parseWord(key, value, options.gtpReduce);
+    if (key == "gtp-gather")
+      return parseWord(key, value, options.gtpGather);
     if (key == "recompute")
       return parseWord(key, value, options.recompute);
     if (key == "overlap")
@@ -546,6 +566,14 @@ std::string ParallelizeOptions::str() const {
     os << space << "device={" << device << "}";
   if (shardOptimizer != OnOffAuto::Auto)
     os << space << "shard-optimizer=" << shardOptimizer;
+  if (gtpAlign.number)
+    os << space << "gtp-align=" << gtpAlign;
+  if (gtpPrefetch.number)
+    os << space << "gtp-prefetch=" << gtpPrefetch;
+  if (gtpKeep != OnOffAuto::Auto)
+    os << space << "gtp-keep=" << gtpKeep;
+  if (gtpReduce != GtpReduce::Plain)
+    os << space << "gtp-reduce=" << gtpReduce;
   if (recompute != RecomputeMode::Auto)
     os << space << "recompute=" << recompute;
   if (overlap != OnOffAuto::Auto)

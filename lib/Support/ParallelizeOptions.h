@@ -15,6 +15,7 @@
 #define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 
 #include "meshwright/lib/Support/AxisChoices.h"
+#include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
 #include "meshwright/lib/Support/SequenceOrder.h"
 #include "meshwright/lib/Support/OptionParser.h"
@@ -99,6 +100,25 @@ struct ReduceTypes {
   }
 };
 
+/// The type in which parts of gradients of weights travel to the ranks that store them.
+enum class GtpReduce {
+  /// As they leave products: f32 for narrower weights.
+  Plain,
+  Bf16
+};
+
+template <> struct Spellings<GtpReduce> {
+  static constexpr Spelling<GtpReduce> all[] = {{GtpReduce::Plain, "plain"},
+                                                {GtpReduce::Bf16, "bf16"}};
+};
+
+/// The form in which weights travel to the ranks that use them.
+enum class GtpGather { Plain };
+
+template <> struct Spellings<GtpGather> {
+  static constexpr Spelling<GtpGather> all[] = {{GtpGather::Plain, "plain"}};
+};
+
 /// The axes over which the weights of a stage of a composed program are sharded.
 enum class FoldMode {
   /// Both axes of context parallelism.
@@ -144,6 +164,14 @@ struct ParallelizeOptions {
   OnOffAuto overlap = OnOffAuto::Auto;
   /// Says if what an optimizer keeps is sharded over ranks that hold equal parameters.
   OnOffAuto shardOptimizer = OnOffAuto::Auto;
+  /// Stored rows of weights come in multiples of it.
+  NumberOrAuto<1> gtpAlign;
+  /// The most weights that are gathered before the one in use; 0: each gather waits.
+  NumberOrAuto<0> gtpPrefetch;
+  /// Says if gathered weights are kept from the forward to the backward pass.
+  OnOffAuto gtpKeep = OnOffAuto::Auto;
+  GtpReduce gtpReduce = GtpReduce::Plain;
+  GtpGather gtpGather = GtpGather::Plain;
   /// Says which values of the forward pass the backward pass computes again.
   RecomputeMode recompute = RecomputeMode::Auto;
   /// The most bytes that a rank may hold.
@@ -206,6 +234,13 @@ public:
 template <>
 class llvm::cl::parser<meshwright::ReduceTypes>
     : public meshwright::TextOptionParser<meshwright::ReduceTypes> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+template <>
+class llvm::cl::parser<meshwright::GtpReduce>
+    : public meshwright::TextOptionParser<meshwright::GtpReduce> {
 public:
   using TextOptionParser::TextOptionParser;
 };

@@ -39,6 +39,7 @@ private:
   /// Adds the mesh of the option, or compares it with the mesh that the module has.
   LogicalResult declareMesh(ModuleOp module);
   LogicalResult declareRoles(MeshOp meshOp);
+  LogicalResult checkStorage(MeshOp meshOp);
 };
 
 } // namespace
@@ -129,6 +130,40 @@ LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
   return success();
 }
 
+/// Checks that weights are stored over other axes than those that cut them where they are used.
+LogicalResult DeclareMeshPass::checkStorage(MeshOp meshOp) {
+  for (const StageMesh &view : getStageMeshes(meshOp)) {
+    RoleAxes tensorAxes(AxisRole::Tensor, roles.getValue().get(AxisRole::Tensor));
+    RoleAxes storageAxes(AxisRole::Gtp, roles.getValue().get(AxisRole::Gtp));
+    SmallVector<StringRef> tensor = tensorAxes.getNames(view), names = storageAxes.getNames(view);
+    for (auto [i, name] : llvm::enumerate(names)) {
+      if (llvm::is_contained(ArrayRef(names).take_front(i), name))
+        return emitError(meshOp.getLoc()) << "gtp: axis \"" << name << "\" is named twice";
+      if (llvm::is_contained(tensor, name) && view.mesh.getAxisIndex(name) >= 0)
+        return emitError(meshOp.getLoc())
+               << "gtp: expected axes that do not shard the weights themselves, got \"" << name
+               << "\", the axis of tensor parallelism";
+    }
+  }
+  return success();
+}
+
+/// Ranks that store different shards may as well see different rows of the batch: an axis without
+/// another role has that of data.
+static MeshAttr splitBatchOver(MeshAttr mesh, ArrayRef<StringRef> storage) {
+  SmallVector<StringRef> data = mesh.getAxesWithRole(AxisRole::Data);
+  for (StringRef name : storage) {
+    int64_t index = mesh.getAxisIndex(name);
+    if (index < 0)
+      continue;
+    AxisRoles others = mesh.getAxes()[index].getRoles().value_or(AxisRoles());
+    others.erase(AxisRole::Gtp);
+    if (others.empty())
+      data.push_back(name);
+  }
+  return mesh.withRole(AxisRole::Data, data);
+}
+
 /// Writes to the mesh, or to those of the stages, which axes have each role.
 LogicalResult DeclareMeshPass::declareRoles(MeshOp meshOp) {
   for (const AxisRoleDescription &known : kAxisRoles) {
@@ -136,13 +171,16 @@ LogicalResult DeclareMeshPass::declareRoles(MeshOp meshOp) {
     if (choice.kind == AxisChoice::Named && failed(RoleAxes(known.role, choice).check(meshOp)))
       return failure();
   }
+  if (failed(checkStorage(meshOp)))
+    return failure();
   replaceStageMeshes(meshOp, [&](MeshAttr given) {
     MeshAttr declared = given;
     for (const AxisRoleDescription &known : kAxisRoles) {
       RoleAxes axes(known.role, roles.getValue().get(known.role));
       declared = declared.withRole(known.role, axes.getNames({"", given}));
     }
-    return declared;
+    RoleAxes storage(AxisRole::Gtp, roles.getValue().get(AxisRole::Gtp));
+    return splitBatchOver(declared, storage.getNames({"", given}));
   });
   return success();
 }

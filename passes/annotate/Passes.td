@@ -439,6 +439,52 @@ def AnnotateContextParallelPass : AnnotatePass<"annotate-context-parallel"> {
   ];
 }
 
+def AnnotateGtpPass : AnnotatePass<"annotate-gtp"> {
+  let summary = "store weights in shards, and fetch them where they are used";
+  let description = [{
+    Generalized tensor parallelism. A weight, a parameter of two dimensions at least, gets a layout for
+    storage beside the one in which the program uses it: its rows are in shards over the axes, behind
+    those that shard it where it is used. `dist.fetch` joins the two, once in each function, before the
+    first use. Averages of an optimizer have the layout of storage, because the update ties them to their
+    weight. The derivative of the fetch, `dist.stow`, scatters the gradient.
+
+    Storage pads rows of its own at their tail. A weight whose shard would be no smaller stays whole,
+    and so does a parameter of one dimension. The last policy to run: the others choose the layouts of
+    use.
+
+    Before:
+    ```mlir
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
+                    %w: tensor<6x8xf32> {nn.parameter = "w"}) -> tensor<4x6xf32> {
+      %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
+      return %0 : tensor<4x6xf32>
+    }
+    ```
+    After:
+    ```mlir
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%x: tensor<4x8xf32> {nn.input = "x"},
+                    %w: tensor<6x8xf32> {nn.parameter = "w",
+                        dist.sharding = #dist.sharding<@mesh, [{"gtp"}, {} ]>}) -> tensor<4x6xf32> {
+      %0 = dist.fetch %w : tensor<6x8xf32>
+      %1 = nn.linear %x, %0 : (tensor<4x8xf32>, tensor<6x8xf32>) -> tensor<4x6xf32>
+      return %1 : tensor<4x6xf32>
+    }
+    ```
+  }];
+  let options = [
+    Option<"axes", "axes", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
+           "mesh axis, or several, major to minor; none; auto: those with the role">,
+    Option<"align", "align", "::meshwright::NumberOrAuto<1>", "::meshwright::NumberOrAuto<1>()",
+           "a shard has a multiple of so many rows; auto: 16 of bf16 and f16 weights, else 1">,
+    Option<"reduce", "reduce", "::meshwright::GtpReduce", "::meshwright::GtpReduce::Plain",
+           "the type in which parts of gradients travel: plain, as they leave products, or bf16">,
+    Option<"option", "option", "std::string", "\"\"",
+           "an option that asks for axes: without any, an error names it">,
+  ];
+}
+
 def FoldEncoderPass : AnnotatePass<"fold-encoder"> {
   let summary = "shard a stage's weights over axes that other stages split sequences over";
   let description = [{

@@ -101,6 +101,27 @@ static void addScatterModes(OpPassManager &pm, const AnnotateOptions &annotate) 
   pm.addPass(createAnnotateScatterModesPass(scatter));
 }
 
+/// The option of gtp that a user states; empty if there is none.
+static StringRef getGtpOption(const ParallelizeOptions &options) {
+  return options.gtpAlign.number              ? "gtp-align"
+         : options.gtpPrefetch.number         ? "gtp-prefetch"
+         : options.gtpKeep != OnOffAuto::Auto      ? "gtp-keep"
+         : options.gtpReduce != GtpReduce::Plain ? "gtp-reduce"
+                                                 : "";
+}
+
+static bool mayStoreShards(const ParallelizeOptions &options) {
+  return options.axes.mayHave(AxisRole::Gtp) || !getGtpOption(options).empty();
+}
+
+static void addGtp(OpPassManager &pm, const AnnotateOptions &annotate) {
+  AnnotateGtpPassOptions gtp;
+  gtp.align = annotate.request.gtpAlign;
+  gtp.reduce = annotate.request.gtpReduce;
+  gtp.option = getGtpOption(annotate.request).str();
+  pm.addPass(createAnnotateGtpPass(gtp));
+}
+
 /// In the order in which they run. A policy leaves values alone that an earlier one has sharded.
 static constexpr Policy policies[] = {
     {hasRules, addRules},
@@ -112,6 +133,7 @@ static constexpr Policy policies[] = {
     {mayHave<AxisRole::Tensor>, addTensorParallel},
     {shardsSequences, addContextParallel},
     {mayHave<AxisRole::Tensor>, addScatterModes},
+    {mayStoreShards, addGtp},
 };
 
 void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions &annotate) {

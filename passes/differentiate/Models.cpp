@@ -36,6 +36,20 @@ static LogicalResult differentiate(dist::ConstrainOp op, Vjp &vjp) {
   return success();
 }
 
+static LogicalResult differentiate(dist::FetchOp op, Vjp &vjp) {
+  Writer &w = vjp.getWriter();
+  vjp.add(0, dist::StowOp::create(w.getBuilder(), w.getLoc(), vjp.getCotangent(), op.getRowsAttr(),
+                                  op.getAlignAttr()));
+  return success();
+}
+
+static LogicalResult differentiate(dist::StowOp op, Vjp &vjp) {
+  Writer &w = vjp.getWriter();
+  vjp.add(0, dist::FetchOp::create(w.getBuilder(), w.getLoc(), vjp.getCotangent(), op.getRowsAttr(),
+                                   op.getAlignAttr(), /*reduce=*/TypeAttr()));
+  return success();
+}
+
 void meshwright::registerDifferentiation(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, NnDialect *) {
     attachElementwiseModels(context);
@@ -47,5 +61,7 @@ void meshwright::registerDifferentiation(DialectRegistry &registry) {
   });
   registry.addExtension(+[](MLIRContext *context, dist::DistDialect *) {
     attachVjp<dist::ConstrainOp, ::differentiate>(context);
+    attachVjp<dist::FetchOp, ::differentiate>(context);
+    attachVjp<dist::StowOp, ::differentiate>(context);
   });
 }

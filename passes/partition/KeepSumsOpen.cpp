@@ -75,8 +75,10 @@ LogicalResult OpenSums::addPartialAxes(Value value, AxisList &axes) {
     return success();
   Operation *op = result.getOwner();
   bool joins = joinsPartials(op, factors.getFactors(op).rule);
+  auto model = dyn_cast<LocalOpInterface>(op);
+  bool reduces = model && model.reducesParts();
   for (OpOperand &operand : op->getOpOperands())
-    if (joins || passesPartial(op, operand.getOperandNumber()))
+    if (joins || reduces || passesPartial(op, operand.getOperandNumber()))
       if (failed(addPartialAxes(operand.get(), axes)))
         return failure();
   return joins ? success() : addContractedAxes(result, axes);

@@ -7,6 +7,7 @@
 
 #include "meshwright/passes/partition/Models.h"
 
+#include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 
 using namespace mlir;
@@ -22,5 +23,8 @@ void meshwright::registerPartitionModels(DialectRegistry &registry) {
     attachRingAttentionModels(context);
     attachSelectionModels(context);
     attachTableModels(context);
+  });
+  registry.addExtension(+[](MLIRContext *context, dist::DistDialect *) {
+    attachStorageModels(context);
   });
 }

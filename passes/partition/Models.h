@@ -41,6 +41,7 @@ void attachMovementModels(mlir::MLIRContext *context);
 void attachPartsModels(mlir::MLIRContext *context);
 void attachRingAttentionModels(mlir::MLIRContext *context);
 void attachSelectionModels(mlir::MLIRContext *context);
+void attachStorageModels(mlir::MLIRContext *context);
 void attachTableModels(mlir::MLIRContext *context);
 
 } // namespace local_models

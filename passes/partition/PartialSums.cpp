@@ -23,10 +23,12 @@ static int64_t countOf(Value value) {
 }
 
 bool meshwright::passesPartial(Operation *op, unsigned operand) {
+  auto model = dyn_cast<LocalOpInterface>(op);
+  if (model && model.reducesParts())
+    return false;
   if (op->hasTrait<Reindexes>())
     return operand == 0 && !isa<ConstrainOp>(op) &&
            countOf(op->getOperand(0)) == countOf(op->getResult(0));
-  auto model = dyn_cast<LocalOpInterface>(op);
   return model && model.passesPart(operand);
 }
 
@@ -76,6 +78,8 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
     return !isCrossing(constrain);
   if (isa<func::ReturnOp>(user))
     return true;
+  if (auto model = dyn_cast<LocalOpInterface>(user); model && model.reducesParts())
+    return reduction == ReductionKind::Sum;
   // A running maximum stays unreduced if a user of its new value asks for that.
   std::optional<ReductionKind> joined = getJoinedParts(user);
   if (reduction == ReductionKind::Max && joined == ReductionKind::Max &&
@@ -125,6 +129,24 @@ FailureOr<Value> Partitioner::useUnreduced(Value value, const ValueSharding &sha
     total = nn::AddOp::create(builder, value.getLoc(), total.getType(), total, *term);
   }
   return total;
+}
+
+FailureOr<Partitioner::Local> Partitioner::usePart(Value value, const ValueSharding &sharding,
+                                                   Location loc) {
+  LocalForm &form = getForm(value);
+  if (form.isDeferred && form.rest.empty() && value.hasOneUse() &&
+      form.local.unreduced.reduction == ReductionKind::Sum &&
+      !anyOverlap(sharding.getAxes(), form.local.unreduced.axes)) {
+    Local part = form.local;
+    auto moved = reshard(value, part, sharding, loc, part.unreduced);
+    if (failed(moved))
+      return failure();
+    return Local{*moved, sharding, part.unreduced};
+  }
+  auto whole = use(value, sharding, loc);
+  if (failed(whole))
+    return failure();
+  return Local{*whole, sharding, {}};
 }
 
 /// Turns a partial sum over some of `axes` into one over all of them. The new part is zero on

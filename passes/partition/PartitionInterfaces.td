@@ -59,6 +59,10 @@ def Partition_LocalOpInterface : OpInterface<"LocalOpInterface"> {
                     "bool", "mayOverflow", (ins "unsigned":$operand), /*methodBody=*/"",
                     /*defaultImplementation=*/[{ return false; }]>,
 
+    InterfaceMethod<"Returns true if the local form of the op reduces parts of a sum itself.", "bool",
+                    "reducesParts", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return false; }]>,
+
     //===------------------------------------------------------------------===//
     // The copy on local operands
     //===------------------------------------------------------------------===//

@@ -120,9 +120,7 @@ void Partitioner::addShards(PaddedSizes &sizes) {
       for (auto [cls, axes] : llvm::zip_equal(dimClasses, dim)) {
         if (axes.empty())
           continue;
-        FactorAnalysis::Order order = factors.getOrder(cls);
-        int64_t chunks = std::lcm(getNumShards(axes), getOrderChunks(order.order, order.ranks));
-        sizes.multiple[cls] = std::lcm(sizes.multiple[cls], chunks);
+        sizes.multiple[cls] = std::lcm(sizes.multiple[cls], factors.getMultiple(cls, axes));
       }
   };
   for (const auto &[value, index] : formIndices)
@@ -236,6 +234,12 @@ FailureOr<Value> Partitioner::reshard(Value global, const Local &from, const Val
   if (failed(moved))
     return LogicalResult(emitError(loc) << "no way from layout " << toString(source, mesh) << " to "
                                         << toString(target, mesh));
+  if (role != CollectiveRole::Data)
+    for (Operation *op = before ? before->getNextNode() : block->empty() ? nullptr : &block->front();
+         op; op = op->getNextNode())
+      if (auto collective = dyn_cast<CollectiveOpInterface>(op);
+          collective && collective.communicates())
+        collective.setRole(role);
   stateGathered(global, from, to, before);
   if (hasPadding && *moved != from.value)
     known[*moved] = std::move(target);

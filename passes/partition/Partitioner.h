@@ -97,6 +97,18 @@ public:
     std::vector<std::pair<ValueSharding, mlir::Value>> copies;
   };
 
+  /// Gives collectives a role as long as it lives.
+  class RoleScope {
+  public:
+    RoleScope(Partitioner &partitioner, dist::CollectiveRole role)
+        : partitioner(partitioner), before(std::exchange(partitioner.role, role)) {}
+    ~RoleScope() { partitioner.role = before; }
+
+  private:
+    Partitioner &partitioner;
+    dist::CollectiveRole before;
+  };
+
   dist::MeshAttr getMesh() const { return mesh; }
   mlir::OpBuilder &getBuilder() { return builder; }
   const FactorAnalysis &getFactors() const { return factors; }
@@ -131,6 +143,14 @@ public:
   /// The local form of a global value in a sharding.
   mlir::FailureOr<mlir::Value> use(mlir::Value value, const ValueSharding &sharding,
                                    mlir::Location loc);
+  /// The local form of a global value in a sharding, or parts of it if it is a sum that may wait.
+  mlir::FailureOr<Local> usePart(mlir::Value value, const ValueSharding &sharding,
+                                 mlir::Location loc);
+  /// A local form of a global value in another sharding. It stays a part over the axes of
+  /// `unreduced`.
+  mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
+                                       const ValueSharding &to, mlir::Location loc,
+                                       const dist::Part &unreduced);
   /// States the local form of a global value, with values that are to be added to it if it is a
   /// partial sum.
   mlir::LogicalResult define(mlir::Value value, Local local,
@@ -244,9 +264,6 @@ private:
                                        const ValueSharding &to, mlir::Location loc) {
     return reshard(global, from, to, loc, dist::Part());
   }
-  mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
-                                       const ValueSharding &to, mlir::Location loc,
-                                       const dist::Part &unreduced);
   bool changesOrder(mlir::Value global, const ValueSharding &from, const ValueSharding &to) const;
   mlir::FailureOr<mlir::Value> reshardByClasses(mlir::Value global, const Local &from,
                                                const ValueSharding &to, mlir::Location loc,
@@ -258,6 +275,8 @@ private:
   const FactorAnalysis &factors;
   Resharder resharder;
   mlir::OpBuilder builder;
+  /// The role of collectives that are written now.
+  dist::CollectiveRole role = dist::CollectiveRole::Data;
   /// One for each global value.
   std::deque<LocalForm> forms;
   llvm::DenseMap<mlir::Value, unsigned> formIndices;

@@ -51,8 +51,18 @@ void ForwardPass::findBackward() {
   }
 }
 
+/// Returns true for gathers of weights.
+static bool isFetch(Operation *op) {
+  auto collective = dyn_cast<dist::CollectiveOpInterface>(op);
+  return collective && collective.getKind() == dist::CollectiveKind::AllGather &&
+         collective.getRole() == dist::CollectiveRole::Weights;
+}
+
 void ForwardPass::findReads() {
   for (Operation *op : ops) {
+    if (isFetch(op) || (op->hasTrait<dist::KeepsWeight>() &&
+                        fetched.contains(op->getOperand(0).getDefiningOp())))
+      fetched.insert(op);
     auto isGenerated = [&](Value value) { return generated.contains(value.getDefiningOp()); };
     if (llvm::all_of(op->getOperands(), isGenerated))
       generated.insert(op);
@@ -70,7 +80,7 @@ bool ForwardPass::isReadFrom(Value value, int64_t end) const {
 
 bool ForwardPass::takesMemory(Value value) const {
   Operation *maker = skipViews(value).getDefiningOp();
-  return maker && !generated.contains(maker);
+  return maker && !generated.contains(maker) && !fetched.contains(maker);
 }
 
 bool ForwardPass::hasBackwardReader(Value value) const {

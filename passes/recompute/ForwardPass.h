@@ -49,9 +49,12 @@ public:
   /// Returns true if an op behind `end`, other than backward ones, reads the value's buffer.
   bool isReadFrom(mlir::Value value, int64_t end) const;
   /// Returns true if the value is in memory because of this program: not for arguments, and values
-  /// that depend on no tensor, which their readers compute.
+  /// that depend on no tensor, which their readers compute, and weights that are gathered, which the
+  /// backward pass gathers again.
   bool takesMemory(mlir::Value value) const;
   bool hasBackwardReader(mlir::Value value) const;
+  /// Returns true for a weight that is gathered, in any form.
+  bool isFetched(mlir::Value value) const { return fetched.contains(value.getDefiningOp()); }
 
   /// Cuts the forward pass so that the values that cross cuts, and those that the backward pass
   /// needs of the largest segment, are fewest bytes together. The segments are in order.
@@ -76,7 +79,7 @@ private:
   std::vector<mlir::Operation *> ops;
   llvm::DenseMap<mlir::Operation *, int64_t> numbers;
   int64_t boundary = 0;
-  llvm::DenseSet<mlir::Operation *> backward, generated;
+  llvm::DenseSet<mlir::Operation *> backward, generated, fetched;
   llvm::DenseMap<mlir::Operation *, int64_t> reach;
   /// The last op, backward ones aside, that reads a buffer.
   llvm::DenseMap<mlir::Value, int64_t> lastRead;

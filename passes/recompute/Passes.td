@@ -15,7 +15,7 @@ def RecomputePass : Pass<"recompute", "::mlir::ModuleOp"> {
   let description = [{
     Requires SPMD functions; leaves other functions alone. Guarantees the same results. A function
     with ops that carry `nn.backward` has a backward pass. The marks are removed at the end, in
-    all functions.
+    all functions, unless `keep-marks` leaves them to `split-fetches`.
 
     The forward pass is cut into segments where few bytes are alive, such as between layers. The
     cuts are those for which the values that cross them, and the values that the backward pass
@@ -95,8 +95,76 @@ def RecomputePass : Pass<"recompute", "::mlir::ModuleOp"> {
            /*default=*/"::meshwright::RecomputeMode::Auto",
            "none, full, or auto: as few values as the memory ceiling allows">,
     Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
-           "the most bytes that a rank may use; 0: any">];
+           "the most bytes that a rank may use; 0: any">,
+    Option<"keepMarks", "keep-marks", "bool", /*default=*/"false",
+           "leaves the marks of the backward pass">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def SplitFetchesPass : Pass<"split-fetches", "::mlir::func::FuncOp"> {
+  let summary = "gather a weight again where it is used again";
+  let description = [{
+    Requires SPMD functions; leaves other functions alone. Guarantees the same results.
+
+    A gather of a weight (`dist.all_gather` with the role `weights`) serves the readers of its result
+    that are close to each other: at most one other weight is read in between. Readers further away get
+    a gather of their own, before the first of them. So a gathered weight does not live from the
+    forward pass to the backward pass. One gather serves what is computed again and the backward pass
+    beside it. With `keep=on` nothing is gathered again.
+
+    `dist.phase` on a gather says in which phase it is read first: `forward`, `recompute` or
+    `backward`. The marks of the backward pass (`nn.backward`) are removed.
+
+    Before:
+    ```mlir
+    #shard = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x4xf32>
+    !s = tensor<2x4xf32>
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x},
+                    %a: !s {nn.parameter = "a", dist.sharding = #shard, dist.global = !x},
+                    %b: !s {nn.parameter = "b", dist.sharding = #shard, dist.global = !x},
+                    %c: !s {nn.parameter = "c", dist.sharding = #shard, dist.global = !x})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %a axes ["gtp"] dims [0] role weights : (!s) -> !x
+      %1 = nn.linear %x, %0 : (!x, !x) -> !x
+      %2 = dist.all_gather %b axes ["gtp"] dims [0] role weights : (!s) -> !x
+      %3 = nn.linear %1, %2 : (!x, !x) -> !x
+      %4 = dist.all_gather %c axes ["gtp"] dims [0] role weights : (!s) -> !x
+      %5 = nn.linear %3, %4 : (!x, !x) -> !x
+      %6 = nn.linear %5, %0 : (!x, !x) -> !x
+      return %6 : !x
+    }
+    ```
+    After:
+    ```mlir
+    #shard = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x4xf32>
+    !s = tensor<2x4xf32>
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x},
+                    %a: !s {nn.parameter = "a", dist.sharding = #shard, dist.global = !x},
+                    %b: !s {nn.parameter = "b", dist.sharding = #shard, dist.global = !x},
+                    %c: !s {nn.parameter = "c", dist.sharding = #shard, dist.global = !x})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %a axes ["gtp"] dims [0] role weights {dist.phase = "forward"} : (!s) -> !x
+      %1 = nn.linear %x, %0 : (!x, !x) -> !x
+      %2 = dist.all_gather %b axes ["gtp"] dims [0] role weights {dist.phase = "forward"} : (!s) -> !x
+      %3 = nn.linear %1, %2 : (!x, !x) -> !x
+      %4 = dist.all_gather %c axes ["gtp"] dims [0] role weights {dist.phase = "forward"} : (!s) -> !x
+      %5 = nn.linear %3, %4 : (!x, !x) -> !x
+      %6 = dist.all_gather %a axes ["gtp"] dims [0] role weights {dist.phase = "forward"} : (!s) -> !x
+      %7 = nn.linear %5, %6 : (!x, !x) -> !x
+      return %7 : !x
+    }
+    ```
+  }];
+  let options = [
+    Option<"keep", "keep", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
+           "on: a gather serves all readers; off, auto: those close to each other">];
+  let dependentDialects = ["::meshwright::dist::DistDialect"];
 }
 
 #endif

@@ -234,7 +234,8 @@ void RecomputePass::runOnOperation() {
     if (mode != RecomputeMode::None && dist::getSpmdMeshSymbol(func) && !func.isExternal() &&
         func.getBody().hasOneBlock())
       changed |= recompute(func);
-  module.walk([](Operation *op) { op->removeAttr(nn::NnDialect::kBackwardAttr); });
+  if (!keepMarks)
+    module.walk([](Operation *op) { op->removeAttr(nn::NnDialect::kBackwardAttr); });
   // Marks are no part of a placement.
   if (!changed)
     markAnalysesPreserved<SharedPlacementAnalysis>();

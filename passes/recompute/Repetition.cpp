@@ -43,10 +43,18 @@ private:
 
 } // namespace
 
+/// Returns true for a lookup in a table that is gathered: to gather it again costs more than to keep the
+/// rows that are found.
+static bool looksUpFetched(const ForwardPass &pass, Operation *op) {
+  auto lookup = dyn_cast<dist::LookupOpInterface>(op);
+  return lookup && pass.isFetched(lookup.getTable());
+}
+
 bool Planner::canRepeat(Operation *op) const {
   return op && pass.isIn(op, segment) && isMemoryEffectFree(op) && op->getNumRegions() == 0 &&
          llvm::all_of(op->getResults(), [&](Value v) { return pass.takesMemory(v); }) &&
-         !(cheap && (op->hasTrait<dist::Product>() || dist::communicates(op)));
+         !(cheap && (op->hasTrait<dist::Product>() || dist::communicates(op))) &&
+         !looksUpFetched(pass, op);
 }
 
 /// Adds the ops that make the values from kept ones.

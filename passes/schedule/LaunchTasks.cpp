@@ -30,21 +30,34 @@ static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
   return model.getLaunchTime() + std::max(arithmetic, model.getMemoryTime(bytes));
 }
 
-/// Adds the tasks that make the operands, seen through the ops between launches.
-/// `numbers` maps launches and waits to their tasks.
+/// Adds the tasks that make the operands, seen through the ops between launches, and those that the op
+/// waits for. `numbers` maps launches and waits to their tasks.
 static void addDependences(ScheduleTask &task, Operation *op,
                            const DenseMap<Operation *, unsigned> &numbers) {
   llvm::SmallSetVector<unsigned, 4> dependences;
-  SmallVector<Operation *, 4> worklist{op};
-  while (!worklist.empty())
-    for (Value operand : worklist.pop_back_val()->getOperands())
-      if (Operation *producer = operand.getDefiningOp()) {
-        if (auto it = numbers.find(producer); it != numbers.end())
-          dependences.insert(it->second);
-        else
-          worklist.push_back(producer);
+  llvm::SmallDenseSet<unsigned, 4> read;
+  SmallVector<std::pair<Operation *, bool>, 4> worklist{{op, true}};
+  while (!worklist.empty()) {
+    auto [user, reads] = worklist.pop_back_val();
+    for (OpOperand &operand : user->getOpOperands()) {
+      Operation *producer = operand.get().getDefiningOp();
+      if (!producer)
+        continue;
+      bool isRead = reads && !(isa<AfterOp>(user) && operand.getOperandNumber() > 0);
+      if (auto it = numbers.find(producer); it != numbers.end()) {
+        dependences.insert(it->second);
+        if (isRead)
+          read.insert(it->second);
+      } else {
+        worklist.emplace_back(producer, isRead);
       }
-  task.dependences.append(dependences.begin(), dependences.end());
+    }
+  }
+  for (unsigned dependence : dependences) {
+    task.dependences.push_back(dependence);
+    if (!read.contains(dependence))
+      task.unread.push_back(dependence);
+  }
 }
 
 /// Adds the tasks before a kernel that read the value over which it may write a state.
@@ -54,13 +67,21 @@ static void addReaders(ScheduleTask &task, Value old,
     if (rt::isView(user))
       addReaders(task, user->getResult(0), numbers);
     else if (auto it = numbers.find(user);
-             it != numbers.end() && !llvm::is_contained(task.dependences, it->second))
+             it != numbers.end() && !llvm::is_contained(task.dependences, it->second)) {
       task.dependences.push_back(it->second);
+      task.unread.push_back(it->second);
+    }
 }
 
 std::optional<OnOffAuto> meshwright::getRequestedOverlap(func::FuncOp func) {
   auto asked = func->getAttrOfType<StringAttr>(rt::RtDialect::kOverlapAttr);
   return asked ? parseSpelling<OnOffAuto>(asked) : std::nullopt;
+}
+
+/// Returns true if no weight is gathered before the one in use: each gather waits.
+static bool getsNoWeightAhead(func::FuncOp func) {
+  auto most = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kPrefetchAttr);
+  return most && most.getInt() == 0;
 }
 
 LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside beside) {
@@ -91,13 +112,15 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
         task.bytes += rt::getBufferBytes(result);
     } else {
       Operation *collective = start.getCollective();
-      if (beside == RunBeside::Always ||
-          (beside == RunBeside::ByLink &&
-           model.runsBeside(getCollectiveAxes(collective, model.getMesh()))))
+      bool waits = getsNoWeightAhead(func) && start.getCollective().getRole() == CollectiveRole::Weights;
+      if (!waits && (beside == RunBeside::Always ||
+                     (beside == RunBeside::ByLink &&
+                      model.runsBeside(getCollectiveAxes(collective, model.getMesh())))))
         task.link = *link;
       ++link;
       if (std::optional<Cost> cost = model.getCost(collective))
         task.time = cost->time;
+      task.frees = task.link != 0 && start.getCollective().getRole() == CollectiveRole::Gradients;
       for (Type type : start.getFuture().getType().getTypes())
         task.bytes += rt::getBufferBytes(type);
     }

@@ -31,7 +31,7 @@ public:
         waited(tasks.size(), false) {
     for (const ScheduleTask &task : tasks)
       for (unsigned dependence : task.dependences)
-        ++readers[dependence];
+        readers[dependence] += task.reads(dependence);
   }
 
   /// The time at which all operands of the task are there. Its dependences have begun.
@@ -45,6 +45,16 @@ public:
   /// The time at which a link has finished its tasks.
   int64_t getFreeTime(int link) const { return size_t(link) < free.size() ? free[link] : 0; }
 
+  /// Waits until all operands of the task are there. The last of them shows.
+  void waitFor(unsigned i) {
+    result.shown.resize(tasks.size());
+    for (int64_t time = getReadyTime(i); unsigned dependence : tasks[i].dependences)
+      if (finish[dependence] == time && time > now) {
+        result.shown[dependence] += time - now;
+        waitUntil(time);
+      }
+  }
+
   void waitUntil(int64_t time) {
     if (time <= now)
       return;
@@ -56,6 +66,8 @@ public:
     const ScheduleTask &task = tasks[i];
     for (unsigned dependence : task.dependences)
       wait(dependence);
+    if (task.link == 0)
+      freeEnded(i);
     if (task.link == 0) {
       finish[i] = now += task.time;
     } else {
@@ -63,6 +75,8 @@ public:
         free.resize(task.link + 1, 0);
       finish[i] = free[task.link] = std::max(now, free[task.link]) + task.time;
       result.communication += task.time;
+      if (task.frees)
+        freeing.push_back(i);
     }
     live += task.bytes;
     result.peak = std::max(result.peak, live);
@@ -86,6 +100,11 @@ public:
     int64_t last = now;
     for (int64_t time : free)
       last = std::max(last, time);
+    for (size_t i = result.shown.size(); i-- > 0;)
+      if (finish[i] == last && last > now) {
+        result.shown[i] += last - now;
+        break;
+      }
     waitUntil(last);
     result.time = now;
     return std::move(result);
@@ -95,6 +114,19 @@ public:
   int64_t live = 0;
 
 private:
+  /// Waits before a kernel for the collectives that have ended, even if they take twice as long as
+  /// modelled.
+  void freeEnded(unsigned kernel) {
+    llvm::erase_if(freeing, [&](unsigned i) {
+      if (waited[i])
+        return true;
+      if (finish[i] + tasks[i].time > now)
+        return false;
+      wait(i);
+      result.waits.emplace_back(i, kernel);
+      return true;
+    });
+  }
   /// A collective's operands stay alive until a task waits for the collective.
   void wait(unsigned i) {
     if (tasks[i].link == 0 || waited[i])
@@ -104,14 +136,14 @@ private:
   }
   void release(unsigned i) {
     for (unsigned dependence : tasks[i].dependences)
-      if (--readers[dependence] == 0)
+      if (tasks[i].reads(dependence) && --readers[dependence] == 0)
         live -= tasks[dependence].bytes;
   }
   /// Bytes of the results whose last reader is the task.
   int64_t getLastRead(unsigned i) const {
     int64_t bytes = 0;
     for (unsigned dependence : tasks[i].dependences)
-      if (readers[dependence] == 1)
+      if (tasks[i].reads(dependence) && readers[dependence] == 1)
         bytes += tasks[dependence].bytes;
     return bytes;
   }
@@ -120,6 +152,8 @@ private:
   std::vector<int64_t> finish;
   std::vector<unsigned> readers;
   std::vector<bool> waited;
+  /// Collectives in flight that free their operands when they have ended.
+  llvm::SmallVector<unsigned, 4> freeing;
   llvm::SmallVector<int64_t, 4> free;
   Schedule result;
 };
@@ -129,7 +163,7 @@ private:
 static Schedule simulateInOrder(ArrayRef<ScheduleTask> tasks, ArrayRef<unsigned> order) {
   Simulation simulation(tasks);
   for (unsigned i : order) {
-    simulation.waitUntil(simulation.getReadyTime(i));
+    simulation.waitFor(i);
     simulation.begin(i);
   }
   return simulation.end();

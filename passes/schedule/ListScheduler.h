@@ -16,6 +16,7 @@
 #define MESHWRIGHT_PASSES_SCHEDULE_LISTSCHEDULER_H
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
 
 #include <cstdint>
@@ -29,19 +30,30 @@ struct ScheduleTask {
   int link = 0;
   /// Picoseconds.
   int64_t time = 0;
-  /// Earlier tasks whose results the task reads.
+  /// Earlier tasks that have to end before the task begins.
   llvm::SmallVector<unsigned, 4> dependences;
   /// Bytes of memory that the task's results take.
   int64_t bytes = 0;
+  /// The dependences whose results the task does not read.
+  llvm::SmallVector<unsigned, 1> unread;
+  /// Of a collective: it is waited for when it has ended, so that its operands are free then, and not
+  /// only before its first reader.
+  bool frees = false;
+
+  bool reads(unsigned dependence) const { return !llvm::is_contained(unread, dependence); }
 };
 
 struct Schedule {
   /// The tasks in the order in which they begin.
   std::vector<unsigned> order;
+  /// Collectives that free their operands, and the task before which each of them is waited for.
+  std::vector<std::pair<unsigned, unsigned>> waits;
   /// Picoseconds to the end of the last task.
   int64_t time = 0;
   /// Picoseconds in which the compute stream is idle: communication that is not hidden.
   int64_t exposed = 0;
+  /// The part of it in which the compute stream waits for each task. Of `simulateInOrder` alone.
+  std::vector<int64_t> shown;
   /// Picoseconds of all collectives.
   int64_t communication = 0;
   /// The largest sum of bytes that results take at one time.

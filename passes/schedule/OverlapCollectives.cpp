@@ -34,9 +34,9 @@ public:
 
   ArrayRef<ScheduleTask> getTasks() const { return launches.tasks; }
 
-  /// Writes the launches in this order. A wait comes before the first reader of its
-  /// results, or directly behind its start if nothing runs beside it.
-  void arrange(ArrayRef<unsigned> order, bool blocking = false);
+  /// Writes the launches in the order of the schedule. A wait comes where the schedule says so, else
+  /// before the first reader of its results, or directly behind its start if nothing runs beside it.
+  void arrange(const Schedule &schedule, bool blocking = false);
 
 private:
   rt::StartOp getStart(unsigned i) const { return dyn_cast<rt::StartOp>(launches.launches[i]); }
@@ -64,9 +64,14 @@ void Program::placeOperands(Operation *op) {
       place(producer);
 }
 
-void Program::arrange(ArrayRef<unsigned> order, bool blocking) {
+void Program::arrange(const Schedule &schedule, bool blocking) {
+  ArrayRef<unsigned> order = schedule.order;
   placed.clear();
+  const auto *wait = schedule.waits.data(), *end = wait + schedule.waits.size();
   for (unsigned i : order) {
+    for (; !blocking && wait != end && wait->second == i; ++wait)
+      for (Operation *op : getStart(wait->first).getFuture().getUsers())
+        place(op);
     place(launches.launches[i]);
     rt::StartOp start = getStart(i);
     if (start && (blocking || launches.tasks[i].link == 0))
@@ -118,7 +123,7 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
     schedule = order.schedule;
     if (order.blocks)
       schedule.exposed = schedule.communication = communication;
-    program.arrange(schedule.order, order.blocks);
+    program.arrange(schedule, order.blocks);
     return fits(effort);
   };
   // The memory limits of these orders do not depend on the ceiling, so a later run with
@@ -193,7 +198,7 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   Schedule schedule;
   if (anyBeside) {
     schedule = scheduleTasks(tasks);
-    program.arrange(schedule.order);
+    program.arrange(schedule);
   }
   OverlapResult result{success()};
   if (ceiling)

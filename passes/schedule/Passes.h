@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_PASSES_H
 #define MESHWRIGHT_PASSES_SCHEDULE_PASSES_H
 
+#include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"

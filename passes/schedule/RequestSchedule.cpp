@@ -33,6 +33,8 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
       if (overlap != OnOffAuto::Auto)
         func->setAttr(rt::RtDialect::kOverlapAttr,
                       builder.getStringAttr(stringify(overlap.getValue())));
+      if (prefetch.number)
+        func->setAttr(rt::RtDialect::kPrefetchAttr, builder.getI64IntegerAttr(*prefetch.number));
       if (!memoryCeiling)
         continue;
       setCeiling(func, memoryCeiling, func);

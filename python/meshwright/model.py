@@ -79,6 +79,16 @@ class Model:
         shard_optimizer: "on", "off" or "auto" (default, where the cost model says it pays): of a
             model that trains, what the optimizer keeps is sharded over ranks that hold equal
             parameters.
+        gtp: an axis, a list of axes or "none" (default: "gtp" where the mesh has it), over which
+            weights, gradients and averages are stored in shards; weights are gathered before they
+            are used. An axis that nothing else uses splits the batch, too.
+        gtp_align: a number of rows, of which a shard has a multiple, or "auto" (default).
+        gtp_prefetch: the most weights that are gathered before the one in use, or "auto" (default:
+            as many as their links need).
+        gtp_keep: "on", "off" or "auto" (default: off): gathered weights are kept from the forward
+            pass to the backward pass.
+        gtp_gather: "plain": the form in which weights travel.
+        gtp_reduce: "plain" (default, f32) or "bf16": the type in which gradients travel.
         recompute: "none", "full" or "auto" (default): of a model that trains, which values of the
             forward pass the backward pass computes again instead of keeping them; "full": all
             within layers; "auto": as few as the memory ceiling allows.

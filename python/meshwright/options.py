@@ -50,6 +50,8 @@ def _value(key, value):
     if key in ("device", "context_parallel") and isinstance(value, Mapping):
         given = (f"{name}={item}" for name, item in value.items() if item is not None)
         return "{" + " ".join(given) + "}"
+    if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
+        return ",".join(value)
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, Mapping):

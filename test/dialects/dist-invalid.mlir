@@ -34,7 +34,7 @@ dist.mesh @mesh = <["tp"=2 {speed = 1.0}]>
 
 // Roles of axes.
 
-// expected-error@+1 {{mesh axis "tp": expected the role data, tensor, ring or ulysses, got 'model'}}
+// expected-error@+1 {{mesh axis "tp": expected the role data, tensor, ring, ulysses or gtp, got 'model'}}
 dist.mesh @mesh = <["tp"=2 {roles = [tensor, model]}]>
 
 // -----
@@ -911,5 +911,50 @@ func.func @role(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp
   // expected-error@below {{to be one of: data, weights, gradients, saved}}
   // expected-error@below {{failed to parse Dist_CollectiveRoleAttr parameter}}
   %0 = dist.all_gather %x axes ["dp"] dims [0] role weight : (tensor<4x8xf32>) -> tensor<8x8xf32>
+  return
+}
+
+// -----
+
+// Weights in storage.
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @rows(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{'dist.fetch' op expected rows to divide the 8 of dimension 0, got 3}}
+  %0 = dist.fetch %x rows 3 : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+func.func @align(%x: tensor<8x8xf32>) {
+  // expected-error@+1 {{'dist.stow' op expected align to be at least 1, got 0}}
+  %0 = dist.stow %x align 0 : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+func.func @scalar(%x: tensor<f32>) {
+  // expected-error@+1 {{'dist.fetch' op expected a tensor of static shape with a dimension, got 'tensor<f32>'}}
+  %0 = dist.fetch %x : tensor<f32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @local(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'dist.fetch' op expected to be in a global program, got a function with 'dist.spmd'}}
+  %0 = dist.fetch %x : tensor<8x8xf32>
+  return
+}
+
+// -----
+
+dist.mesh @mesh = <["tp"=2]>
+func.func @phase(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x8xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@+1 {{'dist.phase': expected "forward", "recompute" or "backward" on a collective, got "later"}}
+  %0 = dist.all_gather %x axes ["tp"] dims [0] role weights {dist.phase = "later"} : (tensor<8x8xf32>) -> tensor<16x8xf32>
   return
 }

@@ -18,6 +18,7 @@ MESHES = [
     {"ulysses": 2}, {"dp": 2, "tp": 3}, {"ring": 3}, {"dp": 4, "tp": 2}, {"ring": 2, "ulysses": 2},
     {"tp": 1}, {"dp": 3, "tp": 2}, {"dp": 2, "ring": 2}, {"ring": 2, "tp": 2}, {"tp": 8}, {"dp": 5},
     {"host": 2, "tp": 2}, {"dp": 2, "ulysses": 2, "tp": 2},
+    {"gtp": 2}, {"gtp": 2, "tp": 2}, {"dp": 2, "gtp": 2}, {"gtp": 3},
 ]
 #: What is done with a model: each is a function of test_random_models.py.
 KINDS = ["gradients", "steps", "outputs", "checkpoint", "dropout", "state_dict", "entries", "bundle"]
@@ -37,6 +38,12 @@ OPTIONS = {
     "target": ["cpu", None],
     "reduce_type": ["f32", "own", None],
     "fold": ["auto", "replica", None],
+    "gtp": ["dp", "ring", "gtp", ("dp", "gtp"), None],
+    "gtp_align": [1, 2, 16, "auto", None],
+    "gtp_prefetch": [0, 1, 3, "auto", None],
+    "gtp_keep": ["on", "off", "auto", None],
+    "gtp_reduce": ["plain", None],
+    "gtp_gather": ["plain", None],
 }
 TRAIN_OPTIONS = {
     "microbatches": [1, 2, 3], "clip_norm": [None, 0.05], "seed": [0, 7],
@@ -210,6 +217,12 @@ def _options(case, mesh, rng, seed):
                 chosen[name] = value
         elif name in ("device", "memory_ceiling", "target"):
             if rng.random() < 0.25:
+                chosen[name] = value
+        elif name == "gtp":
+            if set([value] if isinstance(value, str) else value) <= set(mesh):
+                chosen[name] = value
+        elif name.startswith("gtp_"):
+            if "gtp" in chosen or "gtp" in mesh:
                 chosen[name] = value
         else:
             chosen[name] = value

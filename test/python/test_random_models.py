@@ -381,7 +381,8 @@ OTHER_OPS = {
     "nn.with_derivative": "differentiate erases it",
     "dist.positions": "random_programs.py: orders of positions",
     "dist.axis_index": "hand-written programs", "dist.partial": "hand-written programs",
-    "dist.constrain": "partition replaces it", "dist.mask_padding": "random_programs.py: infinities",
+    "dist.constrain": "partition replaces it", "dist.fetch": "partition replaces it",
+    "dist.stow": "partition replaces it", "dist.mask_padding": "random_programs.py: infinities",
     "dist.place": "test_bias_gradients.py: gradients of a bias in rings, which seldom meet",
 }
 #: Policies that no case has, and why.

@@ -14,6 +14,7 @@
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/passes/schedule/ReportFetches.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/PlainNumbers.h"
 
@@ -225,6 +226,10 @@ static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report 
     if (function != func)
       report.memory.activationsPeak = std::max(report.memory.activationsPeak,
                                                withPlan(report.memory, function).activationsPeak);
+  }
+  if ((report.fetches = reportFetches(func))) {
+    report.fetches->peak = report.memory.getAll();
+    report.fetches->ceiling = state.options->memoryCeiling;
   }
   addDecisions(report, state.context.get(),
                [](const Decision &decision) { return decision.subject == Subject::Program; });

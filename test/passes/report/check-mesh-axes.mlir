@@ -5,10 +5,10 @@
 // one rank has nothing to shard.
 
 // REPORT: warnings
-// REPORT-NEXT: mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work; policies look for "dp", "tp" and the axes that data-parallel, tensor-parallel and context-parallel name
+// REPORT-NEXT: mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work; policies look for "dp", "tp", "gtp" and the axes that data-parallel, tensor-parallel, gtp and context-parallel name
 // REPORT-NEXT: at {{.*}}check-mesh-axes.mlir:12
 
-// expected-warning @below {{mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work; policies look for "dp", "tp"}}
+// expected-warning @below {{mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work; policies look for "dp", "tp", "gtp"}}
 dist.mesh @mesh = <["dp"=2, "pp"=2, "tp"=4, "sp"=4, "one"=1]>
 func.func @main(%x: tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<4x8xf32>, nn.input = "x"})
     -> (tensor<2x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<4x8xf32>, nn.output = "y"})

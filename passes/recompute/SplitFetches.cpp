@@ -1,0 +1,210 @@
+//===- SplitFetches.cpp - a gather for each run of uses of a weight -------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Dist/OpTraits.h"
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/recompute/Passes.h"
+
+#include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/SetVector.h"
+#include "llvm/Support/FormatVariadic.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_SPLITFETCHESPASS
+#include "meshwright/passes/recompute/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+/// A gather of a weight, the ops that give its result the form that readers use, and its readers.
+struct Fetch {
+  AllGatherOp gather;
+  SmallVector<Operation *> links;
+  /// In the order of the program.
+  SmallVector<Operation *> readers;
+};
+
+class FetchSplitter {
+public:
+  explicit FetchSplitter(func::FuncOp func);
+
+  /// Returns the number of gathers that the program has more than before.
+  int64_t run();
+  int64_t getNumFetches() const { return fetches.size(); }
+  /// Notes on each gather the phase in which it is read first.
+  void notePhases();
+
+private:
+  /// Readers at most this many other weights apart share a gather: the next one would begin at once.
+  static constexpr size_t kNearby = 1;
+
+  void collect(AllGatherOp gather);
+  bool share(const Fetch &fetch, Operation *reader, Operation *next) const;
+  void split(const Fetch &fetch, ArrayRef<Operation *> readers);
+
+  StringRef getPhase(Operation *reader) const;
+
+  llvm::DenseMap<Operation *, int64_t> numbers;
+  /// The number of the first op of the backward pass.
+  int64_t backward = std::numeric_limits<int64_t>::max();
+  std::vector<Fetch> fetches;
+  /// The ops that read weights, in the order of the program, with the numbers of their fetches.
+  std::vector<std::pair<Operation *, size_t>> reads;
+};
+
+} // namespace
+
+FetchSplitter::FetchSplitter(func::FuncOp func) {
+  for (Operation &op : func.front()) {
+    if (op.getNumOperands() > 0 && op.hasAttr(nn::NnDialect::kBackwardAttr))
+      backward = std::min<int64_t>(backward, numbers.size());
+    numbers[&op] = numbers.size();
+  }
+  for (auto gather : func.getOps<AllGatherOp>())
+    if (gather.getRole() == CollectiveRole::Weights && gather->getNumOperands() == 1)
+      collect(gather);
+  for (auto [i, fetch] : llvm::enumerate(fetches))
+    for (Operation *reader : fetch.readers)
+      reads.emplace_back(reader, i);
+  llvm::sort(reads, [&](auto &a, auto &b) {
+    return std::pair(numbers.lookup(a.first), a.second) <
+           std::pair(numbers.lookup(b.first), b.second);
+  });
+}
+
+void FetchSplitter::collect(AllGatherOp gather) {
+  Fetch fetch{gather, {}, {}};
+  llvm::SetVector<Operation *> readers;
+  SmallVector<Operation *> worklist{gather};
+  while (!worklist.empty()) {
+    Operation *op = worklist.pop_back_val();
+    for (Operation *user : op->getUsers()) {
+      bool isLink = user->hasTrait<KeepsWeight>() && user->getNumOperands() == 1 &&
+                    !isa<CollectiveOpInterface>(user);
+      if (!isLink)
+        readers.insert(user);
+      else if (!llvm::is_contained(fetch.links, user)) {
+        fetch.links.push_back(user);
+        worklist.push_back(user);
+      }
+    }
+  }
+  auto isBefore = [&](Operation *a, Operation *b) { return numbers.lookup(a) < numbers.lookup(b); };
+  fetch.readers = readers.takeVector();
+  llvm::sort(fetch.readers, isBefore);
+  llvm::sort(fetch.links, isBefore);
+  fetches.push_back(std::move(fetch));
+}
+
+StringRef FetchSplitter::getPhase(Operation *reader) const {
+  if (numbers.lookup(reader) < backward)
+    return "forward";
+  return reader->hasAttr(nn::NnDialect::kBackwardAttr) ? "backward" : "recompute";
+}
+
+/// Returns true if one gather serves two readers of a weight: an op that is computed again and its
+/// backward pass, and ops between which few other weights are read.
+bool FetchSplitter::share(const Fetch &fetch, Operation *reader, Operation *next) const {
+  if (getPhase(reader) == "recompute" && getPhase(next) == "backward")
+    return true;
+  auto isBefore = [&](const auto &read, int64_t number) {
+    return numbers.lookup(read.first) < number;
+  };
+  int64_t end = numbers.lookup(next);
+  llvm::SmallDenseSet<size_t, 4> others;
+  for (auto it = llvm::lower_bound(reads, numbers.lookup(reader) + 1, isBefore);
+       it != reads.end() && numbers.lookup(it->first) < end && others.size() <= kNearby; ++it)
+    if (&fetches[it->second] != &fetch)
+      others.insert(it->second);
+  return others.size() <= kNearby;
+}
+
+/// Gives readers a gather of their own, before the first of them.
+void FetchSplitter::split(const Fetch &fetch, ArrayRef<Operation *> readers) {
+  OpBuilder builder(readers.front());
+  IRMapping mapping;
+  Operation *gather = builder.clone(*fetch.gather, mapping);
+  gather->setAttr(DistDialect::kPhaseAttr, builder.getStringAttr(getPhase(readers.front())));
+  SmallVector<Operation *> copies;
+  for (Operation *link : fetch.links)
+    copies.push_back(builder.clone(*link, mapping));
+  for (Operation *reader : readers)
+    for (OpOperand &operand : reader->getOpOperands())
+      operand.set(mapping.lookupOrDefault(operand.get()));
+  // Not all readers need each form.
+  for (Operation *copy : llvm::reverse(copies))
+    if (copy->use_empty())
+      copy->erase();
+}
+
+void FetchSplitter::notePhases() {
+  for (const Fetch &fetch : fetches)
+    if (!fetch.readers.empty())
+      fetch.gather->setAttr(DistDialect::kPhaseAttr,
+                            StringAttr::get(fetch.gather->getContext(),
+                                            getPhase(fetch.readers.front())));
+}
+
+int64_t FetchSplitter::run() {
+  int64_t more = 0;
+  for (const Fetch &fetch : fetches) {
+    ArrayRef<Operation *> readers = fetch.readers;
+    size_t begin = 0;
+    for (size_t i = 1; i <= readers.size(); ++i) {
+      if (i < readers.size() && share(fetch, readers[i - 1], readers[i]))
+        continue;
+      if (begin > 0) {
+        split(fetch, readers.slice(begin, i - begin));
+        ++more;
+      }
+      begin = i;
+    }
+  }
+  // Forms that only later runs read.
+  for (const Fetch &fetch : fetches)
+    for (Operation *link : llvm::reverse(fetch.links))
+      if (link->use_empty())
+        link->erase();
+  return more;
+}
+
+namespace {
+struct SplitFetchesPass : meshwright::impl::SplitFetchesPassBase<SplitFetchesPass> {
+  using SplitFetchesPassBase::SplitFetchesPassBase;
+
+  void runOnOperation() override {
+    func::FuncOp func = getOperation();
+    int64_t more = 0, weights = 0;
+    if (getSpmdMeshSymbol(func) && func.getBody().hasOneBlock()) {
+      FetchSplitter splitter(func);
+      splitter.notePhases();
+      weights = splitter.getNumFetches();
+      if (keep != OnOffAuto::On)
+        more = splitter.run();
+    }
+    func.walk([](Operation *op) { op->removeAttr(nn::NnDialect::kBackwardAttr); });
+    if (!more) {
+      // Marks and phases are no part of a placement.
+      markAllAnalysesPreserved();
+      return;
+    }
+    DistDialect::getDecisionLog(func.getContext())
+        .add("split-fetches", Outcome::Applied, func.getLoc(),
+             llvm::formatv("{0} weights are gathered {1} times more: where they are used again, they "
+                           "are gathered again",
+                           weights, more)
+                 .str(),
+             {{"weights", double(weights)}, {"gathers", double(more)}});
+  }
+};
+} // namespace

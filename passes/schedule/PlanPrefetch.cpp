@@ -1,0 +1,152 @@
+//===- PlanPrefetch.cpp - when gathers of weights begin -------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/passes/schedule/LaunchTasks.h"
+#include "meshwright/passes/schedule/Passes.h"
+
+#include "mlir/Analysis/TopologicalSortUtils.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_PLANPREFETCHPASS
+#include "meshwright/passes/schedule/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+class PrefetchPlan {
+public:
+  PrefetchPlan(func::FuncOp func, const CostModel &model);
+
+  /// Chooses for each gather the kernel that it may run beside first.
+  void choose(std::optional<int64_t> ahead);
+  /// Orders the gathers behind the launches before these kernels.
+  void write(func::FuncOp func);
+
+  int64_t getNumFetches() const { return fetches.size(); }
+  int64_t getMostAhead() const;
+
+private:
+  /// A gather of weights, by its task and that of its first reader.
+  struct Fetch {
+    unsigned task, reader;
+    /// The kernel that may run beside its begin.
+    unsigned beside = 0;
+  };
+
+  LaunchTasks launches;
+  /// In the order in which they are read.
+  std::vector<Fetch> fetches;
+  /// For each task, picoseconds of the kernels before it.
+  std::vector<int64_t> begins;
+};
+
+} // namespace
+
+static bool isFetch(Operation *launch) {
+  auto start = dyn_cast<rt::StartOp>(launch);
+  return start && start.getCollective().getRole() == CollectiveRole::Weights;
+}
+
+PrefetchPlan::PrefetchPlan(func::FuncOp func, const CostModel &model)
+    : launches(func, model, RunBeside::Always) {
+  ArrayRef<ScheduleTask> tasks = launches.tasks;
+  std::vector<unsigned> readers(tasks.size(), tasks.size());
+  int64_t now = 0;
+  for (auto [i, task] : llvm::enumerate(tasks)) {
+    begins.push_back(now);
+    if (task.link == 0)
+      now += task.time;
+    for (unsigned dependence : task.dependences)
+      if (task.reads(dependence))
+        readers[dependence] = std::min<unsigned>(readers[dependence], i);
+  }
+  for (auto [i, launch] : llvm::enumerate(launches.launches))
+    if (isFetch(launch) && readers[i] < tasks.size())
+      fetches.push_back({unsigned(i), readers[i]});
+  llvm::stable_sort(fetches, [](const Fetch &a, const Fetch &b) { return a.reader < b.reader; });
+}
+
+void PrefetchPlan::choose(std::optional<int64_t> ahead) {
+  ArrayRef<ScheduleTask> tasks = launches.tasks;
+  DenseMap<int, int64_t> taken;
+  for (size_t i = fetches.size(); i-- > 0;) {
+    Fetch &fetch = fetches[i];
+    const ScheduleTask &task = tasks[fetch.task];
+    // Back from the first reader, or from where the link has to begin with the next gather.
+    int64_t end = begins[fetch.reader];
+    if (auto known = taken.find(task.link); known != taken.end())
+      end = std::min(end, known->second);
+    int64_t begin = end - task.time;
+    taken[task.link] = begin;
+    fetch.beside = fetch.reader;
+    while (fetch.beside > 0 && begins[fetch.beside] > begin)
+      --fetch.beside;
+    if (ahead)
+      fetch.beside = std::max(fetch.beside, *ahead > int64_t(i) ? 0 : fetches[i - *ahead].reader);
+  }
+}
+
+void PrefetchPlan::write(func::FuncOp func) {
+  for (const Fetch &fetch : fetches) {
+    // The last launch before that kernel whose result a gather can wait for.
+    Operation *earlier = nullptr;
+    for (unsigned i = fetch.beside; i-- > 0 && !earlier;)
+      if (isa<rt::KernelOp>(launches.launches[i]) && launches.launches[i]->getNumResults() > 0)
+        earlier = launches.launches[i];
+    if (!earlier)
+      continue;
+    auto start = cast<rt::StartOp>(launches.launches[fetch.task]);
+    OpBuilder builder(start);
+    OpOperand &operand = start->getOpOperand(0);
+    operand.set(AfterOp::create(builder, start.getLoc(), operand.get(), earlier->getResult(0)));
+  }
+  // A gather may stand before the launch that it waits for.
+  sortTopologically(&func.front());
+}
+
+int64_t PrefetchPlan::getMostAhead() const {
+  int64_t most = 0;
+  for (auto [i, fetch] : llvm::enumerate(fetches)) {
+    int64_t before = 0;
+    for (size_t j = i; j-- > 0 && fetches[j].reader > fetch.beside;)
+      ++before;
+    most = std::max(most, before);
+  }
+  return most;
+}
+
+namespace {
+struct PlanPrefetchPass : meshwright::impl::PlanPrefetchPassBase<PlanPrefetchPass> {
+  using PlanPrefetchPassBase::PlanPrefetchPassBase;
+
+  void runOnOperation() override {
+    func::FuncOp func = getOperation();
+    MeshAttr mesh = getSpmdMesh(func);
+    if (!mesh || func.isExternal() || !func.getBody().hasOneBlock())
+      return markAllAnalysesPreserved();
+    if (failed(verifyDevice(mesh, func)))
+      return signalPassFailure();
+    std::optional<int64_t> most = ahead.number;
+    if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kPrefetchAttr))
+      most = attr.getInt();
+    if (llvm::none_of(func.front(), [](Operation &op) { return isFetch(&op); }))
+      return markAllAnalysesPreserved();
+    PrefetchPlan plan(func, CostModel(mesh));
+    plan.choose(most);
+    plan.write(func);
+    DistDialect::getDecisionLog(&getContext())
+        .add("plan-prefetch", Outcome::Note, func.getLoc(),
+             "weights are gathered as late as their links allow",
+             {{"gathers", double(plan.getNumFetches())}, {"ahead", double(plan.getMostAhead())}});
+  }
+};
+} // namespace

@@ -1,0 +1,213 @@
+//===- ReportFetches.cpp - when weights are gathered ----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/schedule/ReportFetches.h"
+
+#include "meshwright/dialects/Nn/Call.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Weights/Weights.h"
+#include "meshwright/passes/schedule/LaunchTasks.h"
+
+#include "llvm/ADT/MapVector.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+class FetchReader {
+public:
+  explicit FetchReader(func::FuncOp func);
+  std::optional<FetchReport> read();
+
+private:
+  CollectiveOpInterface getCollective(unsigned i) const {
+    auto start = dyn_cast<rt::StartOp>(launches.launches[i]);
+    return start ? start.getCollective() : CollectiveOpInterface();
+  }
+  void addGathers(unsigned i, CollectiveOpInterface gather);
+  void addScatters(unsigned i, CollectiveOpInterface scatter);
+  FetchReport::Weight &getWeightOf(const Weight &weight);
+  int64_t getSlot(int64_t offset, int64_t bytes);
+
+  func::FuncOp func;
+  MeshAttr mesh;
+  CostModel model;
+  LaunchTasks launches;
+  Schedule schedule;
+  /// The first and the last reader of each task.
+  std::vector<unsigned> firstReader, lastReader;
+  /// The first readers of all gathers of weights, in order.
+  std::vector<unsigned> uses;
+  llvm::MapVector<Location, FetchReport::Weight> weights;
+  FetchReport report;
+};
+
+} // namespace
+
+FetchReader::FetchReader(func::FuncOp func)
+    : func(func), mesh(getSpmdMesh(func)), model(mesh),
+      launches(func, model, RunBeside::Always) {
+  std::vector<ScheduleTask> &tasks = launches.tasks;
+  firstReader.assign(tasks.size(), tasks.size());
+  lastReader.assign(tasks.size(), 0);
+  for (auto [i, task] : llvm::enumerate(tasks))
+    for (unsigned dependence : task.dependences) {
+      if (!task.reads(dependence))
+        continue;
+      firstReader[dependence] = std::min<unsigned>(firstReader[dependence], i);
+      lastReader[dependence] = std::max<unsigned>(lastReader[dependence], i);
+    }
+  // A collective whose wait follows at once blocks the compute stream.
+  for (auto [task, launch] : llvm::zip_equal(tasks, launches.launches))
+    if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode());
+        wait && wait.getStart() == launch)
+      task.link = 0;
+  schedule = simulateInOrder(tasks);
+}
+
+FetchReport::Weight &FetchReader::getWeightOf(const Weight &weight) {
+  FetchReport::Weight &entry = weights[weight.stored.getLoc()];
+  if (!entry.name.empty())
+    return entry;
+  entry.name = weight.name.str();
+  auto type = cast<RankedTensorType>(weight.stored.getType());
+  entry.storedRows = type.getDimSize(0);
+  entry.storedBytes = getTensorBytes(type);
+  return entry;
+}
+
+int64_t FetchReader::getSlot(int64_t offset, int64_t bytes) {
+  for (auto [i, slot] : llvm::enumerate(report.slots))
+    if (slot.offset == offset) {
+      slot.bytes = std::max(slot.bytes, bytes);
+      return i;
+    }
+  report.slots.push_back({offset, bytes});
+  return report.slots.size() - 1;
+}
+
+/// Shares of the cost of a launch, by the bytes of each of its tensors.
+static double getShare(Operation *op, unsigned i) {
+  int64_t all = 0;
+  for (Type type : op->getResultTypes())
+    all += getTensorBytes(type);
+  return double(getTensorBytes(op->getResult(i).getType())) / std::max<int64_t>(all, 1);
+}
+
+void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
+  auto start = cast<rt::StartOp>(launches.launches[i]);
+  const ScheduleTask &task = launches.tasks[i];
+  Cost cost = model.getCost(gather);
+  int64_t shown = task.link == 0 ? task.time : schedule.shown[i];
+  AxisList axes = getCollectiveAxes(gather, mesh);
+  for (auto [n, operand] : llvm::enumerate(start->getOperands())) {
+    std::optional<Weight> weight = getWeight(operand);
+    if (!weight)
+      continue;
+    FetchReport::Weight &entry = getWeightOf(*weight);
+    int64_t ranks = getNumShards(axes);
+    auto whole = cast<RankedTensorType>(gather->getResult(n).getType());
+    ShardingAttr sharding = func.getArgAttrOfType<ShardingAttr>(
+        weight->stored.getArgNumber(), DistDialect::kShardingAttr);
+    auto global = func.getArgAttrOfType<TypeAttr>(weight->stored.getArgNumber(),
+                                                  DistDialect::kGlobalAttr);
+    // The padding behind the rows of a part that a rank uses.
+    entry.rows = whole.getDimSize(0);
+    if (sharding && global)
+      if (auto layout = getLayout(sharding, mesh,
+                                  cast<RankedTensorType>(global.getValue()).getShape(),
+                                  [&] { return func.emitError(); });
+          succeeded(layout)) {
+        const LayoutFactor &rows = layout->dims[0].factors.back();
+        if (getNumShards(rows.axes) == ranks)
+          entry.rows = entry.rows / rows.padded * rows.size;
+      }
+    entry.bytes = entry.rows * (getTensorBytes(whole) / whole.getDimSize(0));
+    double share = getShare(gather, n);
+    FetchReport::Gather own;
+    if (auto phase = gather->getAttrOfType<StringAttr>(DistDialect::kPhaseAttr))
+      own.phase = phase.str();
+    own.bytes = std::llround(cost.bytes * share);
+    own.seconds = task.time * share * 1e-12;
+    own.exposedSeconds = shown * share * 1e-12;
+    own.first = i;
+    own.last = std::max<int64_t>(lastReader[i], i);
+    own.ahead = llvm::lower_bound(uses, firstReader[i]) - llvm::lower_bound(uses, i + 1);
+    if (std::optional<ArrayRef<int64_t>> offsets = start.getOffsets())
+      own.slot = getSlot((*offsets)[n], getTensorBytes(whole));
+    entry.gathers.push_back(std::move(own));
+  }
+  report.gatherSeconds += task.time * 1e-12;
+  report.exposedSeconds += shown * 1e-12;
+  report.ranks = getNumShards(axes);
+  if (report.axes.empty())
+    for (auto axis : gather.getAxes().getAsRange<AxisRefAttr>())
+      report.axes.push_back(axis.getName().str());
+}
+
+/// A gradient has the location of the weight that it is of.
+void FetchReader::addScatters(unsigned i, CollectiveOpInterface scatter) {
+  const ScheduleTask &task = launches.tasks[i];
+  Cost cost = model.getCost(scatter);
+  int64_t shown = task.link == 0 ? task.time : schedule.shown[i];
+  report.scatterSeconds += task.time * 1e-12;
+  report.exposedSeconds += shown * 1e-12;
+  for (unsigned n = 0; n < scatter->getNumResults(); ++n) {
+    auto known = weights.find(scatter->getLoc());
+    if (known == weights.end())
+      continue;
+    FetchReport::Scatter &sum = known->second.scatter.emplace();
+    double share = getShare(scatter, n);
+    sum.bytes = std::llround(cost.bytes * share);
+    sum.seconds = task.time * share * 1e-12;
+    sum.exposedSeconds = shown * share * 1e-12;
+  }
+}
+
+std::optional<FetchReport> FetchReader::read() {
+  auto isOf = [&](unsigned i, CollectiveRole role) {
+    CollectiveOpInterface collective = getCollective(i);
+    return collective && collective.getRole() == role;
+  };
+  unsigned count = launches.launches.size();
+  for (unsigned i = 0; i < count; ++i)
+    if (isOf(i, CollectiveRole::Weights) && firstReader[i] < count)
+      uses.push_back(firstReader[i]);
+  llvm::sort(uses);
+  for (unsigned i = 0; i < count; ++i)
+    if (isOf(i, CollectiveRole::Weights))
+      addGathers(i, getCollective(i));
+  if (weights.empty())
+    return std::nullopt;
+  for (unsigned i = 0; i < count; ++i)
+    if (isOf(i, CollectiveRole::Gradients))
+      addScatters(i, getCollective(i));
+  for (auto &[location, weight] : weights)
+    report.weights.push_back(std::move(weight));
+  return std::move(report);
+}
+
+std::optional<FetchReport> meshwright::reportFetches(func::FuncOp func) {
+  if (!getSpmdMesh(func))
+    return std::nullopt;
+  std::optional<FetchReport> report = FetchReader(func).read();
+  if (!report)
+    return std::nullopt;
+  report->gatherSeconds = report->scatterSeconds = report->exposedSeconds = 0;
+  for (nn::CallStep step : nn::getSteps(func)) {
+    std::optional<FetchReport> part = FetchReader(cast<func::FuncOp>(*step.function)).read();
+    if (!part)
+      continue;
+    double runs = step.getRuns();
+    report->gatherSeconds += runs * part->gatherSeconds;
+    report->scatterSeconds += runs * part->scatterSeconds;
+    report->exposedSeconds += runs * part->exposedSeconds;
+  }
+  return report;
+}

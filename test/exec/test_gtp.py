@@ -1,0 +1,177 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Weights that ranks store in shards and gather before they use them."""
+
+import meshwright as mw
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from test_training import Net, batches, compare, expect
+from torch import nn
+
+PLANS = {
+    "gtp=2": dict(mesh={"gtp": 2}),
+    "gtp=5": dict(mesh={"gtp": 5}),  # more ranks than rows of the batch can feed
+    "gtp=2,tp=3": dict(mesh={"gtp": 2, "tp": 3}, sequence_parallel="off"),
+    "dp=2,gtp=2": dict(mesh={"dp": 2, "gtp": 2}, shard_optimizer="on"),
+    "gtp=dp": dict(mesh={"dp": 3}, gtp="dp", recompute="full"),
+    "gtp=dp,gtp": dict(mesh={"dp": 2, "gtp": 2}, gtp=["dp", "gtp"], gtp_keep="on"),
+    "align": dict(mesh={"gtp": 2}, gtp_align=4, gtp_prefetch=0),
+    "ring": dict(mesh={"ring": 2, "gtp": 2}, context_parallel={"ring": "ring"}),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("count", [1, 2])
+def test_steps(plan, count):
+    net, data = Net(), batches(3)
+    options = dict(lr=0.02, eps=1e-3, weight_decay=0.1)
+    losses, parameters = expect(net, data, torch.optim.AdamW, options, clip=0.5)
+    train = mw.from_torch(net, (), data[0], training=True).train(mw.AdamW(**options), microbatches=count, clip_norm=0.5)
+    with train.parallelize(**PLANS[plan]).start() as session:
+        got = [session.run(**batch)[0].item() for batch in data]
+        compare(session.parameters(), parameters)
+    np.testing.assert_allclose(got, losses, rtol=1e-5)
+
+
+def walk(mesh, start=None, save=None, data=None, **options):
+    """Losses and states of steps."""
+    net, data = Net(), data or batches(3)
+    train = mw.from_torch(net, (), data[0], training=True).train(mw.Adam(lr=0.02, eps=1e-3), microbatches=2)
+    with train.parallelize(mesh=mesh, **options).start(**({"state": start} if start else {})) as session:
+        losses = [session.run(**batch)[0].item() for batch in data]
+        if save:
+            session.save(save)
+        return losses, session.state()
+
+
+@pytest.mark.parametrize("options", [dict(gtp_prefetch=0), dict(gtp_prefetch=5), dict(gtp_keep="on"), dict(gtp_align=8)])
+def test_plans_of_the_same_bits(options):
+    (losses, state), (others, other) = walk({"gtp": 2}), walk({"gtp": 2}, **options)
+    assert losses == others
+    assert all(torch.equal(value, other[name]) for name, value in state.items())
+
+
+def test_one_rank_stores_whole_weights():
+    """An axis of one rank changes nothing."""
+    net, data = Net(), batches(1)
+    train = mw.from_torch(net, (), data[0], training=True).train(mw.SGD(lr=0.1))
+    texts = [train.parallelize(mesh=mesh).ir(phase="rt") for mesh in ({"dp": 2}, {"dp": 2, "gtp": 1})]
+    one, other = ("\n".join(line for line in text.splitlines() if "dist.mesh" not in line) for text in texts)
+    assert one == other and "dist.all_gather" not in one
+
+
+def test_checkpoints_of_other_plans(tmp_path):
+    """A state that shards of one plan hold begins a session of another."""
+    _, want = walk({"dp": 2})
+    data = batches(3)
+    walk({"gtp": 3}, save=tmp_path / "first", data=data[:1], gtp_align=4)
+    walk({"gtp": 2, "tp": 2}, start=tmp_path / "first", save=tmp_path / "second", data=data[1:2])
+    _, got = walk({"tp": 1}, start=tmp_path / "second", data=data[2:])
+    for name, value in want.items():
+        scale = max(float(value.double().abs().max()), 1e-30)
+        assert float((got[name].double() - value.double()).abs().max()) <= 1e-5 * scale, name
+
+
+class Rows(nn.Module):
+    """Weights of many rows, of fewer than ranks, and of one; a convolution; one that is not trained."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.many, self.few, self.one = nn.Linear(24, 41), nn.Linear(41, 3), nn.Linear(41, 1)
+        self.conv, self.fixed = nn.Conv1d(24, 10, 3, padding=1), nn.Linear(24, 24)
+        self.fixed.weight.requires_grad_(False)
+
+    def forward(self, x):
+        y = self.many(self.fixed(x)).tanh()
+        return self.few(y).square().mean() + self.one(y).mean() + self.conv(x.mT).square().mean()
+
+
+def report(net, x, train=True, **options):
+    model = mw.from_torch(net, (), {"x": x}, training=train)
+    if train:
+        model = model.train(mw.AdamW())
+    return model.parallelize(**options).report(format="json")
+
+
+def test_report():
+    x = torch.randn(8, 6, 24)
+    full = report(Rows(), x, mesh={"gtp": 4})
+    got = {weight["name"]: weight for weight in full["gtp"]["weights"]}
+    # A shard of 1 row, of 3 rows over 4 ranks, is smaller than the whole; one row stays whole.
+    assert sorted(got) == ["conv.weight", "few.weight", "fixed.weight", "many.weight"]
+    many = got["many.weight"]
+    assert (many["rows"], many["stored_rows"]) == (41, 11)
+    assert (many["bytes"], many["stored_bytes"]) == (41 * 24 * 4, 11 * 24 * 4)
+    assert got["fixed.weight"]["scatter"] is None and many["scatter"]["bytes_per_rank"] == 3 * 11 * 24 * 4
+    assert {gather["phase"] for gather in many["gathers"]} <= {"forward", "backward"}
+    assert all(gather["bytes_per_rank"] == 3 * 11 * 24 * 4 for gather in many["gathers"])
+    slots = full["gtp"]["slots"]
+    for weight in got.values():
+        for gather in weight["gathers"]:
+            assert gather["first"] <= gather["last"] and slots[gather["slot"]]["bytes"] >= weight["bytes"]
+    assert full["gtp"]["ranks"] == 4 and full["gtp"]["axes"] == ["gtp"]
+    whole = report(Rows(), x, mesh={"dp": 4}, shard_optimizer="off")["memory_per_rank"]
+    assert full["memory_per_rank"]["optimizer"] < 0.4 * whole["optimizer"]
+    roles = {(c["kind"], c["role"]) for c in full["collectives"]}
+    assert {("all_gather", "weights"), ("reduce_scatter", "gradients")} <= roles
+
+
+def test_frozen_weights_are_gathered_alone():
+    full = report(Rows(), torch.randn(8, 6, 24), train=False, mesh={"gtp": 2})
+    assert all(len(weight["gathers"]) == 1 and weight["scatter"] is None for weight in full["gtp"]["weights"])
+
+
+def test_heads_that_ranks_do_not_divide():
+    """Rows of storage are no heads: two heads of keys on four ranks take a quarter each."""
+    net, data = Net(heads=2), batches(1)
+    train = mw.from_torch(net, (), data[0], training=True).train(mw.SGD(lr=0.1))
+    got = train.parallelize(mesh={"gtp": 4}).report(format="json")["memory_per_rank"]["weights"]
+    matrices = sum(p.numel() * 4 for p in net.parameters() if p.dim() > 1)
+    others = sum(p.numel() * 4 for p in net.parameters() if p.dim() < 2)
+    assert got <= 1.12 * matrices / 4 + others
+
+
+REFUSED = [
+    (dict(mesh={"gtp": 2}, gtp="shard"), "has no axis \"shard\" to store weights in shards over"),
+    (dict(mesh={"tp": 2}, gtp="tp"), "expected axes that do not shard the weights themselves, got \"tp\""),
+    (dict(mesh={"gtp": 2}, gtp=["gtp", "gtp"]), "axis \"gtp\" is named twice"),
+    (dict(mesh={"gtp": 2}, gtp_align=0), "gtp-align: expected auto or a number from 1"),
+    (dict(mesh={"gtp": 2}, gtp_prefetch=-1), "gtp-prefetch: expected auto or a number from 0"),
+    (dict(mesh={"gtp": 2}, gtp_keep="perhaps"), "gtp-keep: expected on, off or auto, got 'perhaps'"),
+    (dict(mesh={"dp": 2}, gtp_align=2), "gtp-align: expected an axis to store weights in shards over"),
+    (dict(mesh={"dp": 2}, gtp="none", gtp_prefetch=2), "gtp-prefetch: expected an axis"),
+]
+
+
+@pytest.mark.parametrize("options, message", REFUSED, ids=[str(i) for i in range(len(REFUSED))])
+def test_refusals(options, message):
+    model = mw.from_torch(nn.Linear(4, 4), (torch.zeros(2, 4),))
+    with pytest.raises(mw.Error) as refused:
+        model.parallelize(**options)
+    assert message in str(refused.value)
+
+
+def test_tables_that_are_looked_up_and_multiplied():
+    """A table at both ends of a model is gathered for each, and its gradient is scattered once."""
+
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(1)
+            self.table = nn.Embedding(30, 16)
+            self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(6))
+
+        def forward(self, ids):
+            x = self.table(ids)
+            for layer in self.layers:
+                x = x + layer(x).tanh()
+            return F.cross_entropy(F.linear(x, self.table.weight).flatten(0, 1), ids.flatten())
+
+    ids = torch.arange(24).reshape(4, 6)
+    model = mw.from_torch(Tied(), (ids,), training=True).train(mw.SGD(lr=0.1))
+    found = model.parallelize(mesh={"gtp": 2}).report(format="json")["gtp"]["weights"]
+    table = next(weight for weight in found if weight["name"] == "table.weight")
+    assert len(table["gathers"]) == 2 and table["scatter"]["bytes_per_rank"] == 15 * 16 * 4
