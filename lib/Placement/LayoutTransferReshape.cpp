@@ -241,12 +241,11 @@ void Reshape::splitDigits() {
       continue;
     }
     SmallVector<SmallVector<Piece, 8>, 1> longer;
-    // A padded coordinate mostly stays in one piece.
-    if (piece.factor.isPadded())
-      for (const auto &way : ways) {
-        longer.push_back(way);
-        longer.back().push_back(piece);
-      }
+    // A coordinate mostly stays in one piece. A large one has more digits than candidates.
+    for (const auto &way : ways) {
+      longer.push_back(way);
+      longer.back().push_back(piece);
+    }
     for (const AxisList &digits : orders)
       for (const auto &way : ways) {
         if (longer.size() == kMaxCandidates)

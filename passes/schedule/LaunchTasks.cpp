@@ -120,6 +120,7 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
       ++link;
       if (std::optional<Cost> cost = model.getCost(collective))
         task.time = cost->time;
+      task.inTurn = task.link != 0 && start.getCollective().getRole() == CollectiveRole::Weights;
       task.frees = task.link != 0 && start.getCollective().getRole() == CollectiveRole::Gradients;
       for (Type type : start.getFuture().getType().getTypes())
         task.bytes += rt::getBufferBytes(type);

@@ -48,7 +48,8 @@ public:
   /// Waits until all operands of the task are there. The last of them shows.
   void waitFor(unsigned i) {
     result.shown.resize(tasks.size());
-    for (int64_t time = getReadyTime(i); unsigned dependence : tasks[i].dependences)
+    int64_t time = getReadyTime(i);
+    for (unsigned dependence : tasks[i].dependences)
       if (finish[dependence] == time && time > now) {
         result.shown[dependence] += time - now;
         waitUntil(time);
@@ -193,6 +194,8 @@ struct TaskGraph {
   /// The number of collectives on the longest path to the task, and the first collective
   /// that depends on it.
   std::vector<unsigned> stage, next;
+  /// The first task that reads the result.
+  std::vector<unsigned> reader;
 };
 
 } // namespace
@@ -204,8 +207,10 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
   distance.resize(count);
   stage.resize(count);
   next.resize(count);
+  reader.resize(count, count);
   for (unsigned i = 0; i < count; ++i)
     for (unsigned dependence : tasks[i].dependences) {
+      reader[dependence] = std::min(reader[dependence], i);
       users[dependence].push_back(i);
       stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].link != 0));
     }
@@ -271,6 +276,8 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       if (rules.finishesChains && tasks[i].link)
         stage = -int64_t(graph.stage[i]);
       unsigned turn = rules.inTurn && !tasks[i].link ? graph.next[i] : 0;
+      if (tasks[i].inTurn)
+        turn = graph.reader[i];
       return std::tuple(tasks[i].link == 0, stage, turn, graph.distance[i], -graph.remaining[i],
                         i);
     };

@@ -42,7 +42,19 @@ private:
     unsigned beside = 0;
   };
 
+  /// Gathers begin so early that they may take so many times their time.
+  static constexpr int64_t kSlack = 2;
+
+  /// A time in which a link has another collective.
+  struct Interval {
+    int64_t begin, end;
+  };
+  void addOthers();
+  int64_t getBegin(int link, int64_t end, int64_t time) const;
+
   LaunchTasks launches;
+  /// The other collectives of each link, in order.
+  DenseMap<int, std::vector<Interval>> others;
   /// In the order in which they are read.
   std::vector<Fetch> fetches;
   /// For each task, picoseconds of the kernels before it.
@@ -72,7 +84,35 @@ PrefetchPlan::PrefetchPlan(func::FuncOp func, const CostModel &model)
   for (auto [i, launch] : llvm::enumerate(launches.launches))
     if (isFetch(launch) && readers[i] < tasks.size())
       fetches.push_back({unsigned(i), readers[i]});
-  llvm::stable_sort(fetches, [](const Fetch &a, const Fetch &b) { return a.reader < b.reader; });
+  addOthers();
+  llvm::sort(fetches, [](const Fetch &a, const Fetch &b) {
+    return std::pair(a.reader, a.task) < std::pair(b.reader, b.task);
+  });
+}
+
+/// Other collectives begin when the kernels before them have ended, one after the other on a link.
+void PrefetchPlan::addOthers() {
+  for (auto [i, task] : llvm::enumerate(launches.tasks)) {
+    if (task.link == 0 || isFetch(launches.launches[i]))
+      continue;
+    std::vector<Interval> &list = others[task.link];
+    int64_t begin = std::max(begins[i], list.empty() ? 0 : list.back().end);
+    list.push_back({begin, begin + task.time});
+  }
+}
+
+/// The latest begin of a gather that ends by `end`, if its link does the others that come before, too.
+int64_t PrefetchPlan::getBegin(int link, int64_t end, int64_t time) const {
+  int64_t begin = end - time;
+  auto known = others.find(link);
+  if (known == others.end())
+    return begin;
+  ArrayRef<Interval> list = known->second;
+  const Interval *it = llvm::lower_bound(
+      list, end, [](const Interval &own, int64_t time) { return own.begin < time; });
+  for (; it != list.begin() && std::prev(it)->end > begin; --it)
+    begin -= std::min(end, std::prev(it)->end) - std::prev(it)->begin;
+  return begin;
 }
 
 void PrefetchPlan::choose(std::optional<int64_t> ahead) {
@@ -85,7 +125,8 @@ void PrefetchPlan::choose(std::optional<int64_t> ahead) {
     int64_t end = begins[fetch.reader];
     if (auto known = taken.find(task.link); known != taken.end())
       end = std::min(end, known->second);
-    int64_t begin = end - task.time;
+    // A gather may take longer than modelled: a rank comes late.
+    int64_t begin = getBegin(task.link, end, kSlack * task.time);
     taken[task.link] = begin;
     fetch.beside = fetch.reader;
     while (fetch.beside > 0 && begins[fetch.beside] > begin)

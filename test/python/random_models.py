@@ -165,7 +165,7 @@ def generate(seed):
     rng.shuffle(blocks)
     if kind == "dropout" and not RANDOM & set(blocks):
         blocks.append(_turn(sorted(RANDOM), seed // len(KINDS)))
-    if "ring" in mesh and rng.random() < 0.5:
+    if {"ring", "ulysses"} & set(mesh) and rng.random() < 0.8:
         blocks[0] = "attention"
     if kind not in ("dropout", "outputs", "entries"):
         # PyTorch drops other elements.

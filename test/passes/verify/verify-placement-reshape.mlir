@@ -137,3 +137,16 @@ func.func @repeated_rows(%x: tensor<1x4x8x1xf32> {dist.sharding = #dist.sharding
   %3 = nn.slice %2 starts [0, 0] limits [2, 112] strides [1, 1] : (tensor<2x128xf32>) -> tensor<2x112xf32>
   return %3 : tensor<2x112xf32>
 }
+
+// -----
+
+// A coordinate along an axis of many digits stays in one piece.
+// CHECK-LABEL: func.func @many_digits
+dist.mesh @mesh = <["dp"=1024]>
+func.func @many_digits(
+    %x: tensor<1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}]>, dist.global = tensor<1024x8xf32>})
+    -> (tensor<1x1x1x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"dp"}, {}, {}, {}]>, dist.global = tensor<1024x1x1x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.reshape %x {dist.results = [#dist.sharding<@mesh, [(1024{"dp"}), (1), (1), {?}]>]} : (tensor<1x8xf32>) -> tensor<1x1x1x8xf32>
+  return %0 : tensor<1x1x1x8xf32>
+}
