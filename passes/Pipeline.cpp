@@ -47,7 +47,7 @@ static void buildGradients(OpPassManager &pm) {
 /// The same for a program that runs as it is: nothing is computed again.
 static void buildGradientsAsIs(OpPassManager &pm) {
   buildGradients(pm);
-  pm.addPass(createRecomputePass({RecomputeMode::None, 0, false}));
+  pm.addPass(createRecomputePass({RecomputeMode::None, 0}));
 }
 
 LogicalResult meshwright::prepareAsIs(ModuleOp module) {
@@ -210,8 +210,9 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     addTarget(pm, options);
     buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes});
     pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0),
-                                    /*keepMarks=*/true},
+                                    options.shardSaved, /*keepMarks=*/true},
                                    getExcessFinder()));
+    pm.addNestedPass<func::FuncOp>(createSaveShardsPass({options.shardSaved}));
     pm.addNestedPass<func::FuncOp>(createSplitFetchesPass({options.gtpKeep}));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());

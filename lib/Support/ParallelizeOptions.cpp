@@ -83,6 +83,9 @@ static constexpr OptionDescription otherDescriptions[] = {
     {"gtp-reduce", "plain | bf16",
      "with gtp: the type in which parts of gradients travel; plain: as they leave products"},
     {"gtp-gather", "plain", "with gtp: the form in which weights travel"},
+    {"shard-saved", "on | off | auto",
+     "of a model that trains: keeps values that several ranks hold alike in shards for the backward "
+     "pass; auto: off"},
     {"recompute", "none | full | auto",
      "of a model that trains: which values of the forward pass the backward pass computes again; "
      "auto: as few as the memory ceiling allows"},
@@ -400,6 +403,8 @@ struct Parser {
       return parseWord(key, value, options.gtpReduce);
     if (key == "gtp-gather")
       return parseWord(key, value, options.gtpGather);
+    if (key == "shard-saved")
+      return parseWord(key, value, options.shardSaved);
     if (key == "recompute")
       return parseWord(key, value, options.recompute);
     if (key == "overlap")
@@ -574,6 +579,8 @@ std::string ParallelizeOptions::str() const {
     os << space << "gtp-keep=" << gtpKeep;
   if (gtpReduce != GtpReduce::Plain)
     os << space << "gtp-reduce=" << gtpReduce;
+  if (shardSaved != OnOffAuto::Auto)
+    os << space << "shard-saved=" << shardSaved;
   if (recompute != RecomputeMode::Auto)
     os << space << "recompute=" << recompute;
   if (overlap != OnOffAuto::Auto)

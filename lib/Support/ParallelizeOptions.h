@@ -172,6 +172,8 @@ struct ParallelizeOptions {
   OnOffAuto gtpKeep = OnOffAuto::Auto;
   GtpReduce gtpReduce = GtpReduce::Plain;
   GtpGather gtpGather = GtpGather::Plain;
+  /// Says if values that several ranks hold alike are kept in shards for the backward pass.
+  OnOffAuto shardSaved = OnOffAuto::Auto;
   /// Says which values of the forward pass the backward pass computes again.
   RecomputeMode recompute = RecomputeMode::Auto;
   /// The most bytes that a rank may hold.

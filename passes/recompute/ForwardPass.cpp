@@ -17,7 +17,9 @@
 using namespace mlir;
 using namespace meshwright;
 
-ForwardPass::ForwardPass(func::FuncOp func) {
+ForwardPass::ForwardPass(func::FuncOp func, KeptBytes bytes) : keptBytes(std::move(bytes)) {
+  if (!keptBytes)
+    keptBytes = [](Value value) { return getTensorBytes(value.getType()); };
   for (Operation &op : func.front()) {
     numbers[&op] = ops.size();
     if (!boundary && op.getNumOperands() > 0 && op.hasAttr(nn::NnDialect::kBackwardAttr))
@@ -102,7 +104,8 @@ SmallVector<ForwardPass::Buffer> ForwardPass::getBuffers() const {
       Buffer &buffer = buffers
                            .try_emplace(root, Buffer{getNumber(root.getDefiningOp()),
                                                      lastRead.lookup_or(root, -1),
-                                                     getTensorBytes(root.getType()), false})
+                                                     getTensorBytes(root.getType()), keptBytes(root),
+                                            false})
                            .first->second;
       buffer.isNeeded |= hasBackwardReader(result);
     }
@@ -150,7 +153,7 @@ SmallVector<Segment> ForwardPass::cut() const {
         continue;
       needed[i] += buffer.isNeeded ? buffer.bytes : 0;
       if (buffer.lastRead >= cuts[i])
-        made[llvm::upper_bound(cuts, buffer.made) - cuts.begin() - 1] += buffer.bytes;
+        made[llvm::upper_bound(cuts, buffer.made) - cuts.begin() - 1] += buffer.kept;
     }
     for (size_t from = i; from-- > 0;)
       crossing[i][from] = made[from] + (from + 1 < i ? crossing[i][from + 1] : 0);

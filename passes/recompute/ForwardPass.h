@@ -11,6 +11,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseSet.h"
 
+#include <functional>
 #include <vector>
 
 namespace meshwright {
@@ -29,7 +30,11 @@ struct Segment {
 /// - Views are values of the buffer that they show. Results are for the program before it changes.
 class ForwardPass {
 public:
-  explicit ForwardPass(mlir::func::FuncOp func);
+  /// The bytes of a value in the form in which it is kept for the backward pass.
+  using KeptBytes = std::function<int64_t(mlir::Value value)>;
+
+  /// Without `keptBytes` values are kept as they are.
+  explicit ForwardPass(mlir::func::FuncOp func, KeptBytes keptBytes = nullptr);
 
   /// Returns false if there is no backward pass.
   bool isTrained() const { return boundary > 0; }
@@ -66,6 +71,8 @@ private:
   /// A buffer that a forward op makes.
   struct Buffer {
     int64_t made, lastRead, bytes;
+    /// Of the form in which it is kept.
+    int64_t kept;
     bool isNeeded;
   };
   static constexpr size_t kMostCuts = 256;
@@ -76,6 +83,7 @@ private:
   mlir::SmallVector<Buffer> getBuffers() const;
   std::vector<int64_t> findCuts(mlir::ArrayRef<Buffer> buffers) const;
 
+  KeptBytes keptBytes;
   std::vector<mlir::Operation *> ops;
   llvm::DenseMap<mlir::Operation *, int64_t> numbers;
   int64_t boundary = 0;

@@ -96,9 +96,62 @@ def RecomputePass : Pass<"recompute", "::mlir::ModuleOp"> {
            "none, full, or auto: as few values as the memory ceiling allows">,
     Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
            "the most bytes that a rank may use; 0: any">,
+    Option<"shardSaved", "shard-saved", "::meshwright::OnOffAuto",
+           /*default=*/"::meshwright::OnOffAuto::Auto",
+           "on: values are kept in shards (see save-shards), so their parts count">,
     Option<"keepMarks", "keep-marks", "bool", /*default=*/"false",
            "leaves the marks of the backward pass">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def SaveShardsPass : Pass<"save-shards", "::mlir::func::FuncOp"> {
+  let summary = "keep values for the backward pass in shards";
+  let description = [{
+    Requires SPMD functions with the marks of the backward pass (`nn.backward`); leaves other functions
+    alone. Guarantees the same results.
+
+    A value that the backward pass reads, and that several ranks hold alike, is cut where it is made:
+    each of these ranks keeps a part of the outermost dimension that they divide. A gather with the role
+    `saved` makes it whole before its first reader in the backward pass, behind a cotangent that this
+    reader reads. A value that ops behind the forward pass read as well stays as it is.
+
+    Before:
+    ```mlir
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x8xf32>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %0 = nn.exp %x : !x
+      %1 = nn.sin %0 : !x
+      %2 = nn.cos %1 {nn.backward} : !x
+      %3 = nn.mul %2, %0 {nn.backward} : (!x, !x) -> !x
+      return %3 : !x
+    }
+    ```
+    After, with `mode=on`:
+    ```mlir
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x8xf32>
+    !s = tensor<2x8xf32>
+    dist.mesh @mesh = <["tp"=2]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %0 = nn.exp %x : !x
+      %s = dist.slice %0 axes ["tp"] dims [0] : (!x) -> !s
+      %1 = nn.sin %0 : !x
+      %2 = nn.cos %1 {nn.backward} : !x
+      %a = dist.after %s, %2 : !s, !x
+      %g = dist.all_gather %a axes ["tp"] dims [0] role saved : (!s) -> !x
+      %3 = nn.mul %2, %g {nn.backward} : (!x, !x) -> !x
+      return %3 : !x
+    }
+    ```
+  }];
+  let options = [
+    Option<"mode", "mode", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
+           "on; off, auto: nothing is cut">];
+  let dependentDialects = ["::meshwright::dist::DistDialect"];
 }
 
 def SplitFetchesPass : Pass<"split-fetches", "::mlir::func::FuncOp"> {

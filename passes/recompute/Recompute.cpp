@@ -10,6 +10,7 @@
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/passes/recompute/Passes.h"
 #include "meshwright/passes/recompute/Repetition.h"
+#include "meshwright/passes/recompute/SavedShards.h"
 
 #include "mlir/IR/BuiltinOps.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -30,8 +31,8 @@ enum class Share { None, Cheap, All };
 /// The choices of one function.
 class Recomputation {
 public:
-  explicit Recomputation(func::FuncOp func)
-      : func(func), pass(func), model(dist::getSpmdMesh(func)) {
+  explicit Recomputation(func::FuncOp func, ForwardPass::KeptBytes keptBytes = nullptr)
+      : func(func), pass(func, std::move(keptBytes)), model(dist::getSpmdMesh(func)) {
     if (!pass.isTrained())
       return;
     segments = pass.cut();
@@ -128,6 +129,19 @@ void Recomputation::apply(ArrayRef<Share> shares) const {
     }
 }
 
+/// The bytes of the shards in which values are kept. Null if they are kept whole. `placement` is that of
+/// the function, and outlives the result.
+static ForwardPass::KeptBytes getShardBytes(OnOffAuto shardSaved,
+                                            const FailureOr<PlacementAnalysis> &placement) {
+  if (shardSaved != OnOffAuto::On || failed(placement))
+    return nullptr;
+  return [&placement](Value value) {
+    int64_t bytes = getTensorBytes(value.getType());
+    std::optional<SavedShards> shards = getSavedShards(value, *placement);
+    return shards ? bytes / dist::getNumShards(shards->axes) : bytes;
+  };
+}
+
 namespace {
 
 struct RecomputePass : meshwright::impl::RecomputePassBase<RecomputePass> {
@@ -151,7 +165,10 @@ std::optional<int64_t> RecomputePass::findExcessWith(func::FuncOp func,
                                                      ArrayRef<Share> shares) const {
   OwningOpRef<ModuleOp> module(func->getParentOfType<ModuleOp>().clone());
   auto copy = module->lookupSymbol<func::FuncOp>(func.getName());
-  Recomputation(copy).apply(shares);
+  FailureOr<PlacementAnalysis> placement = failure();
+  if (shardSaved == OnOffAuto::On)
+    placement = PlacementAnalysis::run(copy);
+  Recomputation(copy, getShardBytes(shardSaved, placement)).apply(shares);
   return findExcess(copy, memoryCeiling);
 }
 
@@ -193,7 +210,8 @@ std::vector<Share> RecomputePass::choose(func::FuncOp func,
 }
 
 bool RecomputePass::recompute(func::FuncOp func) {
-  Recomputation recomputation(func);
+  const auto &placement = getChildAnalysis<SharedPlacementAnalysis>(func).placement;
+  Recomputation recomputation(func, getShardBytes(shardSaved, placement));
   if (!recomputation.isTrained())
     return false;
   std::vector<Share> shares = mode == RecomputeMode::Full

@@ -89,6 +89,8 @@ class Model:
             pass to the backward pass.
         gtp_gather: "plain": the form in which weights travel.
         gtp_reduce: "plain" (default, f32) or "bf16": the type in which gradients travel.
+        shard_saved: "on", "off" or "auto" (default: off): of a model that trains, values that
+            several ranks hold alike are kept in shards for the backward pass.
         recompute: "none", "full" or "auto" (default): of a model that trains, which values of the
             forward pass the backward pass computes again instead of keeping them; "full": all
             within layers; "auto": as few as the memory ceiling allows.

@@ -175,3 +175,15 @@ def test_tables_that_are_looked_up_and_multiplied():
     found = model.parallelize(mesh={"gtp": 2}).report(format="json")["gtp"]["weights"]
     table = next(weight for weight in found if weight["name"] == "table.weight")
     assert len(table["gathers"]) == 2 and table["scatter"]["bytes_per_rank"] == 15 * 16 * 4
+
+
+@pytest.mark.parametrize("mesh", [{"tp": 2}, {"tp": 2, "gtp": 2}])
+def test_saved_values_in_shards(mesh):
+    """Values that ranks of tensor parallelism hold alike are kept in shards; the bits stay."""
+    options = dict(sequence_parallel="off", recompute="full")
+    (losses, state), (others, other) = walk(mesh, **options), walk(mesh, shard_saved="on", **options)
+    assert losses == others
+    assert all(torch.equal(value, other[name]) for name, value in state.items())
+    train = mw.from_torch(Net(), (), batches(1)[0], training=True).train(mw.SGD(lr=0.1))
+    found = train.parallelize(mesh=mesh, shard_saved="on", **options).report(format="json")
+    assert "saved" in {c["role"] for c in found["collectives"]}

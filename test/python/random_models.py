@@ -44,6 +44,7 @@ OPTIONS = {
     "gtp_keep": ["on", "off", "auto", None],
     "gtp_reduce": ["plain", None],
     "gtp_gather": ["plain", None],
+    "shard_saved": ["on", "off", "auto", None],
 }
 TRAIN_OPTIONS = {
     "microbatches": [1, 2, 3], "clip_norm": [None, 0.05], "seed": [0, 7],
@@ -208,9 +209,9 @@ def _options(case, mesh, rng, seed):
             if "tp" in mesh and "twice" in case.blocks:
                 i = case.blocks.index("twice")
                 chosen[name] = {f"blocks.{i}.weight": '[{"tp"}, {}]'}
-        elif name in ("shard_optimizer", "recompute"):
+        elif name in ("shard_optimizer", "recompute", "shard_saved"):
             if case.kind in ("steps", "checkpoint", "dropout", "state_dict", "gradients") and \
-                    (name == "recompute" or case.kind != "gradients"):
+                    (name != "shard_optimizer" or case.kind != "gradients"):
                 chosen[name] = value
         elif name in ("data_parallel", "tensor_parallel"):
             if rng.random() < 0.15:

@@ -75,7 +75,7 @@ def test_models_that_do_not_fit(models, load):
     assert mw.join({"a": prefill, "b": plain}).entries == ["a", "b"]
     for given, said in [
         ({"a": prefill, "b": other}, "parameter 'tied' of 'b' has other values than that of 'a'"),
-        ({"a": prefill, "b": small}, "parameter 'sum' of 'b' is 'tensor<6xf32>', and a state of another program"),
+        ({"a": prefill, "b": small}, "parameter 'sum' of 'b', a state of another program: expected 'tensor<5xf32>', got 'tensor<6xf32>'"),
         ({"a": prefill, "b": wide}, "parameter 'w': expected one type, got f32[6, 8] here and f32[5, 8] in another entry"),
         ({"a": prefill, "b": count}, "'sum' of 'b' differs from that of another program"),
         ({"a": mw.join({"x": prefill, "y": decode})}, "'a': expected one entry, got 2"),

@@ -140,7 +140,7 @@ def test_broken_programs(tmp_path):
         return str(error.value)
 
     assert "expected a function 'main'" in load("module {}")
-    assert "has none of 'nn.input' and 'nn.parameter'" in load(
+    assert "expected one of 'nn.input' and 'nn.parameter', got none" in load(
         "func.func @main(%x: tensor<2xf32>) -> (tensor<2xf32> {nn.output = \"y\"}) {\n"
         "  return %x : tensor<2xf32>\n}"
     )
