@@ -35,7 +35,7 @@ struct ScheduleTask {
   /// Bytes of memory that the task's results take.
   int64_t bytes = 0;
   /// The dependences whose results the task does not read.
-  llvm::SmallVector<unsigned, 1> unread;
+  llvm::SmallVector<unsigned, 1> unread = {};
   /// Of a collective: it is waited for when it has ended, so that its operands are free then, and not
   /// only before its first reader.
   bool frees = false;
