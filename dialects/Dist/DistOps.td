@@ -51,9 +51,8 @@ def Dist_ConstrainOp
 class Dist_StorageOp<string mnemonic, list<Trait> traits = []>
     : Dist_Op<mnemonic, !listconcat([Pure, Dist_View, AllTypesMatch<["input", "result"]>,
         DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, ["getFactorRule"]>], traits)> {
-  dag storage = (ins AnyRankedTensor:$input, OptionalAttr<I64Attr>:$rows,
-                     DefaultValuedAttr<I64Attr, "1">:$align);
-  let arguments = storage;
+  let arguments = (ins AnyRankedTensor:$input, OptionalAttr<I64Attr>:$rows,
+                       DefaultValuedAttr<I64Attr, "1">:$align);
   let results = (outs AnyRankedTensor:$result);
   let assemblyFormat = "$input (`rows` $rows^)? (`align` $align^)? attr-dict `:` type($input)";
   let hasVerifier = 1;
@@ -73,16 +72,13 @@ def Dist_FetchOp : Dist_StorageOp<"fetch", [Dist_KeepsWeight]> {
     rows.
 
     The SPMD program has collectives in its place: an all-gather of the stored rows, without their
-    padding. `reduce` is the element type in which parts of the weight's gradient leave products and
-    travel; without it that of sums.
+    padding.
 
     ```mlir
     %1 = dist.fetch %0 : tensor<8x16xf32>
-    %2 = dist.fetch %0 rows 4 align 2 reduce bf16 : tensor<8x16xf32>
+    %2 = dist.fetch %0 rows 4 align 2 : tensor<8x16xf32>
     ```
   }];
-  let arguments = !con(storage, (ins OptionalAttr<TypeAttrOf<AnyFloat>>:$reduce));
-  let assemblyFormat = "$input (`rows` $rows^)? (`align` $align^)? (`reduce` $reduce^)? attr-dict `:` type($input)";
 }
 
 def Dist_StowOp : Dist_StorageOp<"stow"> {

@@ -148,39 +148,51 @@ LogicalResult WriteOp::verifySymbolUses(SymbolTableCollection &tables) {
   return success();
 }
 
-/// Checks the argument or result `index` of a function that stands for a state:
+/// Checks the arguments or results of a function that stand for states:
 ///  - the module has the state;
 ///  - the value has the state's type, globally;
 ///  - the function has no other argument or result for it.
+/// Does so once, for the first of them: programs that train have a thousand states.
 LogicalResult nn::verifyBoundState(FunctionOpInterface function, unsigned index, bool isResult,
-                                   StringRef name) {
-  std::string where = (isResult ? "result " : "argument ") + std::to_string(index);
-  auto getAttr = [&](unsigned i, StringRef attr) {
-    return isResult ? function.getResultAttr(i, attr) : function.getArgAttr(i, attr);
-  };
-  StateOp state = lookupState(function, name);
-  if (!state)
-    return function.emitOpError() << "has " << where << " for the state '" << name
-                                  << "': expected an nn.state of that name in the module";
-  Type type = isResult ? function.getResultTypes()[index] : function.getArgumentTypes()[index];
-  if (auto global = dyn_cast_or_null<TypeAttr>(getAttr(index, dist::DistDialect::kGlobalAttr)))
-    type = global.getValue();
-  if (type != state.getMemoryType()) {
-    InFlightDiagnostic error = function.emitOpError()
-                               << "expected " << where << " of type " << state.getMemoryType()
-                               << " for the state '" << name << "', got " << type;
-    error.attachNote(state.getLoc()) << "the state";
-    return error;
-  }
-  // Programs that train have a thousand states, so the dictionaries are looked up once.
+                                   StringRef) {
   ArrayAttr all = isResult ? function.getResAttrsAttr() : function.getArgAttrsAttr();
   auto key = StringAttr::get(function.getContext(), NnDialect::kStateAttr);
-  Attribute own = getAttr(index, NnDialect::kStateAttr);
+  auto global = StringAttr::get(function.getContext(), dist::DistDialect::kGlobalAttr);
   for (unsigned i = 0; i < index; ++i)
-    if (cast<DictionaryAttr>(all[i]).get(key) == own)
+    if (cast<DictionaryAttr>(all[i]).get(key))
+      return success();
+  llvm::DenseMap<StringAttr, StateOp> states;
+  if (auto module = function->getParentOfType<ModuleOp>())
+    for (StateOp state : module.getOps<StateOp>())
+      states[state.getSymNameAttr()] = state;
+  ArrayRef<Type> types = isResult ? function.getResultTypes() : function.getArgumentTypes();
+  StringRef noun = isResult ? "result" : "argument";
+  llvm::DenseMap<StringAttr, unsigned> known;
+  for (unsigned i = index; i < types.size(); ++i) {
+    auto attrs = cast<DictionaryAttr>(all[i]);
+    auto name = dyn_cast_or_null<StringAttr>(attrs.get(key));
+    if (!name)
+      continue;
+    StateOp state = states.lookup(name);
+    if (!state)
       return function.emitOpError()
-             << "expected one " << (isResult ? "result" : "argument") << " for the state '" << name
-             << "', got " << (isResult ? "result " : "argument ") << i << " and " << where;
+             << "has " << noun << " " << i << " for the state '" << name.getValue()
+             << "': expected an nn.state of that name in the module";
+    auto whole = dyn_cast_or_null<TypeAttr>(attrs.get(global));
+    if (Type type = whole ? whole.getValue() : types[i]; type != state.getMemoryType()) {
+      InFlightDiagnostic error = function.emitOpError()
+                                 << "expected " << noun << " " << i << " of type "
+                                 << state.getMemoryType() << " for the state '" << name.getValue()
+                                 << "', got " << type;
+      error.attachNote(state.getLoc()) << "the state";
+      return error;
+    }
+    auto [first, isNew] = known.try_emplace(name, i);
+    if (!isNew)
+      return function.emitOpError()
+             << "expected one " << noun << " for the state '" << name.getValue() << "', got " << noun
+             << " " << first->second << " and " << noun << " " << i;
+  }
   return success();
 }
 

@@ -80,8 +80,7 @@ static constexpr OptionDescription otherDescriptions[] = {
      "with gtp: the most weights that are gathered before the one in use; 0: each gather waits"},
     {"gtp-keep", "on | off | auto",
      "with gtp: keeps gathered weights from the forward to the backward pass; auto: off"},
-    {"gtp-reduce", "plain | bf16",
-     "with gtp: the type in which parts of gradients travel; plain: as they leave products"},
+    {"gtp-reduce", "plain", "with gtp: the type in which gradients travel: as they leave products"},
     {"gtp-gather", "plain", "with gtp: the form in which weights travel"},
     {"shard-saved", "on | off | auto",
      "of a model that trains: keeps values that several ranks hold alike in shards for the backward "
@@ -577,8 +576,6 @@ std::string ParallelizeOptions::str() const {
     os << space << "gtp-prefetch=" << gtpPrefetch;
   if (gtpKeep != OnOffAuto::Auto)
     os << space << "gtp-keep=" << gtpKeep;
-  if (gtpReduce != GtpReduce::Plain)
-    os << space << "gtp-reduce=" << gtpReduce;
   if (shardSaved != OnOffAuto::Auto)
     os << space << "shard-saved=" << shardSaved;
   if (recompute != RecomputeMode::Auto)

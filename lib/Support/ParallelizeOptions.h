@@ -103,13 +103,11 @@ struct ReduceTypes {
 /// The type in which parts of gradients of weights travel to the ranks that store them.
 enum class GtpReduce {
   /// As they leave products: f32 for narrower weights.
-  Plain,
-  Bf16
+  Plain
 };
 
 template <> struct Spellings<GtpReduce> {
-  static constexpr Spelling<GtpReduce> all[] = {{GtpReduce::Plain, "plain"},
-                                                {GtpReduce::Bf16, "bf16"}};
+  static constexpr Spelling<GtpReduce> all[] = {{GtpReduce::Plain, "plain"}};
 };
 
 /// The form in which weights travel to the ranks that use them.
@@ -236,13 +234,6 @@ public:
 template <>
 class llvm::cl::parser<meshwright::ReduceTypes>
     : public meshwright::TextOptionParser<meshwright::ReduceTypes> {
-public:
-  using TextOptionParser::TextOptionParser;
-};
-
-template <>
-class llvm::cl::parser<meshwright::GtpReduce>
-    : public meshwright::TextOptionParser<meshwright::GtpReduce> {
 public:
   using TextOptionParser::TextOptionParser;
 };

@@ -46,14 +46,10 @@ struct Storage {
 
 class GtpPolicy {
 public:
-  GtpPolicy(ModuleOp module, MeshOp meshOp, AxisList axes, std::optional<int64_t> align,
-            GtpReduce reduce)
+  GtpPolicy(ModuleOp module, MeshOp meshOp, AxisList axes, std::optional<int64_t> align)
       : module(module), meshOp(meshOp), mesh(meshOp.getMesh()),
         symbol(FlatSymbolRefAttr::get(meshOp)), axes(std::move(axes)), align(align),
-        functions(getGlobalFunctions(module)) {
-    if (reduce == GtpReduce::Bf16)
-      reduced = TypeAttr::get(BFloat16Type::get(module.getContext()));
-  }
+        functions(getGlobalFunctions(module)) {}
 
   /// Inserts the fetches. `factors` are those of the functions before.
   LogicalResult insert(const FactorAnalysis &factors);
@@ -74,8 +70,6 @@ private:
   FlatSymbolRefAttr symbol;
   AxisList axes;
   std::optional<int64_t> align;
-  /// The type in which parts of gradients travel. Null: as they leave products.
-  TypeAttr reduced;
   SmallVector<func::FuncOp> functions;
   /// The ops of each function on which its losses and outputs depend.
   llvm::DenseSet<Operation *> forward;
@@ -185,7 +179,7 @@ void GtpPolicy::fetch(const StoredWeight &weight, const Storage &storage) {
     builder.setInsertionPoint(first);
     auto rows = storage.rows == type.getDimSize(0) ? IntegerAttr()
                                                    : builder.getI64IntegerAttr(storage.rows);
-    auto op = FetchOp::create(builder, argument.getLoc(), argument, rows, storage.align, reduced);
+    auto op = FetchOp::create(builder, argument.getLoc(), argument, rows, storage.align);
     if (auto stage = first->getAttr(nn::NnDialect::kStageAttr))
       op->setAttr(nn::NnDialect::kStageAttr, stage);
     if (storage.used)
@@ -286,7 +280,7 @@ struct AnnotateGtpPass : meshwright::impl::AnnotateGtpPassBase<AnnotateGtpPass> 
     if (found.empty())
       return markAllAnalysesPreserved();
     SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
-    GtpPolicy policy(module, *meshOp, std::move(found), align.number, reduce);
+    GtpPolicy policy(module, *meshOp, std::move(found), align.number);
     auto &before = SharedFactorAnalysis::get(getAnalysisManager(), functions);
     if (failed(before) || failed(policy.insert(*before)))
       return signalPassFailure();

@@ -478,8 +478,6 @@ def AnnotateGtpPass : AnnotatePass<"annotate-gtp"> {
            "mesh axis, or several, major to minor; none; auto: those with the role">,
     Option<"align", "align", "::meshwright::NumberOrAuto<1>", "::meshwright::NumberOrAuto<1>()",
            "a shard has a multiple of so many rows; auto: 16 of bf16 and f16 weights, else 1">,
-    Option<"reduce", "reduce", "::meshwright::GtpReduce", "::meshwright::GtpReduce::Plain",
-           "the type in which parts of gradients travel: plain, as they leave products, or bf16">,
     Option<"option", "option", "std::string", "\"\"",
            "an option that asks for axes: without any, an error names it">,
   ];

@@ -105,9 +105,8 @@ static void addScatterModes(OpPassManager &pm, const AnnotateOptions &annotate) 
 static StringRef getGtpOption(const ParallelizeOptions &options) {
   return options.gtpAlign.number              ? "gtp-align"
          : options.gtpPrefetch.number         ? "gtp-prefetch"
-         : options.gtpKeep != OnOffAuto::Auto      ? "gtp-keep"
-         : options.gtpReduce != GtpReduce::Plain ? "gtp-reduce"
-                                                 : "";
+         : options.gtpKeep != OnOffAuto::Auto ? "gtp-keep"
+                                              : "";
 }
 
 static bool mayStoreShards(const ParallelizeOptions &options) {
@@ -117,7 +116,6 @@ static bool mayStoreShards(const ParallelizeOptions &options) {
 static void addGtp(OpPassManager &pm, const AnnotateOptions &annotate) {
   AnnotateGtpPassOptions gtp;
   gtp.align = annotate.request.gtpAlign;
-  gtp.reduce = annotate.request.gtpReduce;
   gtp.option = getGtpOption(annotate.request).str();
   pm.addPass(createAnnotateGtpPass(gtp));
 }

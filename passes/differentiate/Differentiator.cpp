@@ -65,9 +65,6 @@ void Differentiator::findActive() {
 }
 
 Type Differentiator::getCotangentType(Value value) {
-  // Parts of this gradient travel in a type of their own.
-  if (auto fetch = value.getDefiningOp<dist::FetchOp>(); fetch && fetch.getReduce())
-    return *fetch.getReduce();
   Type type = getElementTypeOrSelf(value.getType());
   return dependsOnData.contains(value) ? type : getComputeType(type);
 }

@@ -22,6 +22,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/passes/schedule/PackWeights.h"
+#include "meshwright/passes/schedule/Spans.h"
 
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
@@ -35,7 +36,7 @@ namespace {
 class Fuser {
 public:
   Fuser(Block &body, std::vector<KernelGroup> &groups, const GroupingOptions &options)
-      : body(body), groups(groups), options(options) {}
+      : body(body), groups(groups), options(options), spans(body) {}
 
   void run();
 
@@ -53,6 +54,11 @@ private:
   int64_t countBytes(const KernelGroup &group) const;
   bool isWanted(Value value) const;
   void decline(Operation *op, const Twine &reason) const;
+  void replace(size_t index, KernelGroup group) {
+    if (!group.ops.empty())
+      spans.add(group.ops.front(), group.ops.back());
+    groups[index] = std::move(group);
+  }
 
   Block &body;
   std::vector<KernelGroup> &groups;
@@ -60,6 +66,8 @@ private:
   llvm::DenseSet<Operation *> live;
   /// The groups that compute an op.
   llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
+  /// From the first to the last op of each group, as it is or was.
+  Spans spans;
 };
 
 } // namespace
@@ -137,16 +145,7 @@ Fuser::OpSet Fuser::chooseOps(size_t reader, Value product) const {
 /// ops.
 bool Fuser::dependsOn(const OpSet &ops, Value product) const {
   // Ops behind the last of these lead to them only through groups that begin before it.
-  Operation *last = ops.back();
-  for (bool grows = true; grows;) {
-    grows = false;
-    for (const KernelGroup &group : groups)
-      if (!group.ops.empty() && group.ops.front()->isBeforeInBlock(last) &&
-          last->isBeforeInBlock(group.ops.back())) {
-        last = group.ops.back();
-        grows = true;
-      }
-  }
+  Operation *last = spans.getEnd(ops.back());
   llvm::SmallDenseSet<Operation *> seen(ops.begin(), ops.end());
   SmallVector<Operation *> open;
   bool found = false;
@@ -278,7 +277,7 @@ bool Fuser::fuseAhead(size_t made) {
     for (Operation *op : whole.ops)
       if (!llvm::is_contained(groupsOf[op], product))
         groupsOf[op].push_back(product);
-    groups[product] = std::move(whole);
+    replace(product, std::move(whole));
   }
   return true;
 }
@@ -342,8 +341,8 @@ bool Fuser::fuse(size_t product) {
     decline(linear, "that would move " + Twine(after) + " bytes instead of " + Twine(before));
     return false;
   }
-  groups[product] = std::move(fused);
-  groups[*reader] = std::move(left);
+  replace(product, std::move(fused));
+  replace(*reader, std::move(left));
   for (Operation *op : groups[product].ops) {
     SmallVector<size_t, 2> &owners = groupsOf[op];
     if (!llvm::is_contained(groups[*reader].ops, op))
@@ -357,6 +356,8 @@ bool Fuser::fuse(size_t product) {
 void Fuser::run() {
   SmallVector<size_t> products;
   for (auto [i, group] : llvm::enumerate(groups)) {
+    if (!group.ops.empty())
+      spans.add(group.ops.front(), group.ops.back());
     for (Operation *op : group.ops)
       groupsOf[op].push_back(i);
     if (group.ops.size() == 1 && isa<nn::LinearOp>(group.ops.front()))

@@ -12,6 +12,7 @@
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/passes/schedule/FuseBiases.h"
 #include "meshwright/passes/schedule/FuseProducts.h"
+#include "meshwright/passes/schedule/Spans.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -40,7 +41,8 @@ struct Group {
 /// one kernel can compute them together without extra cost.
 class Grouper {
 public:
-  Grouper(Block &body, const GroupingOptions &options) : body(body), options(options) {}
+  Grouper(Block &body, const GroupingOptions &options)
+      : body(body), options(options), spans(body) {}
 
   std::vector<KernelGroup> run();
 
@@ -60,6 +62,8 @@ private:
   GroupingOptions options;
   llvm::DenseSet<Operation *> live;
   std::vector<Group> groups;
+  /// From the first to the last op of each group.
+  Spans spans;
   /// The groups that compute an op.
   llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
   /// The number of elements of an op that its groups evaluate.
@@ -119,15 +123,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
 /// that depends on this result.
 bool Grouper::wouldCycle(size_t index, Operation *op) const {
   // Ops behind this group lead to it only through groups that begin before its end.
-  Operation *end = groups[index].last;
-  for (bool grows = true; grows;) {
-    grows = false;
-    for (const Group &other : groups)
-      if (other.first && other.first->isBeforeInBlock(end) && end->isBeforeInBlock(other.last)) {
-        end = other.last;
-        grows = true;
-      }
-  }
+  Operation *end = spans.getEnd(groups[index].last);
   llvm::SmallDenseSet<size_t> seenGroups;
   llvm::SmallDenseSet<Operation *> seen;
   SmallVector<Operation *> open;
@@ -165,10 +161,12 @@ void Grouper::take(size_t index, Operation *op, bool asResult) {
   group.ops.push_back(op);
   if (asResult)
     group.results.push_back(op->getResult(0));
-  if (!group.first || op->isBeforeInBlock(group.first))
-    group.first = op;
   if (!group.last)
     group.last = op;
+  if (!group.first || op->isBeforeInBlock(group.first)) {
+    group.first = op;
+    spans.add(group.first, group.last);
+  }
   groupsOf[op].push_back(index);
 }
 

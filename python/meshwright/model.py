@@ -88,7 +88,7 @@ class Model:
         gtp_keep: "on", "off" or "auto" (default: off): gathered weights are kept from the forward
             pass to the backward pass.
         gtp_gather: "plain": the form in which weights travel.
-        gtp_reduce: "plain" (default, f32) or "bf16": the type in which gradients travel.
+        gtp_reduce: "plain": gradients travel in the type in which they leave products, f32.
         shard_saved: "on", "off" or "auto" (default: off): of a model that trains, values that
             several ranks hold alike are kept in shards for the backward pass.
         recompute: "none", "full" or "auto" (default): of a model that trains, which values of the

@@ -1,6 +1,6 @@
 // RUN: sharding-opt %s --annotate-gtp | FileCheck %s
 // RUN: sharding-opt %s --annotate-gtp="axes=none" | FileCheck %s --check-prefix=NONE
-// RUN: sharding-opt %s --annotate-gtp="align=4 reduce=bf16" | FileCheck %s --check-prefix=ALIGN
+// RUN: sharding-opt %s --annotate-gtp="align=4" | FileCheck %s --check-prefix=ALIGN
 // RUN: not sharding-opt %s --annotate-gtp="axes=none option=gtp-keep" 2>&1 | FileCheck %s --check-prefix=OPTION
 // RUN: not sharding-opt %s --annotate-gtp="align=0" 2>&1 | FileCheck %s --check-prefix=ZERO
 
@@ -16,7 +16,7 @@
 // CHECK: nn.linear {{.*}}, [[U]] {in_out}
 // CHECK-NOT: dist.fetch
 // NONE-NOT: dist.fetch
-// ALIGN: dist.fetch {{.*}} align 4 reduce bf16 : tensor<5x8xf32>
+// ALIGN: dist.fetch {{.*}} align 4 : tensor<5x8xf32>
 // OPTION: error: gtp-keep: expected an axis to store weights in shards over, as by gtp=dp or an axis "gtp" of the mesh
 // ZERO: expected auto or a number from 1 to 1048576, got '0'
 dist.mesh @mesh = <["gtp"=2, "tp"=2]>
