@@ -55,9 +55,20 @@ private:
   bool isWanted(Value value) const;
   void decline(Operation *op, const Twine &reason) const;
   void replace(size_t index, KernelGroup group) {
-    if (!group.ops.empty())
-      spans.add(group.ops.front(), group.ops.back());
     groups[index] = std::move(group);
+    addSpan(groups[index]);
+  }
+  void addSpan(const KernelGroup &group) {
+    if (Operation *first = getFirstResult(group))
+      spans.add(first, group.ops.back());
+  }
+  /// The first op of which other kernels read the result. Null for a kernel that is no more.
+  static Operation *getFirstResult(const KernelGroup &group) {
+    Operation *first = nullptr;
+    for (Value result : group.results)
+      if (Operation *op = result.getDefiningOp(); !first || op->isBeforeInBlock(first))
+        first = op;
+    return first;
   }
 
   Block &body;
@@ -66,7 +77,7 @@ private:
   llvm::DenseSet<Operation *> live;
   /// The groups that compute an op.
   llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
-  /// From the first to the last op of each group, as it is or was.
+  /// From the first result to the last op of each group, as it is or was.
   Spans spans;
 };
 
@@ -144,7 +155,7 @@ Fuser::OpSet Fuser::chooseOps(size_t reader, Value product) const {
 /// Returns true if an operand of the ops depends on the product by a path outside of the
 /// ops.
 bool Fuser::dependsOn(const OpSet &ops, Value product) const {
-  // Ops behind the last of these lead to them only through groups that begin before it.
+  // Ops behind the last of these lead to them only through results of groups that stand before it.
   Operation *last = spans.getEnd(ops.back());
   llvm::SmallDenseSet<Operation *> seen(ops.begin(), ops.end());
   SmallVector<Operation *> open;
@@ -157,7 +168,7 @@ bool Fuser::dependsOn(const OpSet &ops, Value product) const {
       return;
     }
     for (size_t owner : owners->second)
-      if (groups[owner].ops.front()->isBeforeInBlock(last))
+      if (Operation *first = getFirstResult(groups[owner]); first && first->isBeforeInBlock(last))
         for (Value result : groups[owner].results)
           if (seen.insert(result.getDefiningOp()).second)
             open.push_back(result.getDefiningOp());
@@ -356,8 +367,7 @@ bool Fuser::fuse(size_t product) {
 void Fuser::run() {
   SmallVector<size_t> products;
   for (auto [i, group] : llvm::enumerate(groups)) {
-    if (!group.ops.empty())
-      spans.add(group.ops.front(), group.ops.back());
+    addSpan(group);
     for (Operation *op : group.ops)
       groupsOf[op].push_back(i);
     if (group.ops.size() == 1 && isa<nn::LinearOp>(group.ops.front()))

@@ -33,8 +33,8 @@ struct Group {
   SmallVector<Value> results;
   /// True if a row kernel computes the group, so that it can take further ops.
   bool isRows = false;
-  /// The first and the last of the ops.
-  Operation *first = nullptr, *last = nullptr;
+  /// The first op of which other kernels read the result, and the last of the ops.
+  Operation *firstResult = nullptr, *last = nullptr;
 };
 
 /// Grows kernels backward from their last ops: an op joins the kernel of its readers if
@@ -62,7 +62,7 @@ private:
   GroupingOptions options;
   llvm::DenseSet<Operation *> live;
   std::vector<Group> groups;
-  /// From the first to the last op of each group.
+  /// From the first result to the last op of each group.
   Spans spans;
   /// The groups that compute an op.
   llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
@@ -122,7 +122,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
 /// Returns true if the group, with the op as one of its results, would depend on a group
 /// that depends on this result.
 bool Grouper::wouldCycle(size_t index, Operation *op) const {
-  // Ops behind this group lead to it only through groups that begin before its end.
+  // Ops behind this group lead to it only through results of groups that stand before its end.
   Operation *end = spans.getEnd(groups[index].last);
   llvm::SmallDenseSet<size_t> seenGroups;
   llvm::SmallDenseSet<Operation *> seen;
@@ -137,7 +137,7 @@ bool Grouper::wouldCycle(size_t index, Operation *op) const {
     }
     for (size_t owner : owners->second) {
       const Group &other = groups[owner];
-      if (owner != index && other.first->isBeforeInBlock(end) &&
+      if (owner != index && other.firstResult->isBeforeInBlock(end) &&
           seenGroups.insert(owner).second)
         for (Value result : other.results)
           open.append(result.user_begin(), result.user_end());
@@ -163,9 +163,10 @@ void Grouper::take(size_t index, Operation *op, bool asResult) {
     group.results.push_back(op->getResult(0));
   if (!group.last)
     group.last = op;
-  if (!group.first || op->isBeforeInBlock(group.first)) {
-    group.first = op;
-    spans.add(group.first, group.last);
+  bool isResult = llvm::any_of(group.results, [&](Value v) { return v.getDefiningOp() == op; });
+  if (isResult && (!group.firstResult || op->isBeforeInBlock(group.firstResult))) {
+    group.firstResult = op;
+    spans.add(op, group.last);
   }
   groupsOf[op].push_back(index);
 }
