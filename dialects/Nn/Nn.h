@@ -66,7 +66,11 @@ bool isElement(mlir::TypedAttr number, mlir::Type elementType);
 /// The bytes of a number, as the runtime stores it.
 std::string getElementBytes(mlir::TypedAttr number);
 
-/// The state of this name in the module around an op, or null.
+/// The states of the module around an op, or of a module, by name.
+llvm::DenseMap<mlir::StringAttr, StateOp> getStates(mlir::Operation *from);
+
+/// The state of this name in the module around an op, or null. Reads all states: for more than a
+/// few names, take `getStates`.
 StateOp lookupState(mlir::Operation *from, llvm::StringRef name);
 
 /// Verifies an argument or a result of a function that stands for a state (`nn.state`).

@@ -43,6 +43,17 @@ std::string nn::getElementBytes(TypedAttr number) {
   return bytes;
 }
 
+llvm::DenseMap<StringAttr, StateOp> nn::getStates(Operation *from) {
+  llvm::DenseMap<StringAttr, StateOp> states;
+  auto module = dyn_cast<ModuleOp>(from);
+  if (!module)
+    module = from->getParentOfType<ModuleOp>();
+  if (module)
+    for (StateOp state : module.getOps<StateOp>())
+      states[state.getSymNameAttr()] = state;
+  return states;
+}
+
 StateOp nn::lookupState(Operation *from, StringRef name) {
   auto module = from->getParentOfType<ModuleOp>();
   if (!module)
@@ -124,6 +135,26 @@ LogicalResult ReadOp::verifySymbolUses(SymbolTableCollection &tables) {
   return verifyUse(*this, getStateAttr(), getType(), tables);
 }
 
+/// Checks that a block writes no state twice. Does so once, for the first of its writes: programs
+/// that train have a thousand.
+static LogicalResult verifyWrittenOnce(WriteOp write, FunctionOpInterface function) {
+  for (Operation *before = write->getPrevNode(); before; before = before->getPrevNode())
+    if (isa<WriteOp>(before))
+      return success();
+  llvm::DenseMap<StringAttr, WriteOp> known;
+  for (auto other : write->getBlock()->getOps<WriteOp>()) {
+    auto [first, isNew] = known.try_emplace(other.getStateAttr().getAttr(), other);
+    if (isNew)
+      continue;
+    InFlightDiagnostic error = other.emitOpError()
+                               << "is the second one of " << other.getStateAttr() << " in '"
+                               << function.getName() << "': expected one";
+    error.attachNote(first->second.getLoc()) << "the first";
+    return error;
+  }
+  return success();
+}
+
 /// In addition checks that
 ///  - the write is in the entry block of a function;
 ///  - it is the function's only write of the state.
@@ -135,17 +166,7 @@ LogicalResult WriteOp::verifySymbolUses(SymbolTableCollection &tables) {
     return emitOpError() << "of " << getStateAttr()
                          << " may not happen in every call: expected it in the entry block of a "
                             "function";
-  for (auto other : (*this)->getBlock()->getOps<WriteOp>()) {
-    if (other == *this)
-      break;
-    if (other.getStateAttr() != getStateAttr())
-      continue;
-    InFlightDiagnostic error = emitOpError() << "is the second one of " << getStateAttr() << " in '"
-                                             << function.getName() << "': expected one";
-    error.attachNote(other.getLoc()) << "the first";
-    return error;
-  }
-  return success();
+  return verifyWrittenOnce(*this, function);
 }
 
 /// Checks the arguments or results of a function that stand for states:
@@ -161,10 +182,7 @@ LogicalResult nn::verifyBoundState(FunctionOpInterface function, unsigned index,
   for (unsigned i = 0; i < index; ++i)
     if (cast<DictionaryAttr>(all[i]).get(key))
       return success();
-  llvm::DenseMap<StringAttr, StateOp> states;
-  if (auto module = function->getParentOfType<ModuleOp>())
-    for (StateOp state : module.getOps<StateOp>())
-      states[state.getSymNameAttr()] = state;
+  llvm::DenseMap<StringAttr, StateOp> states = getStates(function);
   ArrayRef<Type> types = isResult ? function.getResultTypes() : function.getArgumentTypes();
   StringRef noun = isResult ? "result" : "argument";
   llvm::DenseMap<StringAttr, unsigned> known;

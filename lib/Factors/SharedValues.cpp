@@ -7,7 +7,6 @@
 
 #include "meshwright/lib/Factors/SharedValues.h"
 
-#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -18,7 +17,7 @@ using namespace meshwright::dist;
 using nn::NnDialect;
 
 std::string SharedValue::describe() const {
-  return (isState ? "state '" : "parameter '") + name.str() + "'";
+  return (state ? "state '" : "parameter '") + name.str() + "'";
 }
 
 static func::FuncOp getFunction(BlockArgument argument) {
@@ -54,6 +53,7 @@ meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
   if (functions.size() == 1 &&
       functions.front()->getParentOfType<ModuleOp>().getOps<nn::StateOp>().empty())
     return std::vector<SharedValue>();
+  llvm::DenseMap<StringAttr, nn::StateOp> declared = nn::getStates(functions.front());
   // Keyed by the name and, for a part of a stored tensor, by its place there.
   llvm::MapVector<std::pair<Attribute, Attribute>, SharedValue> states, parameters;
   for (func::FuncOp func : functions) {
@@ -86,7 +86,7 @@ meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
   }
   std::vector<SharedValue> values;
   for (auto &[key, state] : states) {
-    state.isState = true;
+    state.state = declared.lookup(state.name);
     values.push_back(std::move(state));
   }
   for (auto &[key, parameter] : parameters)
@@ -98,20 +98,14 @@ meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
   return values;
 }
 
-static nn::StateOp lookupState(const SharedValue &value) {
-  return nn::lookupState(value.getFirst().getParentRegion()->getParentOp(), value.name);
-}
-
 SmallVector<StatedSharding> meshwright::getStatedShardings(const SharedValue &value) {
   SmallVector<StatedSharding> stated;
   auto add = [&](Attribute attr, Location place) {
     if (attr)
       stated.push_back({attr, place});
   };
-  if (value.isState) {
-    nn::StateOp state = lookupState(value);
+  if (nn::StateOp state = value.state)
     add(state->getAttr(DistDialect::kShardingAttr), state.getLoc());
-  }
   for (BlockArgument argument : value.arguments)
     add(getFunction(argument).getArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr),
         argument.getLoc());
@@ -141,8 +135,8 @@ meshwright::getStatedSharding(const SharedValue &value) {
 }
 
 void meshwright::setSharding(const SharedValue &value, Attribute attr) {
-  if (value.isState)
-    lookupState(value)->setAttr(DistDialect::kShardingAttr, attr);
+  if (nn::StateOp state = value.state)
+    state->setAttr(DistDialect::kShardingAttr, attr);
   for (BlockArgument argument : value.arguments)
     getFunction(argument).setArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr, attr);
   for (OpOperand *operand : value.written)

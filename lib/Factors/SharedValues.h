@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_LIB_FACTORS_SHAREDVALUES_H
 #define MESHWRIGHT_LIB_FACTORS_SHAREDVALUES_H
 
+#include "meshwright/dialects/Nn/Nn.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace meshwright {
@@ -16,7 +18,8 @@ namespace meshwright {
 /// global type and one layout.
 struct SharedValue {
   mlir::StringAttr name;
-  bool isState = false;
+  /// Its declaration, if it is a state.
+  nn::StateOp state;
   /// Its argument in each function that reads it, in the order of the functions.
   mlir::SmallVector<mlir::BlockArgument, 1> arguments;
   /// The operands of returns that give a state its new value.

@@ -147,10 +147,11 @@ void RecoveryMemory::add(StringRef state, OfState needed) {
 }
 
 void RecoveryMemory::add(func::FuncOp planned) {
+  llvm::DenseMap<StringAttr, nn::StateOp> declared = nn::getStates(planned);
   for (auto [i, result] : llvm::enumerate(getStateResults(planned)))
     if (auto state = planned.getResultAttrOfType<StringAttr>(i, nn::NnDialect::kStateAttr)) {
       // A failed call clears a transient state.
-      nn::StateOp op = nn::lookupState(planned, state);
+      nn::StateOp op = declared.lookup(state);
       if (op && op.getTransient())
         continue;
       bool isWhole = result.kind == UpdateKind::Whole;

@@ -31,7 +31,7 @@ static std::string describe(DictionaryAttr attributes, StringRef what, unsigned 
 /// Checks that a place of a state has the layout that the module states for it.
 LogicalResult PlacementDerivation::checkState(StringAttr name, const Layout &layout,
                                               StringRef where) {
-  nn::StateOp state = nn::lookupState(func, name);
+  nn::StateOp state = states.lookup(name);
   if (!state)
     return func.emitOpError() << where << " is of no nn.state of the module";
   auto sharding = state->getAttrOfType<ShardingAttr>(DistDialect::kShardingAttr);

@@ -12,6 +12,7 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_PLACEMENTDERIVATION_H
 #define MESHWRIGHT_LIB_PLACEMENT_PLACEMENTDERIVATION_H
 
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/CandidateCombinations.h"
 #include "meshwright/lib/Placement/CandidateSearch.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
@@ -29,7 +30,8 @@ namespace meshwright {
 class PlacementDerivation {
 public:
   PlacementDerivation(mlir::func::FuncOp func, PlacementAnalysis &analysis)
-      : func(func), analysis(analysis), mesh(analysis.mesh), memo(mesh, analysis.storage) {}
+      : func(func), analysis(analysis), mesh(analysis.mesh), states(nn::getStates(func)),
+        memo(mesh, analysis.storage) {}
   /// Tries candidates that few programs need, if `isExhaustive`.
   mlir::LogicalResult run(bool isExhaustive);
 
@@ -73,6 +75,8 @@ private:
   mlir::func::FuncOp func;
   PlacementAnalysis &analysis;
   dist::MeshAttr mesh;
+  /// The states of the module, by name.
+  llvm::DenseMap<mlir::StringAttr, nn::StateOp> states;
   TransferMemo memo;
   /// Values with several candidates, and the ops that use or define them, in program order.
   llvm::DenseMap<mlir::Value, Candidates> ambiguous;

@@ -30,15 +30,22 @@ static DictionaryAttr getBoundAttrs(nn::StateOp state) {
   return attrs.getDictionary(state.getContext());
 }
 
-/// The argument of a bound function that stands for the state, or null.
-static Value findArgument(func::FuncOp func, nn::StateOp state) {
-  for (BlockArgument argument : func.getArguments())
-    if (func.getArgAttr(argument.getArgNumber(), NnDialect::kStateAttr) == state.getSymNameAttr())
-      return argument;
-  return {};
-}
-
 namespace {
+
+/// Arguments or results to add to a function, all at once: programs that train have a thousand.
+struct Added {
+  SmallVector<unsigned> indices;
+  SmallVector<Type> types;
+  SmallVector<DictionaryAttr> attributes;
+  SmallVector<Location> places;
+
+  void push_back(unsigned index, nn::StateOp state) {
+    indices.push_back(index);
+    types.push_back(state.getType());
+    attributes.push_back(getBoundAttrs(state));
+    places.push_back(state.getLoc());
+  }
+};
 
 /// The reads and the write of one state in a function.
 struct Uses {
@@ -73,36 +80,44 @@ static LogicalResult bind(func::FuncOp func, ArrayRef<nn::StateOp> states) {
   if (!func.getBody().hasOneBlock())
     return func.emitOpError() << "reads or writes state: expected one block, got "
                               << func.getBody().getBlocks().size();
-  Operation *terminator = func.front().getTerminator();
+  llvm::DenseMap<Attribute, unsigned> argumentOf, resultOf;
+  unsigned numArguments = func.getNumArguments(), numResults = func.getNumResults();
+  for (unsigned i = 0; i < numArguments; ++i)
+    if (Attribute name = func.getArgAttr(i, NnDialect::kStateAttr))
+      argumentOf[name] = i;
+  for (unsigned i = 0; i < numResults; ++i)
+    if (Attribute name = func.getResultAttr(i, NnDialect::kStateAttr))
+      resultOf[name] = i;
+  Added arguments, results;
+  SmallVector<nn::WriteOp> writes;
   for (nn::StateOp state : states) {
     auto found = uses.find(state.getSymNameAttr());
     if (found == uses.end())
       continue;
-    Uses &own = found->second;
-    if (!own.reads.empty()) {
-      Value argument = findArgument(func, state);
-      if (!argument) {
-        unsigned index = func.getNumArguments();
-        if (failed(func.insertArgument(index, state.getType(), getBoundAttrs(state),
-                                       state.getLoc())))
-          return failure();
-        argument = func.getArgument(index);
-      }
-      for (nn::ReadOp read : own.reads)
-        replaceRead(read, argument);
-    }
-    if (!own.write)
+    unsigned next = numArguments + arguments.indices.size();
+    if (!found->second.reads.empty() && argumentOf.try_emplace(state.getSymNameAttr(), next).second)
+      arguments.push_back(numArguments, state);
+    nn::WriteOp write = found->second.write;
+    if (!write)
       continue;
-    unsigned index = func.getNumResults();
-    for (unsigned i = 0; i < index; ++i)
-      if (func.getResultAttr(i, NnDialect::kStateAttr) == state.getSymNameAttr())
-        return own.write.emitOpError()
-               << "is of the state '" << state.getSymName() << "', which is result " << i << " of '"
-               << func.getName() << "' already: expected one write";
-    if (failed(func.insertResult(index, state.getType(), getBoundAttrs(state))))
-      return failure();
-    terminator->insertOperands(index, own.write.getValue());
-    own.write.erase();
+    if (auto other = resultOf.find(state.getSymNameAttr()); other != resultOf.end())
+      return write.emitOpError() << "is of the state '" << state.getSymName()
+                                 << "', which is result " << other->second << " of '"
+                                 << func.getName() << "' already: expected one write";
+    results.push_back(numResults, state);
+    writes.push_back(write);
+  }
+  if (failed(func.insertArguments(arguments.indices, arguments.types, arguments.attributes,
+                                  arguments.places)) ||
+      failed(func.insertResults(results.indices, results.types, results.attributes)))
+    return failure();
+  for (nn::StateOp state : states)
+    for (nn::ReadOp read : uses.lookup(state.getSymNameAttr()).reads)
+      replaceRead(read, func.getArgument(argumentOf.lookup(state.getSymNameAttr())));
+  Operation *terminator = func.front().getTerminator();
+  for (nn::WriteOp write : writes) {
+    terminator->insertOperands(terminator->getNumOperands(), write.getValue());
+    write.erase();
   }
   return success();
 }
@@ -147,9 +162,7 @@ struct BindStatePass : meshwright::impl::BindStatePassBase<BindStatePass> {
     auto states = llvm::to_vector(getOperation().getOps<nn::StateOp>());
     if (states.empty())
       return markAllAnalysesPreserved();
-    llvm::DenseMap<StringAttr, nn::StateOp> byName;
-    for (nn::StateOp state : states)
-      byName[state.getSymNameAttr()] = state;
+    llvm::DenseMap<StringAttr, nn::StateOp> byName = nn::getStates(getOperation());
     for (auto func : getOperation().getOps<func::FuncOp>())
       if (!func.isExternal() && (failed(bindParameters(func, byName)) || failed(bind(func, states))))
         return signalPassFailure();

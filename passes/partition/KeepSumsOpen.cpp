@@ -135,7 +135,7 @@ struct KeepSumsOpenPass : meshwright::impl::KeepSumsOpenPassBase<KeepSumsOpenPas
     OpenSums sums(mesh, *factors);
     int64_t open = 0;
     for (const SharedValue &value : factors->getSharedValues()) {
-      if (!value.isState || !transient.contains(value.name))
+      if (!value.state || !transient.contains(value.name))
         continue;
       ShardingAttr attr = getShardingAttr(value.getFirst());
       if (!attr || !attr.getUnreduced().empty())

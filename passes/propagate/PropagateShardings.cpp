@@ -101,7 +101,7 @@ void ShardingWriter::write(func::FuncOp func) {
 void ShardingWriter::writeStates(ModuleOp module) {
   llvm::DenseMap<StringAttr, ShardingAttr> known;
   for (auto [i, value] : llvm::enumerate(factors.getSharedValues())) {
-    if (!value.isState)
+    if (!value.state)
       continue;
     SmallVector<StatedSharding> stated = getStatedShardings(value);
     ShardingAttr attr = keepUnreduced(

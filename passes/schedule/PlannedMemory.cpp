@@ -178,6 +178,13 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   return planned;
 }
 
+std::optional<int64_t> meshwright::findLeastCeiling(FunctionOpInterface function) {
+  // No order fits into one byte, so the search tries all.
+  PlannedMemory planned;
+  plan(function, /*ceiling=*/1, planned);
+  return planned.needed ? std::optional(planned.needed) : std::nullopt;
+}
+
 Memory meshwright::planSessionMemory(FunctionOpInterface function) {
   PlannedMemory planned = planMemory(function);
   planned.memory.state += countRecovery(getOtherWriters(function), planned.recovery);

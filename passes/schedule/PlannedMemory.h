@@ -18,6 +18,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
+#include <optional>
 #include <string>
 
 namespace meshwright {
@@ -36,6 +37,10 @@ struct PlannedMemory {
 /// function request, and measures it. `ceiling` is in bytes; 0 for none. If a program
 /// cannot be scheduled (it branches), all values count, from definition to last use.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
+
+/// The bytes that a rank needs in the most frugal order of the program: the least ceiling that
+/// `planMemory` keeps to. Nothing if the program cannot be scheduled.
+std::optional<int64_t> findLeastCeiling(mlir::FunctionOpInterface function);
 
 /// The memory of a rank in a session that calls the function: `planMemory`, and the memory with
 /// which calls of the other entries recover.

@@ -65,11 +65,8 @@ private:
 
 /// Finds the states of each parameter: an update ties their dimensions to the parameter's.
 void OptimizerShards::collect() {
-  llvm::DenseMap<StringAttr, nn::StateOp> byName;
-  for (auto state : module.getOps<nn::StateOp>())
-    byName[state.getSymNameAttr()] = state;
-  auto getRole = [&](const SharedValue &value) {
-    nn::StateOp state = value.isState ? byName.lookup(value.name) : nn::StateOp();
+  auto getRole = [](const SharedValue &value) {
+    nn::StateOp state = value.state;
     return state ? state.getRole().value_or("") : StringRef();
   };
   for (const SharedValue &value : factors.getSharedValues())

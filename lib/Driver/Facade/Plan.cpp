@@ -203,6 +203,15 @@ mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
+/// The least ceiling that all functions of a plan keep to.
+static std::optional<int64_t> findLeastCeiling(const Plan::State &state) {
+  std::optional<int64_t> least;
+  for (auto function : state.get(state.getExecutedPhase()).getOps<mlir::FunctionOpInterface>())
+    if (function->hasAttr(dist::DistDialect::kSpmdAttr) && !function.isExternal())
+      least = std::max(least, findLeastCeiling(function));
+  return least;
+}
+
 /// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
 static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report &report) {
   dist::DistDialect::getDecisionLog(state.context.get()).clear();
@@ -229,7 +238,8 @@ static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report 
   }
   if ((report.fetches = reportFetches(func))) {
     report.fetches->peak = report.memory.getAll();
-    report.fetches->ceiling = state.options->memoryCeiling;
+    if ((report.fetches->ceiling = state.options->memoryCeiling))
+      report.fetches->least = findLeastCeiling(state);
   }
   addDecisions(report, state.context.get(),
                [](const Decision &decision) { return decision.subject == Subject::Program; });
