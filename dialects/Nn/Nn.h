@@ -71,7 +71,7 @@ llvm::DenseMap<mlir::StringAttr, StateOp> getStates(mlir::Operation *from);
 
 /// The state of this name in the module around an op, or null. Reads all states: for more than a
 /// few names, take `getStates`.
-StateOp lookupState(mlir::Operation *from, llvm::StringRef name);
+StateOp lookupState(mlir::Operation *from, mlir::StringAttr name);
 
 /// Verifies an argument or a result of a function that stands for a state (`nn.state`).
 mlir::LogicalResult verifyBoundState(mlir::FunctionOpInterface function, unsigned index,

@@ -54,13 +54,13 @@ llvm::DenseMap<StringAttr, StateOp> nn::getStates(Operation *from) {
   return states;
 }
 
-StateOp nn::lookupState(Operation *from, StringRef name) {
+StateOp nn::lookupState(Operation *from, StringAttr name) {
   auto module = from->getParentOfType<ModuleOp>();
   if (!module)
     return {};
   // Compares names of states only. A general look-up searches the attributes of every op.
   for (StateOp state : module.getOps<StateOp>())
-    if (state.getSymName() == name)
+    if (state.getSymNameAttr() == name)
       return state;
   return {};
 }

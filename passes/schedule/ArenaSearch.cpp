@@ -136,8 +136,11 @@ public:
 private:
   void findNeighbours();
   std::vector<size_t> sort(BlockRank rank) const;
-  /// The gaps below a limit between the `placed` blocks, from low to high.
+  /// The gaps below a limit between the `placed` blocks, from low to high; of blocks that are sorted
+  /// by their offsets, and of any.
+  SmallVector<Gap> getGapsOfSorted(ArrayRef<size_t> placed, int64_t limit);
   SmallVector<Gap> getGaps(ArrayRef<size_t> placed, int64_t limit);
+  void sortByOffset(SmallVectorImpl<size_t> &placed) const;
   void placeInGaps(ArrayRef<size_t> order);
   void placeOnSkyline(ArrayRef<size_t> order);
 
@@ -237,14 +240,25 @@ WalkPlan ArenaSearch::makePlan(bool isForward) const {
   return plan;
 }
 
+void ArenaSearch::sortByOffset(SmallVectorImpl<size_t> &placed) const {
+  auto byOffset = llvm::map_to_vector(
+      placed, [&](size_t block) { return std::pair(offsets[block], block); });
+  llvm::sort(byOffset);
+  llvm::copy(llvm::make_second_range(byOffset), placed.begin());
+}
+
 SmallVector<Gap> ArenaSearch::getGaps(ArrayRef<size_t> placed, int64_t limit) {
-  visits += placed.size() + 1;
   SmallVector<size_t> byOffset(placed);
-  llvm::sort(byOffset, [&](size_t a, size_t b) { return offsets[a] < offsets[b]; });
+  sortByOffset(byOffset);
+  return getGapsOfSorted(byOffset, limit);
+}
+
+SmallVector<Gap> ArenaSearch::getGapsOfSorted(ArrayRef<size_t> placed, int64_t limit) {
+  visits += placed.size() + 1;
   SmallVector<Gap> gaps;
   int64_t end = 0;
   const MemoryBlock *below = nullptr;
-  for (size_t other : byOffset) {
+  for (size_t other : placed) {
     if (offsets[other] > end)
       gaps.push_back({end, offsets[other], below, &blocks[other]});
     if (int64_t top = offsets[other] + blocks[other].bytes; top > end) {
@@ -272,13 +286,33 @@ void ArenaSearch::keep() {
 void ArenaSearch::placeInGaps(ArrayRef<size_t> order) {
   llvm::fill(offsets, kNone);
   SmallVector<size_t> placed;
+  // All placed blocks, from low to high, with their lifetimes.
+  struct Placed {
+    int64_t offset, begin, end;
+    size_t block;
+  };
+  std::vector<Placed> all;
   for (size_t i : order) {
     placed.clear();
     llvm::copy_if(neighbours[i], std::back_inserter(placed),
                   [&](size_t other) { return offsets[other] != kNone; });
-    SmallVector<Gap> gaps = getGaps(placed, kNone);
+    if (placed.size() * llvm::Log2_64_Ceil(placed.size() + 1) < all.size()) {
+      sortByOffset(placed);
+    } else {
+      // A walk over all blocks takes less than to sort so many neighbours.
+      placed.clear();
+      for (const Placed &other : all)
+        if (other.begin <= blocks[i].end && blocks[i].begin <= other.end)
+          placed.push_back(other.block);
+    }
+    SmallVector<Gap> gaps = getGapsOfSorted(placed, kNone);
     auto fits = [&](const Gap &gap) { return gap.getBytes() >= blocks[i].bytes; };
     offsets[i] = llvm::find_if(gaps, fits)->begin;
+    auto isBelow = [](const Placed &a, const Placed &b) {
+      return std::pair(a.offset, a.block) < std::pair(b.offset, b.block);
+    };
+    Placed own{offsets[i], blocks[i].begin, blocks[i].end, i};
+    all.insert(llvm::upper_bound(all, own, isBelow), own);
   }
   keep();
 }

@@ -55,7 +55,7 @@ private:
   /// Otherwise `reason` states why not.
   bool canTake(const Group &group, Operation *op, bool asResult, std::string &reason) const;
   void take(size_t index, Operation *op, bool asResult);
-  bool wouldCycle(size_t index, Operation *op) const;
+  llvm::DenseSet<size_t> getDependents(Operation *op, Operation *end) const;
   int64_t getTimesEvaluated(const Group &group, Operation *op) const;
 
   Block &body;
@@ -119,40 +119,39 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
   return true;
 }
 
-/// Returns true if the group, with the op as one of its results, would depend on a group
-/// that depends on this result.
-bool Grouper::wouldCycle(size_t index, Operation *op) const {
-  // Ops behind this group lead to it only through results of groups that stand before its end.
-  Operation *end = spans.getEnd(groups[index].last);
-  llvm::SmallDenseSet<size_t> seenGroups;
-  llvm::SmallDenseSet<Operation *> seen;
-  SmallVector<Operation *> open;
+/// The groups that depend on the op through another group or op. Groups behind `end` may be
+/// missing.
+llvm::DenseSet<size_t> Grouper::getDependents(Operation *op, Operation *end) const {
+  llvm::DenseSet<size_t> dependents, seenGroups;
+  llvm::DenseSet<Operation *> seen;
+  // Ops, and the group whose result each reads, if it is one's.
+  SmallVector<std::pair<Operation *, std::optional<size_t>>> open;
   // Follows the results of the groups of an op to their readers.
   auto follow = [&](Operation *user) {
     auto owners = groupsOf.find(user);
     if (owners == groupsOf.end()) {
       if (seen.insert(user).second && user->isBeforeInBlock(end))
-        open.append(user->user_begin(), user->user_end());
+        for (Operation *next : user->getUsers())
+          open.push_back({next, std::nullopt});
       return;
     }
-    for (size_t owner : owners->second) {
-      const Group &other = groups[owner];
-      if (owner != index && other.firstResult->isBeforeInBlock(end) &&
-          seenGroups.insert(owner).second)
-        for (Value result : other.results)
-          open.append(result.user_begin(), result.user_end());
-    }
+    for (size_t owner : owners->second)
+      if (groups[owner].firstResult->isBeforeInBlock(end) && seenGroups.insert(owner).second)
+        for (Value result : groups[owner].results)
+          for (Operation *next : result.getUsers())
+            open.push_back({next, owner});
   };
   for (Operation *user : op->getUsers())
     follow(user);
   while (!open.empty()) {
-    Operation *user = open.pop_back_val();
-    auto owners = groupsOf.find(user);
-    if (owners != groupsOf.end() && llvm::is_contained(owners->second, index))
-      return true;
+    auto [user, from] = open.pop_back_val();
+    if (auto owners = groupsOf.find(user); owners != groupsOf.end())
+      for (size_t owner : owners->second)
+        if (owner != from)
+          dependents.insert(owner);
     follow(user);
   }
-  return false;
+  return dependents;
 }
 
 void Grouper::take(size_t index, Operation *op, bool asResult) {
@@ -186,8 +185,27 @@ bool Grouper::joinAll(Operation *op, ArrayRef<size_t> readers) {
 bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
   bool asResult = isRead || readers.size() > 1;
   std::string reason;
+  llvm::DenseSet<size_t> dependents;
+  Operation *known = nullptr;
+  // Ops behind a group lead to it only through results of groups that stand before its end.
+  auto getEnd = [&](size_t reader) { return spans.getEnd(groups[reader].last); };
+  // Returns true if the group, with the op as one of its results, would depend on a group that
+  // depends on this result.
+  auto wouldCycle = [&](size_t reader) {
+    Operation *end = getEnd(reader);
+    if (!known || known->isBeforeInBlock(end)) {
+      // Finds dependents for the first reader, then for all others at once: a scalar may have a
+      // thousand.
+      for (size_t other : known ? readers : ArrayRef<size_t>())
+        if (Operation *last = getEnd(other); end->isBeforeInBlock(last))
+          end = last;
+      dependents = getDependents(op, end);
+      known = end;
+    }
+    return dependents.contains(reader);
+  };
   for (size_t reader : readers) {
-    if (!groups[reader].isRows || (asResult && wouldCycle(reader, op)))
+    if (!groups[reader].isRows || (asResult && wouldCycle(reader)))
       continue;
     if (canTake(groups[reader], op, asResult, reason)) {
       take(reader, op, asResult);

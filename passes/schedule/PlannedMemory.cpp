@@ -178,11 +178,18 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   return planned;
 }
 
-std::optional<int64_t> meshwright::findLeastCeiling(FunctionOpInterface function) {
-  // No order fits into one byte, so the search tries all.
-  PlannedMemory planned;
-  plan(function, /*ceiling=*/1, planned);
-  return planned.needed ? std::optional(planned.needed) : std::nullopt;
+std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {
+  std::optional<int64_t> least;
+  for (auto function : module.getOps<FunctionOpInterface>()) {
+    if (!function->hasAttr(dist::DistDialect::kSpmdAttr) || function.isExternal())
+      continue;
+    // No order fits into one byte, so the search tries all.
+    PlannedMemory planned;
+    plan(function, /*ceiling=*/1, planned);
+    if (planned.needed)
+      least = std::max(least, std::optional(planned.needed));
+  }
+  return least;
 }
 
 Memory meshwright::planSessionMemory(FunctionOpInterface function) {

@@ -38,9 +38,9 @@ struct PlannedMemory {
 /// cannot be scheduled (it branches), all values count, from definition to last use.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
 
-/// The bytes that a rank needs in the most frugal order of the program: the least ceiling that
-/// `planMemory` keeps to. Nothing if the program cannot be scheduled.
-std::optional<int64_t> findLeastCeiling(mlir::FunctionOpInterface function);
+/// The bytes that a rank needs in the most frugal order of each SPMD function: the least ceiling
+/// that `planMemory` keeps to. Nothing if no function can be scheduled.
+std::optional<int64_t> findLeastCeiling(mlir::ModuleOp module);
 
 /// The memory of a rank in a session that calls the function: `planMemory`, and the memory with
 /// which calls of the other entries recover.

@@ -119,6 +119,21 @@ def test_report():
     assert {("all_gather", "weights"), ("reduce_scatter", "gradients")} <= roles
 
 
+def test_the_least_ceiling():
+    """A report under a ceiling names the least one. A plan accepts it, and refuses one byte less."""
+    net, data = Net(), batches(1)
+    train = mw.from_torch(net, (), data[0], training=True).train(mw.AdamW(lr=0.1))
+
+    def peak(ceiling):
+        return train.parallelize(mesh={"gtp": 2}, memory_ceiling=ceiling).report(format="json")["gtp"]["peak"]
+
+    assert peak(None)["least"] is None
+    least = peak("1G")["least"]
+    assert peak(least)["bytes"] <= least
+    with pytest.raises(mw.Error, match=f"needs {least} bytes"):
+        peak(least - 1)
+
+
 def test_frozen_weights_are_gathered_alone():
     full = report(Rows(), torch.randn(8, 6, 24), train=False, mesh={"gtp": 2})
     assert all(len(weight["gathers"]) == 1 and weight["scatter"] is None for weight in full["gtp"]["weights"])

@@ -203,15 +203,6 @@ mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
   return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
 }
 
-/// The least ceiling that all functions of a plan keep to.
-static std::optional<int64_t> findLeastCeiling(const Plan::State &state) {
-  std::optional<int64_t> least;
-  for (auto function : state.get(state.getExecutedPhase()).getOps<mlir::FunctionOpInterface>())
-    if (function->hasAttr(dist::DistDialect::kSpmdAttr) && !function.isExternal())
-      least = std::max(least, findLeastCeiling(function));
-  return least;
-}
-
 /// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
 static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report &report) {
   dist::DistDialect::getDecisionLog(state.context.get()).clear();
@@ -239,7 +230,7 @@ static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report 
   if ((report.fetches = reportFetches(func))) {
     report.fetches->peak = report.memory.getAll();
     if ((report.fetches->ceiling = state.options->memoryCeiling))
-      report.fetches->least = findLeastCeiling(state);
+      report.fetches->least = findLeastCeiling(state.get(state.getExecutedPhase()));
   }
   addDecisions(report, state.context.get(),
                [](const Decision &decision) { return decision.subject == Subject::Program; });
