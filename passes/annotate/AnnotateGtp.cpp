@@ -38,7 +38,7 @@ struct Storage {
   /// The rows of a part of dimension 0 that is stored in shards of its own (see dist.fetch).
   int64_t rows;
   int64_t align;
-  /// The axes of the shards, behind those that shard the weight where it is used.
+  /// The axes of the shards, behind the axes that shard the weight where it is used.
   AxisList axes;
   /// The layout in which the program uses the weight. Null if it states none.
   ShardingAttr used;

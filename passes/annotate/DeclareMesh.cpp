@@ -130,7 +130,7 @@ LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
   return success();
 }
 
-/// Checks that weights are stored over other axes than those that cut them where they are used.
+/// Checks that no axis that stores shards of weights also cuts weights where they are used.
 LogicalResult DeclareMeshPass::checkStorage(MeshOp meshOp) {
   for (const StageMesh &view : getStageMeshes(meshOp)) {
     RoleAxes tensorAxes(AxisRole::Tensor, roles.getValue().get(AxisRole::Tensor));

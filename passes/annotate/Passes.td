@@ -444,7 +444,7 @@ def AnnotateGtpPass : AnnotatePass<"annotate-gtp"> {
   let description = [{
     Generalized tensor parallelism. A weight, a parameter of two dimensions at least, gets a layout for
     storage beside the one in which the program uses it: its rows are in shards over the axes, behind
-    those that shard it where it is used. `dist.fetch` joins the two, once in each function, before the
+    the axes that shard it where it is used. `dist.fetch` joins the two, once in each function, before the
     first use. Averages of an optimizer have the layout of storage, because the update ties them to their
     weight. The derivative of the fetch, `dist.stow`, scatters the gradient.
 

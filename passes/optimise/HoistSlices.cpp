@@ -12,7 +12,7 @@
 //
 // A slice or a pad may append zeros as padding. Behind a move, the ops that it moved past compute
 // that padding, which few readers see. So all of them move first, and the program is proved. If
-// the proof fails, the pass starts anew and moves only those that append nothing. A slice of a
+// the proof fails, the pass starts anew and moves only ops that append nothing. A slice of a
 // value that is equal along the dimension would not tell padding from true elements: such a
 // value is padded itself.
 //

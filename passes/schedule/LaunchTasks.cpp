@@ -30,8 +30,8 @@ static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
   return model.getLaunchTime() + std::max(arithmetic, model.getMemoryTime(bytes));
 }
 
-/// Adds the tasks that make the operands, seen through the ops between launches, and those that the op
-/// waits for. `numbers` maps launches and waits to their tasks.
+/// Adds the tasks that make the operands, seen through the ops between launches, and the tasks that
+/// the op waits for. `numbers` maps launches and waits to their tasks.
 static void addDependences(ScheduleTask &task, Operation *op,
                            const DenseMap<Operation *, unsigned> &numbers) {
   llvm::SmallSetVector<unsigned, 4> dependences;

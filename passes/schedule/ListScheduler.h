@@ -39,8 +39,8 @@ struct ScheduleTask {
   /// Of a collective: it is waited for when it has ended, so that its operands are free then, and not
   /// only before its first reader.
   bool frees = false;
-  /// Of a collective that only waits for its time: among those that could begin, the one that is read
-  /// first goes first.
+  /// Of a collective that only waits for its time: of several that could begin, the first to be read
+  /// begins first.
   bool inTurn = false;
 
   bool reads(unsigned dependence) const { return !llvm::is_contained(unread, dependence); }
