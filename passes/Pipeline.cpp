@@ -44,10 +44,11 @@ static void buildGradients(OpPassManager &pm) {
   pm.addPass(createReleaseParametersPass());
 }
 
-/// The same for a program that runs as it is: nothing is computed again.
+/// The same for a program that runs as it is: nothing is computed again, and nothing travels.
 static void buildGradientsAsIs(OpPassManager &pm) {
   buildGradients(pm);
   pm.addPass(createRecomputePass({RecomputeMode::None, 0}));
+  pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
 }
 
 LogicalResult meshwright::prepareAsIs(ModuleOp module) {
@@ -213,6 +214,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
                                     options.shardSaved, /*keepMarks=*/true},
                                    getExcessFinder()));
     pm.addNestedPass<func::FuncOp>(createSaveShardsPass({options.shardSaved}));
+    pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
     pm.addNestedPass<func::FuncOp>(createSplitFetchesPass({options.gtpKeep}));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());

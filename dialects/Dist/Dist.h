@@ -17,6 +17,7 @@
 #include "meshwright/dialects/Dist/Work.h"
 #include "meshwright/lib/Support/AxisRole.h"
 #include "meshwright/lib/Support/DecisionLog.h"
+#include "meshwright/lib/Support/GatherKind.h"
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/Builders.h"

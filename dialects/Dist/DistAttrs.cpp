@@ -21,6 +21,21 @@ using namespace meshwright::dist;
 
 #include "meshwright/dialects/Dist/DistEnums.cpp.inc"
 
+template <>
+struct mlir::FieldParser<GatherKind> {
+  static FailureOr<GatherKind> parse(AsmParser &parser) {
+    SMLoc location = parser.getCurrentLocation();
+    StringRef word;
+    if (parser.parseKeyword(&word))
+      return failure();
+    std::optional<GatherKind> kind = parseSpelling<GatherKind>(word);
+    if (!kind)
+      return parser.emitError(location)
+             << "expected the form " << listSpellings<GatherKind>() << ", got '" << word << "'";
+    return *kind;
+  }
+};
+
 #define GET_ATTRDEF_CLASSES
 #include "meshwright/dialects/Dist/DistAttrs.cpp.inc"
 

@@ -65,6 +65,37 @@ def Dist_CollectiveRoleAttr : EnumAttr<Dist_Dialect, Dist_CollectiveRole, "role"
 def Dist_RoleAttr
     : DefaultValuedAttr<Dist_CollectiveRoleAttr, "::meshwright::dist::CollectiveRole::Data">;
 
+def Dist_FormAttr : Dist_Attr<"Form", "form"> {
+  let summary = "the form in which a weight travels: codes, with the scales of their blocks beside them";
+  let description = [{
+    The encoding of a tensor of codes, of two dimensions. The blocks are those of `kind`:
+    - mxfp8: f8E4M3FN, with a power of two for each 32 elements along the dimension `along`, which a
+      product contracts;
+    - nvfp4: f4E2M1FN, with an f8E4M3FN for each 16 x 16 elements and an f32 for all of the weight.
+
+    Blocks are counted from the first row and column of the tensor, and a block may be cut at the end.
+    In memory a row of blocks is stored together: its codes, its scales, and the f32.
+
+    On a `dist.fetch` or a `dist.round` the form has no `along`, because readers decide it.
+
+    ```mlir
+    #dist.form<mxfp8 along 1>
+    #dist.form<nvfp4>
+    ```
+  }];
+  let parameters = (ins "::meshwright::GatherKind":$kind,
+                        DefaultValuedParameter<"int64_t", "-1">:$along);
+  let assemblyFormat = "`<` $kind (`along` $along^)? `>`";
+  let genVerifyDecl = 1;
+  let extraClassDeclaration = [{
+    /// The type in this form of a tensor of floats.
+    ::mlir::RankedTensorType getType(::mlir::RankedTensorType weight) const;
+    /// The groups of rows that are stored together, and the bytes of each.
+    int64_t getNumGroups(int64_t rows) const;
+    int64_t getGroupBytes(int64_t columns) const;
+  }];
+}
+
 def Dist_MeshAxisAttr : Dist_Attr<"MeshAxis", "axis"> {
   let summary = "a named axis of a mesh, with its link and its roles";
   let description = [{

@@ -51,10 +51,7 @@ def Dist_ConstrainOp
 class Dist_StorageOp<string mnemonic, list<Trait> traits = []>
     : Dist_Op<mnemonic, !listconcat([Pure, Dist_View, AllTypesMatch<["input", "result"]>,
         DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, ["getFactorRule"]>], traits)> {
-  let arguments = (ins AnyRankedTensor:$input, OptionalAttr<I64Attr>:$rows,
-                       DefaultValuedAttr<I64Attr, "1">:$align);
   let results = (outs AnyRankedTensor:$result);
-  let assemblyFormat = "$input (`rows` $rows^)? (`align` $align^)? attr-dict `:` type($input)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     /// The rows of a part of dimension 0: all of them, or `rows`.
@@ -72,13 +69,17 @@ def Dist_FetchOp : Dist_StorageOp<"fetch", [Dist_KeepsWeight]> {
     rows.
 
     The SPMD program has collectives in its place: an all-gather of the stored rows, without their
-    padding.
+    padding. With a `form` a `dist.round` follows, because the weight travels so.
 
     ```mlir
     %1 = dist.fetch %0 : tensor<8x16xf32>
     %2 = dist.fetch %0 rows 4 align 2 : tensor<8x16xf32>
+    %3 = dist.fetch %0 align 32 form <mxfp8> : tensor<8x16xf32>
     ```
   }];
+  let arguments = (ins AnyRankedTensor:$input, OptionalAttr<I64Attr>:$rows,
+                       DefaultValuedAttr<I64Attr, "1">:$align, OptionalAttr<Dist_FormAttr>:$form);
+  let assemblyFormat = "$input (`rows` $rows^)? (`align` $align^)? (`form` $form^)? attr-dict `:` type($input)";
 }
 
 def Dist_StowOp : Dist_StorageOp<"stow"> {
@@ -91,6 +92,100 @@ def Dist_StowOp : Dist_StorageOp<"stow"> {
     %1 = dist.stow %0 rows 4 align 2 : tensor<8x16xf32>
     ```
   }];
+  let arguments = (ins AnyRankedTensor:$input, OptionalAttr<I64Attr>:$rows,
+                       DefaultValuedAttr<I64Attr, "1">:$align);
+  let assemblyFormat = "$input (`rows` $rows^)? (`align` $align^)? attr-dict `:` type($input)";
+}
+
+/// A weight between two forms. Each rank has the blocks of its own part.
+class Dist_FormOp<string mnemonic, list<Trait> traits = []>
+    : Dist_Op<mnemonic, !listconcat([Pure, Dist_Combines, Dist_KeepsWeight,
+        DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, ["getFactorRule"]>,
+        DeclareOpInterfaceMethods<Dist_PaddingOpInterface>,
+        DeclareOpInterfaceMethods<Dist_WorkOpInterface>], traits)> {
+  let hasVerifier = 1;
+}
+
+def Dist_RoundOp : Dist_FormOp<"round", [AllTypesMatch<["input", "result"]>]> {
+  let summary = "a weight whose elements are rounded to a form";
+  let description = [{
+    Each reader has the elements that `dist.decode` makes of the form for the dimension that this reader
+    contracts. `--encode-fetches` puts these ops in its place.
+
+    ```mlir
+    %1 = dist.round %0 form <mxfp8> : tensor<64x16xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Dist_FormAttr:$form);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input `form` $form attr-dict `:` type($input)";
+}
+
+def Dist_EncodeOp : Dist_FormOp<"encode"> {
+  let summary = "a weight in the form in which it travels";
+  let description = [{
+    The result is a tensor of codes with a form (`#dist.form`). Each operation is one of f32, rounded to
+    the nearest, ties to even:
+    - mxfp8: t is the largest magnitude of the block times f32(1/448), the scale 2^e with
+      e = ceil(log2 t) and at least -127, a code the f8E4M3FN of w 2^-e;
+    - nvfp4: with a the largest magnitude of the whole weight, s = min(2688 / a, the largest f32), and 1
+      for a = 0; the scale d of a block is the f8E4M3FN of min(m s f32(1/6), 448), where m is the largest
+      magnitude of the block; a code is the f4E2M1FN of w min(1 / (d (1 / s)), the largest f32), clipped
+      to -6 and 6.
+
+    `largest` is a. Without it the operand is a parameter of the function, whose largest magnitude is
+    known where it is loaded. An element that is not finite is an error of the run.
+
+    ```mlir
+    %1 = dist.encode %0 : (tensor<64x64xf32>) -> tensor<64x64xf8E4M3FN, #dist.form<mxfp8 along 1>>
+    %2 = dist.encode %0 largest %a : (tensor<64x64xf32>, tensor<f32>) -> tensor<64x64xf4E2M1FN, #dist.form<nvfp4>>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Optional<AnyRankedTensor>:$largest);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input (`largest` $largest^)? attr-dict `:` functional-type(operands, $result)";
+  let extraClassDeclaration = [{
+    FormAttr getForm();
+  }];
+}
+
+def Dist_DecodeOp : Dist_FormOp<"decode"> {
+  let summary = "a weight of the form in which it travelled";
+  let description = [{
+    - mxfp8: an element is its code times its scale;
+    - nvfp4: an element is its code times (d a) f32(1/2688), each operation one of f32.
+
+    The result is rounded to its element type.
+
+    ```mlir
+    %1 = dist.decode %0 : (tensor<64x64xf8E4M3FN, #dist.form<mxfp8 along 1>>) -> tensor<64x64xbf16>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
+  let extraClassDeclaration = [{
+    FormAttr getForm();
+  }];
+}
+
+def Dist_LargestOp
+    : Dist_Op<"largest", [Pure, Dist_Combines,
+        DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, ["getFactorRule"]>,
+        DeclareOpInterfaceMethods<Dist_PaddingOpInterface, ["getPaddingNeed"]>,
+        DeclareOpInterfaceMethods<Dist_WorkOpInterface>]> {
+  let summary = "the largest magnitude of a weight";
+  let description = [{
+    Where the weight is sharded, the result is a part of a maximum. An element that is NaN makes it NaN.
+
+    ```mlir
+    %1 = dist.largest %0 : (tensor<64x64xf32>) -> tensor<f32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
 }
 
 /// A collective: local tensors in, local tensors out, one launch for all of

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Support/ElementTypes.h"
@@ -17,7 +18,9 @@ using namespace meshwright;
 using namespace meshwright::rt;
 
 
-int64_t rt::getBufferBytes(Type type) { return getStoredBytes(cast<RankedTensorType>(type)); }
+int64_t rt::getBufferBytes(Type type) {
+  return dist::getStoredBytes(cast<RankedTensorType>(type));
+}
 
 int64_t rt::getBufferBytes(Value value) {
   PrepareOp prepare = getPrepare(value);
@@ -88,7 +91,7 @@ Value rt::getBuffer(Value value, int64_t *offset) {
       for (auto [size, start] :
            llvm::zip_equal(slice.getInput().getType().getShape(), slice.getStarts()))
         first = first * size + start;
-      *offset += getStoredBytes(slice.getInput().getType().clone(ArrayRef(first)));
+      *offset += dist::getStoredBytes(slice.getInput().getType().clone(ArrayRef(first)));
     }
     value = op->getOperand(0);
   }
@@ -317,7 +320,7 @@ bool PrepareOp::isCastable(Type element) {
 
 /// - the time fits the operand;
 /// - the result has the operand's shape, another element type only by a cast, and either that or a
-///   packing, whose shape it has;
+///   packing, whose shape it has, or it is a parameter in a form;
 /// - a packed weight is read by kernels only, which may wait by `dist.after`.
 LogicalResult PrepareOp::verify() {
   if (failed(verifyTime(*this)))
@@ -325,6 +328,12 @@ LogicalResult PrepareOp::verify() {
   auto type = cast<RankedTensorType>(getWeight().getType());
   auto result = cast<RankedTensorType>(getResult().getType());
   Type stored = type.getElementType(), used = result.getElementType();
+  if (dist::FormAttr form = dist::getForm(result)) {
+    if (getTime() == PrepareTime::Load && !getPacking() && result == form.getType(type))
+      return success();
+    return emitOpError() << "expected a form of the weight at load, without a packing, got " << result
+                         << " of " << type;
+  }
   if (type.getShape() != result.getShape() ||
       (stored != used && !(isCastable(stored) && isCastable(used))))
     return emitOpError() << "expected the same shape, and the same elements or a cast between "

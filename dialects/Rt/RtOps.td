@@ -69,7 +69,8 @@ def Rt_PrepareOp : Rt_Op<"prepare", [Pure, Dist_KeepsWeight]> {
   let description = [{
     Performs the links between the two forms that need no other rank: a cast between f32, bf16 and
     f16, if the result has another element type, and a packing, the same value in another order in
-    memory. Only kernels that know the packing may read a packed weight.
+    memory. Only kernels that know the packing may read a packed weight. A parameter may also be brought
+    to the form in which it travels (`dist.encode`), at load.
 
     `at` says when:
     - `load`: once for a parameter, before the first call;
@@ -83,6 +84,7 @@ def Rt_PrepareOp : Rt_Op<"prepare", [Pure, Dist_KeepsWeight]> {
     ```mlir
     %1 = rt.prepare %w <k = 64, n = 96, transposed = true, panel = 32> at load : tensor<96x64xf32>
     %2 = rt.prepare %v at update : tensor<96x64xf32> -> tensor<96x64xbf16>
+    %5 = rt.prepare %w at load : tensor<96x64xf32> -> tensor<96x64xf8E4M3FN, #dist.form<mxfp8 along 1>>
     %3 = rt.kernel %gathered : (tensor<96x64xf32>) -> tensor<96x64xf32> {
     ^bb0(%a: tensor<96x64xf32>):
       %4 = rt.prepare %a <k = 64, n = 96, transposed = true, panel = 32> at use : tensor<96x64xf32>

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 13
+#define MW_RT_ABI_VERSION 14
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -82,10 +82,21 @@ typedef struct mw_rt_launch {
  * `transposed`), in panels of `panel` columns: [ceil(n / panel)][steps][panel][group]. Elements
  * beyond the matrix are zeros. `group` consecutive k are stored together (2 for bf16, which is
  * multiplied in pairs). There are ceil(k / group) steps, rounded up to a multiple of 4. With a
- * panel of 0 it is not packed: k x n elements in their order. */
+ * panel of 0 it is not packed: k x n elements in their order. With a `form` (MW_RT_MXFP8, ...) it is
+ * brought to the form in which it travels instead, as a matrix of k x n. */
 typedef struct mw_rt_packing {
-  int64_t stored, dtype, k, n, transposed, panel, group;
+  int64_t stored, dtype, k, n, transposed, panel, group, form, along;
 } mw_rt_packing;
+
+/* The form in which a weight of rows x columns travels: f8E4M3FN with an f8E8M0FNU for each 32 elements
+ * along dimension `along`, or f4E2M1FN with an f8E4M3FN for each 16 x 16 elements and an f32 for all of
+ * the weight. Blocks begin at the first row and column. A group is as many rows as a block has: its
+ * codes in row-major order, its scales, and the f32. The last group has as many bytes as the others. */
+enum { MW_RT_PLAIN = 0, MW_RT_MXFP8 = 1, MW_RT_NVFP4 = 2 };
+
+typedef struct mw_rt_form {
+  int64_t kind, along, rows, columns;
+} mw_rt_form;
 
 /* Axes of a mesh, major to minor. A rank's coordinate along one of them is
  * (rank / stride) % size, also if the axis is a part of a mesh axis. */
@@ -154,7 +165,10 @@ typedef struct mw_rt_collective {
   CALL(REORDER, reorder)                                                                           \
   CALL(PLACE, place)                                                                               \
   CALL(POSITIONS, positions)                                                                       \
-  CALL(PACK, pack)
+  CALL(PACK, pack)                                                                                 \
+  CALL(LARGEST, largest)                                                                           \
+  CALL(ENCODE, encode)                                                                             \
+  CALL(DECODE, decode)
 
 /* The calls that each device performs. A program for the device makes no others: its compiler
  * writes a kernel instead. */
@@ -171,7 +185,10 @@ typedef struct mw_rt_collective {
   CALL(reorder)                                                                                    \
   CALL(place)                                                                                      \
   CALL(positions)                                                                                  \
-  CALL(pack)
+  CALL(pack)                                                                                       \
+  CALL(largest)                                                                                    \
+  CALL(encode)                                                                                     \
+  CALL(decode)
 #define MW_RT_GPU_CALLS(CALL)                                                                      \
   CALL(gemm)                                                                                       \
   CALL(weight_grad)                                                                                \
@@ -310,6 +327,27 @@ typedef struct mw_rt_pack {
   mw_rt_call call;
   mw_rt_packing packing;
 } mw_rt_pack;
+
+/* The largest magnitude of `count` floats, NaN if one is. Buffers: the floats, the result (f32). */
+typedef struct mw_rt_largest {
+  mw_rt_call call;
+  int64_t dtype, count;
+} mw_rt_largest;
+
+/* Brings a weight to a form (`dist.encode`). Buffers: the weight, the largest magnitude of the whole
+ * weight (f32) or null, the result. An element that is not finite is an error. */
+typedef struct mw_rt_encode {
+  mw_rt_call call;
+  int64_t dtype;
+  mw_rt_form form;
+} mw_rt_encode;
+
+/* Brings a weight back from a form (`dist.decode`). Buffers: the weight in the form, the result. */
+typedef struct mw_rt_decode {
+  mw_rt_call call;
+  int64_t dtype;
+  mw_rt_form form;
+} mw_rt_decode;
 
 /*===----------------------------------------------------------------------===*\
 |* The functions                                                                *|

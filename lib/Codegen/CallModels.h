@@ -67,6 +67,8 @@ void addRtCalls(CallModels &models);
 inline int64_t codeOf(mlir::Value value) {
   return getTypeCode(elementOf(value));
 }
+/// The structure of the form that a tensor has.
+mw_rt_form getFormCall(mlir::Type type);
 /// The number of elements of a part of a shape.
 inline int64_t countOf(llvm::ArrayRef<int64_t> sizes) {
   return mlir::ShapedType::getNumElements(sizes);

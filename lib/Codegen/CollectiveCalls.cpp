@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Codegen/CallModels.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Dist/Refine.h"
 
 #include <cstddef>
@@ -42,7 +43,8 @@ public:
     if (failed(checkRank(op, in.size())) || failed(checkRank(op, out.size())))
       return failure();
     mw_rt_moved_tensor moved = {};
-    moved.dtype = codeOf(value);
+    moved.dtype = getTypeCode(dist::getBytesType(cast<RankedTensorType>(value.getType()))
+                                  .getElementType());
     if (moved.dtype < 0)
       return op->emitOpError("has an element type that the runtime does not know");
     moved.rank = in.size();
@@ -85,7 +87,12 @@ static FailureOr<RuntimeCall> getMove(dist::CollectiveOpInterface op, int64_t ki
   for (auto [i, in, out] : llvm::enumerate(op->getOperands(), op->getResults())) {
     std::optional<int64_t> lost = op.getLostDim(i), gained = op.getGainedDim(i);
     int64_t dim = lost ? *lost : gained.value_or(0);
-    if (failed(call.addTensor(in, shapeOf(in), shapeOf(out), dim,
+    auto from = cast<RankedTensorType>(in.getType()), to = cast<RankedTensorType>(out.getType());
+    if (dist::getForm(from) && dim != 0)
+      return op->emitOpError() << "expected to move whole rows of a weight with scales, got dimension "
+                               << dim << " of " << from;
+    RankedTensorType sent = dist::getBytesType(from), received = dist::getBytesType(to);
+    if (failed(call.addTensor(in, sent.getShape(), received.getShape(), dim,
                               lost && gained ? *gained : toDim)))
       return failure();
   }

@@ -7,11 +7,20 @@
 
 #include "meshwright/lib/Codegen/CallModels.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
+
 #include "llvm/ADT/bit.h"
 
 using namespace mlir;
 
 namespace meshwright::lower {
+
+mw_rt_form getFormCall(Type type) {
+  auto tensor = cast<RankedTensorType>(type);
+  dist::FormAttr form = dist::getForm(type);
+  int64_t kind = form.getKind() == GatherKind::Mxfp8 ? MW_RT_MXFP8 : MW_RT_NVFP4;
+  return {kind, form.getAlong(), tensor.getDimSize(0), tensor.getDimSize(1)};
+}
 
 static LogicalResult describeMask(dist::MaskPaddingOp op, mw_rt_mask &what, RuntimeCall &call) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
@@ -99,12 +108,39 @@ static LogicalResult describePositions(dist::PositionsOp op, mw_rt_positions &wh
   return setAxes(op, factor.axes, what.axes);
 }
 
+static LogicalResult describeLargest(dist::LargestOp op, mw_rt_largest &what, RuntimeCall &call) {
+  call.inputs = {op.getInput()};
+  what.dtype = codeOf(op.getInput());
+  what.count = countOf(shapeOf(op.getInput()));
+  return success();
+}
+
+static LogicalResult describeEncode(dist::EncodeOp op, mw_rt_encode &what, RuntimeCall &call) {
+  if (op.getForm().getKind() == GatherKind::Nvfp4 && !op.getLargest())
+    return op.emitOpError("expected the largest magnitude of the weight, got none: only a parameter "
+                          "that is encoded at load needs none");
+  call.inputs = {op.getInput(), op.getLargest()};
+  what.dtype = codeOf(op.getInput());
+  what.form = getFormCall(op.getResult().getType());
+  return success();
+}
+
+static LogicalResult describeDecode(dist::DecodeOp op, mw_rt_decode &what, RuntimeCall &call) {
+  call.inputs = {op.getInput()};
+  what.dtype = codeOf(op.getResult());
+  what.form = getFormCall(op.getInput().getType());
+  return success();
+}
+
 void addDistCalls(CallModels &models) {
   models.add(describeMask);
   models.add(describeAxisIndex);
   models.add(describeReorder);
   models.add(describePlace);
   models.add(describePositions);
+  models.add(describeLargest);
+  models.add(describeEncode);
+  models.add(describeDecode);
 }
 
 } // namespace meshwright::lower

@@ -7,6 +7,8 @@
 
 #include "meshwright/lib/Codegen/CallModels.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
+
 using namespace mlir;
 
 namespace meshwright::lower {
@@ -15,7 +17,14 @@ mw_rt_packing getPacking(rt::PrepareOp op) {
   mw_rt_packing what = {};
   what.stored = codeOf(op.getWeight());
   what.dtype = codeOf(op.getResult());
-  if (std::optional<rt::PackingAttr> packing = op.getPacking()) {
+  if (dist::getForm(op.getResult().getType())) {
+    mw_rt_form form = getFormCall(op.getResult().getType());
+    what.k = form.rows;
+    what.n = form.columns;
+    what.group = 1;
+    what.form = form.kind;
+    what.along = form.along;
+  } else if (std::optional<rt::PackingAttr> packing = op.getPacking()) {
     what.k = packing->getK();
     what.n = packing->getN();
     what.transposed = packing->getTransposed();

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/CostModel/CostModel.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Dist/Refine.h"
 #include "meshwright/lib/Support/ElementTypes.h"
 
@@ -82,8 +83,9 @@ int64_t meshwright::getTensorBytes(Type tensorType) {
   if (!tensor || !tensor.hasStaticShape())
     return 0;
   bool isShared = getElementsPerByte(tensor.getElementType()) > 1;
-  return isShared ? getStoredBytes(tensor)
-                  : tensor.getNumElements() * getElementBytes(tensor.getElementType());
+  return isShared || getForm(tensor)
+             ? getStoredBytes(tensor)
+             : tensor.getNumElements() * getElementBytes(tensor.getElementType());
 }
 
 //===----------------------------------------------------------------------===//

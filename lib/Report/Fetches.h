@@ -41,6 +41,8 @@ struct FetchReport {
   };
   struct Weight {
     std::string name;
+    /// The form in which it travels: plain, mxfp8 or nvfp4.
+    std::string kind = "plain";
     /// Rows of the weight as a rank uses it, and as it stores it.
     int64_t rows = 0, storedRows = 0;
     int64_t bytes = 0, storedBytes = 0;

@@ -42,7 +42,7 @@ static void printFetches(const FetchReport &fetches, json::OStream &json) {
         json.attribute("stored_rows", weight.storedRows);
         json.attribute("bytes", weight.bytes);
         json.attribute("stored_bytes", weight.storedBytes);
-        json.attribute("kind", "plain");
+        json.attribute("kind", weight.kind);
         json.attributeArray("gathers", [&] {
           for (const FetchReport::Gather &gather : weight.gathers)
             json.object([&] {

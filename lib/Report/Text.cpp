@@ -17,6 +17,7 @@
 #include "llvm/Support/ToolOutputFile.h"
 #include "llvm/Support/raw_ostream.h"
 
+#include <map>
 #include <set>
 
 using namespace meshwright;
@@ -250,10 +251,12 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
 
 static void printFetches(const FetchReport &fetches, llvm::raw_ostream &os) {
   int64_t gathers = 0, ahead = 0, stored = 0, whole = 0;
+  std::map<std::string, int64_t> kinds;
   for (const FetchReport::Weight &weight : fetches.weights) {
     gathers += weight.gathers.size();
     stored += weight.storedBytes;
     whole += weight.bytes;
+    ++kinds[weight.kind];
     for (const FetchReport::Gather &gather : weight.gathers)
       ahead = std::max(ahead, gather.ahead);
   }
@@ -263,6 +266,9 @@ static void printFetches(const FetchReport &fetches, llvm::raw_ostream &os) {
   table.row({"weights in shards", std::to_string(fetches.weights.size())});
   table.row({"a rank's shards", formatBytes(stored)});
   table.row({"the same weights as they are used", formatBytes(whole)});
+  for (auto &[kind, count] : kinds)
+    if (kind != "plain")
+      table.row({"of them travel in " + kind, std::to_string(count)});
   table.row({"gathers", std::to_string(gathers)});
   table.row({"places in the arena for them", std::to_string(fetches.slots.size())});
   table.row({"weights ahead of the one in use, at most", std::to_string(ahead)});

@@ -42,16 +42,16 @@ int64_t getElementsPerByte(mlir::Type type) {
   return isCode(type) && type.getIntOrFloatBitWidth() == 4 ? 2 : 1;
 }
 
-int64_t getStoredBytes(mlir::RankedTensorType type) {
-  int64_t shared = getElementsPerByte(type.getElementType());
+int64_t getBytesOf(mlir::Type element, int64_t count) {
+  int64_t shared = getElementsPerByte(element);
   if (shared > 1)
-    return llvm::divideCeil(type.getNumElements(), shared);
-  return type.getNumElements() * llvm::divideCeil(type.getElementTypeBitWidth(), 8);
+    return llvm::divideCeil(count, shared);
+  return count * llvm::divideCeil(element.getIntOrFloatBitWidth(), 8);
 }
 
 mlir::RankedTensorType getPackedType(mlir::RankedTensorType type) {
   int64_t shared = getElementsPerByte(type.getElementType());
-  if (shared == 1)
+  if (shared == 1 || type.getEncoding())
     return type;
   llvm::SmallVector<int64_t> shape(type.getShape());
   if (shape.empty() || shape.back() % shared != 0)

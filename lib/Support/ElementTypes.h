@@ -30,10 +30,10 @@ bool hasSums(mlir::Type type);
 mlir::Type getComputeType(mlir::Type type);
 /// The elements that share a byte: 2 for elements of four bits, else 1.
 int64_t getElementsPerByte(mlir::Type type);
-/// The bytes of a tensor of static shape in memory, where a truth value takes one.
-int64_t getStoredBytes(mlir::RankedTensorType type);
-/// The tensor of i8 with the bytes of one whose elements share them, or else the type itself. Null
-/// for one whose last dimension does not fill whole bytes.
+/// The bytes of `count` elements in memory, where a truth value takes one.
+int64_t getBytesOf(mlir::Type element, int64_t count);
+/// The tensor of i8 with the bytes of one whose elements share them, or else the type itself: an
+/// encoding says by itself where elements are. Null for one whose last dimension does not fill whole bytes.
 mlir::RankedTensorType getPackedType(mlir::RankedTensorType type);
 /// All names, for messages: "f32, bf16, ... or i1".
 std::string listElementTypes();

@@ -25,8 +25,7 @@ using llvm::StringRef;
 using llvm::success;
 using llvm::Twine;
 
-/// Returns true if a shell pattern matches the name.
-static bool matchesPattern(StringRef pattern, StringRef name) {
+bool meshwright::matchesPattern(StringRef pattern, StringRef name) {
   llvm::Expected<llvm::GlobPattern> glob = llvm::GlobPattern::create(pattern);
   if (!glob) {
     llvm::consumeError(glob.takeError());
@@ -37,83 +36,12 @@ static bool matchesPattern(StringRef pattern, StringRef name) {
 
 bool ShardingRule::matches(StringRef name) const { return matchesPattern(pattern, name); }
 
-std::optional<size_t> ReduceTypes::find(StringRef name) const {
-  for (auto [i, rule] : llvm::enumerate(rules))
-    if (matchesPattern(rule.pattern, name))
-      return i;
-  return std::nullopt;
-}
-
-//===----------------------------------------------------------------------===//
-// The list
-//===----------------------------------------------------------------------===//
-
-static constexpr OptionDescription meshDescription = {
-    "mesh", "name=size[,name=size...] | stage:name=size,...;stage:...",
-    "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
-    "dist.mesh where absent"};
-
-/// The options behind those of kAxisRoles.
-static constexpr OptionDescription otherDescriptions[] = {
-    {"sequence-parallel", "on | off | auto",
-     "shards the residual stream by token along the tensor-parallel axis"},
-    {"context-parallel",
-     "auto | \"ulysses=axis | none | auto ring=axis | none | auto "
-     "order=contiguous | zigzag | striped | auto\"",
-     "shards the sequence over both axes; attention moves heads along one, keys along the other"},
-    {"fold", "{stage: sp | ulysses | ring | replica | batch | auto | none, ...}",
-     "shards a stage of a composed program over the axes of context-parallel"},
-    {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
-     "shardings of parameters by name; the first pattern that matches wins"},
-    {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
-     "the device that the cost model assumes"},
-    {"overlap", "on | off | auto",
-     "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "
-     "model"},
-    {"shard-optimizer", "on | off | auto",
-     "of a model that trains: shards the optimizer's averages over ranks that hold equal "
-     "parameters; auto: where it pays by the cost model"},
-    {"gtp-align", "rows | auto",
-     "with gtp: a shard of a weight has a multiple of so many rows; auto: 16 of bf16 and f16 weights, "
-     "else 1"},
-    {"gtp-prefetch", "number | auto",
-     "with gtp: the most weights that are gathered before the one in use; 0: each gather waits"},
-    {"gtp-keep", "on | off | auto",
-     "with gtp: keeps gathered weights from the forward to the backward pass; auto: off"},
-    {"gtp-reduce", "plain", "with gtp: the type in which gradients travel: as they leave products"},
-    {"gtp-gather", "plain", "with gtp: the form in which weights travel"},
-    {"shard-saved", "on | off | auto",
-     "of a model that trains: keeps values that several ranks hold alike in shards for the backward "
-     "pass; auto: off"},
-    {"recompute", "none | full | auto",
-     "of a model that trains: which values of the forward pass the backward pass computes again; "
-     "auto: as few as the memory ceiling allows"},
-    {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
-    {"reduce-type", "own | f32 | {\"pattern\": own | f32, ...}",
-     "the type in which partial sums of values leave products and travel: the program's, or f32, "
-     "which rounds once; by the names of modules, of which the first pattern that matches wins"},
-    {"target", "cpu | cpu:NAME",
-     "the processor to schedule and compile for, by LLVM's name; this machine's by default"},
-};
-
-/// Options of later versions, for which the error says so.
-static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel"};
-
-llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
-  static const std::vector<OptionDescription> all = [] {
-    std::vector<OptionDescription> list{meshDescription};
-    for (const AxisRoleDescription &role : kAxisRoles)
-      if (!role.option.empty())
-        list.push_back({role.option, role.values, role.help});
-    llvm::append_range(list, otherDescriptions);
-    return list;
-  }();
-  return all;
-}
-
 //===----------------------------------------------------------------------===//
 // Parsing
 //===----------------------------------------------------------------------===//
+
+/// Options of later versions, for which the error says so.
+static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel"};
 
 namespace {
 
@@ -245,8 +173,9 @@ struct Parser {
       else if (role == AxisRole::Ulysses || role == AxisRole::Ring)
         isRead = parseOptionText(value, axis, ignore);
       if (failed(isRead))
-        return error("context-parallel: cannot read '" + pair +
-                     "': expected ulysses=axis, ring=axis, order=" + listSpellings<SequenceOrder>());
+        return error(
+            "context-parallel: cannot read '" + pair +
+            "': expected ulysses=axis, ring=axis, order=" + listSpellings<SequenceOrder>());
       if (role)
         options.axes.set(*role, std::move(axis));
     }
@@ -254,8 +183,7 @@ struct Parser {
       return error("context-parallel: expected an axis for ulysses, ring or both, got '" + text +
                    "'");
     AxisChoice ulysses = options.axes.get(AxisRole::Ulysses);
-    if (ulysses.kind == AxisChoice::Named &&
-        ulysses.name == options.axes.get(AxisRole::Ring).name)
+    if (ulysses.kind == AxisChoice::Named && ulysses.name == options.axes.get(AxisRole::Ring).name)
       return error("context-parallel: expected two axes for ulysses and ring, got '" +
                    ulysses.name + "' for both");
     return success();
@@ -325,22 +253,23 @@ struct Parser {
                       });
   }
 
-  LogicalResult parseReduceTypes(StringRef value) {
-    std::vector<ReduceRule> &rules = options.reduceTypes.rules;
-    auto ignore = [](const Twine &) -> LogicalResult { return failure(); };
-    if (ReduceType type; succeeded(parseOptionText(value.trim(), type, ignore))) {
-      if (type != ReduceType::Own)
-        rules.push_back({"*", type});
+  /// Rules by name, or one value for all names.
+  template <typename E>
+  LogicalResult parseNamedRules(StringRef key, StringRef value, NamedRules<E> &rules) {
+    if (std::optional<E> all = parseSpelling<E>(value.trim())) {
+      if (*all != Spellings<E>::all[0].value)
+        rules.rules.push_back({"*", *all});
       return success();
     }
-    return parseRules("reduce-type", value, "own, f32 or {\"pattern\": \"f32\", ...}",
-                      [&](StringRef pattern, StringRef text) -> std::string {
-                        ReduceType type;
-                        if (failed(parseOptionText(text, type, ignore)))
-                          return ("the type of '" + pattern + "' is '" + text + "'").str();
-                        rules.push_back({pattern.str(), type});
-                        return "";
-                      });
+    std::string expected =
+        listSpellings<E>() + ", or {\"pattern\": \"" + Spellings<E>::all[1].text.str() + "\", ...}";
+    return parseRules(key, value, expected, [&](StringRef pattern, StringRef text) -> std::string {
+      std::optional<E> own = parseSpelling<E>(text);
+      if (!own)
+        return ("the value of '" + pattern + "' is '" + text + "'").str();
+      rules.rules.push_back({pattern.str(), *own});
+      return "";
+    });
   }
 
   LogicalResult parseMemoryCeiling(StringRef value) {
@@ -401,7 +330,7 @@ struct Parser {
     if (key == "gtp-reduce")
       return parseWord(key, value, options.gtpReduce);
     if (key == "gtp-gather")
-      return parseWord(key, value, options.gtpGather);
+      return parseNamedRules(key, value, options.gtpGather);
     if (key == "shard-saved")
       return parseWord(key, value, options.shardSaved);
     if (key == "recompute")
@@ -411,7 +340,7 @@ struct Parser {
     if (key == "memory-ceiling")
       return parseMemoryCeiling(value);
     if (key == "reduce-type")
-      return parseReduceTypes(value);
+      return parseNamedRules(key, value, options.reduceTypes);
     if (key == "target") {
       if (value.empty())
         return error("target is empty: expected cpu or cpu:NAME, as in target=cpu:x86-64-v3");
@@ -427,10 +356,9 @@ struct Parser {
   }
 
   static std::string supported() {
-    return llvm::join(
-        llvm::map_range(getParallelizeOptionDescriptions(),
-                        [](const OptionDescription &d) { return d.name; }),
-        ", ");
+    return llvm::join(llvm::map_range(getParallelizeOptionDescriptions(),
+                                      [](const OptionDescription &d) { return d.name; }),
+                      ", ");
   }
 };
 
@@ -482,15 +410,23 @@ LogicalResult meshwright::parseOptionText(StringRef text, ShardingRules &shardin
   return success();
 }
 
-LogicalResult meshwright::parseOptionText(StringRef text, ReduceTypes &types,
-                                          OptionErrorHandler error) {
+template <typename E>
+static LogicalResult parseNamedRules(StringRef key, StringRef text, NamedRules<E> &rules,
+                                     OptionErrorHandler error) {
   Parser parser{error, {}};
   // Pass pipelines remove the braces of rules.
   bool isRules = text.contains(':') && !text.starts_with("{");
-  if (failed(parser.parseReduceTypes(isRules ? ("{" + text + "}").str() : text.str())))
-    return failure();
-  types = std::move(parser.options.reduceTypes);
-  return success();
+  return parser.parseNamedRules(key, isRules ? ("{" + text + "}").str() : text.str(), rules);
+}
+
+LogicalResult meshwright::parseOptionText(StringRef text, ReduceTypes &types,
+                                          OptionErrorHandler error) {
+  return parseNamedRules("reduce-type", text, types, error);
+}
+
+LogicalResult meshwright::parseOptionText(StringRef text, GatherRules &rules,
+                                          OptionErrorHandler error) {
+  return parseNamedRules("gtp-gather", text, rules, error);
 }
 
 //===----------------------------------------------------------------------===//
@@ -529,15 +465,24 @@ llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ShardingR
   return os << "}";
 }
 
-llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ReduceTypes &types) {
-  if (types.rules.empty())
-    return os << ReduceType::Own;
+template <typename E>
+static llvm::raw_ostream &printRules(llvm::raw_ostream &os, const NamedRules<E> &rules) {
+  if (rules.rules.empty())
+    return os << Spellings<E>::all[0].text;
   os << "{";
-  llvm::interleaveComma(types.rules, os, [&](const ReduceRule &rule) {
+  llvm::interleaveComma(rules.rules, os, [&](const auto &rule) {
     printQuoted(os, rule.pattern);
-    os << ": " << rule.type;
+    os << ": " << rule.value;
   });
   return os << "}";
+}
+
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const ReduceTypes &types) {
+  return printRules(os, types);
+}
+
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const GatherRules &rules) {
+  return printRules(os, rules);
 }
 
 std::string ParallelizeOptions::str() const {
@@ -576,6 +521,8 @@ std::string ParallelizeOptions::str() const {
     os << space << "gtp-prefetch=" << gtpPrefetch;
   if (gtpKeep != OnOffAuto::Auto)
     os << space << "gtp-keep=" << gtpKeep;
+  if (!gtpGather.rules.empty())
+    os << space << "gtp-gather=" << gtpGather;
   if (shardSaved != OnOffAuto::Auto)
     os << space << "shard-saved=" << shardSaved;
   if (recompute != RecomputeMode::Auto)

@@ -15,11 +15,12 @@
 #define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 
 #include "meshwright/lib/Support/AxisChoices.h"
+#include "meshwright/lib/Support/GatherKind.h"
 #include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
-#include "meshwright/lib/Support/SequenceOrder.h"
 #include "meshwright/lib/Support/OptionParser.h"
 #include "meshwright/lib/Support/RecomputeMode.h"
+#include "meshwright/lib/Support/SequenceOrder.h"
 
 #include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/StringRef.h"
@@ -54,6 +55,9 @@ struct MeshOption {
   bool empty() const { return axes.empty() && stages.empty(); }
 };
 
+/// Returns true if a shell pattern matches the name.
+bool matchesPattern(llvm::StringRef pattern, llvm::StringRef name);
+
 /// The sharding of every parameter whose name matches a shell pattern.
 struct ShardingRule {
   std::string pattern;
@@ -81,24 +85,32 @@ template <> struct Spellings<ReduceType> {
                                                  {ReduceType::F32, "f32"}};
 };
 
-/// The type of the sums of every op whose name, that of its module, matches a shell pattern.
-struct ReduceRule {
-  std::string pattern;
-  ReduceType type = ReduceType::Own;
-};
-
-/// Rules in the order given: the first one that matches a name wins. Others have `own`.
-struct ReduceTypes {
-  std::vector<ReduceRule> rules;
+/// Values by name, in the order given: the first shell pattern that matches wins. Other names have
+/// the first value of the enum.
+template <typename E> struct NamedRules {
+  struct Rule {
+    std::string pattern;
+    E value;
+  };
+  std::vector<Rule> rules;
 
   /// The number of the rule for a name, if there is one.
-  std::optional<size_t> find(llvm::StringRef name) const;
-  /// Returns true if the sums of an op of this name are wanted in f32.
-  bool isWide(llvm::StringRef name) const {
+  std::optional<size_t> find(llvm::StringRef name) const {
+    for (size_t i = 0; i < rules.size(); ++i)
+      if (matchesPattern(rules[i].pattern, name))
+        return i;
+    return std::nullopt;
+  }
+  E get(llvm::StringRef name) const {
     std::optional<size_t> rule = find(name);
-    return rule && rules[*rule].type == ReduceType::F32;
+    return rule ? rules[*rule].value : Spellings<E>::all[0].value;
   }
 };
+
+/// The types of the sums of ops, by the names of their modules.
+using ReduceTypes = NamedRules<ReduceType>;
+/// The forms in which weights travel, by their names.
+using GatherRules = NamedRules<GatherKind>;
 
 /// The type in which parts of gradients of weights travel to the ranks that store them.
 enum class GtpReduce {
@@ -108,13 +120,6 @@ enum class GtpReduce {
 
 template <> struct Spellings<GtpReduce> {
   static constexpr Spelling<GtpReduce> all[] = {{GtpReduce::Plain, "plain"}};
-};
-
-/// The form in which weights travel to the ranks that use them.
-enum class GtpGather { Plain };
-
-template <> struct Spellings<GtpGather> {
-  static constexpr Spelling<GtpGather> all[] = {{GtpGather::Plain, "plain"}};
 };
 
 /// The axes over which the weights of a stage of a composed program are sharded.
@@ -169,7 +174,7 @@ struct ParallelizeOptions {
   /// Says if gathered weights are kept from the forward to the backward pass.
   OnOffAuto gtpKeep = OnOffAuto::Auto;
   GtpReduce gtpReduce = GtpReduce::Plain;
-  GtpGather gtpGather = GtpGather::Plain;
+  GatherRules gtpGather;
   /// Says if values that several ranks hold alike are kept in shards for the backward pass.
   OnOffAuto shardSaved = OnOffAuto::Auto;
   /// Says which values of the forward pass the backward pass computes again.
@@ -203,9 +208,12 @@ llvm::LogicalResult parseOptionText(llvm::StringRef text, ShardingRules &shardin
                                     OptionErrorHandler error);
 llvm::LogicalResult parseOptionText(llvm::StringRef text, ReduceTypes &types,
                                     OptionErrorHandler error);
+llvm::LogicalResult parseOptionText(llvm::StringRef text, GatherRules &rules,
+                                    OptionErrorHandler error);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const MeshOption &mesh);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ShardingRules &shardings);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ReduceTypes &types);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const GatherRules &rules);
 
 /// An option, for help and documents.
 struct OptionDescription {
@@ -234,6 +242,13 @@ public:
 template <>
 class llvm::cl::parser<meshwright::ReduceTypes>
     : public meshwright::TextOptionParser<meshwright::ReduceTypes> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+template <>
+class llvm::cl::parser<meshwright::GatherRules>
+    : public meshwright::TextOptionParser<meshwright::GatherRules> {
 public:
   using TextOptionParser::TextOptionParser;
 };

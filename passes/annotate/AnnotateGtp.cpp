@@ -42,14 +42,17 @@ struct Storage {
   AxisList axes;
   /// The layout in which the program uses the weight. Null if it states none.
   ShardingAttr used;
+  /// The form in which it travels.
+  GatherKind kind;
 };
 
 class GtpPolicy {
 public:
-  GtpPolicy(ModuleOp module, MeshOp meshOp, AxisList axes, std::optional<int64_t> align)
+  GtpPolicy(ModuleOp module, MeshOp meshOp, AxisList axes, std::optional<int64_t> align,
+            const GatherRules &kinds)
       : module(module), meshOp(meshOp), mesh(meshOp.getMesh()),
-        symbol(FlatSymbolRefAttr::get(meshOp)), axes(std::move(axes)), align(align),
-        functions(getGlobalFunctions(module)) {}
+        symbol(FlatSymbolRefAttr::get(meshOp)), axes(std::move(axes)), align(align), kinds(kinds),
+        matched(kinds.rules.size()), functions(getGlobalFunctions(module)) {}
 
   /// Inserts the fetches. `factors` are those of the functions before.
   LogicalResult insert(const FactorAnalysis &factors);
@@ -58,9 +61,9 @@ public:
 
 private:
   SmallVector<StoredWeight> collect(const FactorAnalysis &factors);
-  FailureOr<std::optional<Storage>> plan(const StoredWeight &weight,
-                                         const FactorAnalysis &factors);
-  int64_t getAlign(Type element) const;
+  FailureOr<std::optional<Storage>> plan(const StoredWeight &weight, const FactorAnalysis &factors);
+  FailureOr<int64_t> getAlign(Type element, GatherKind kind) const;
+  GatherKind getKind(const StoredWeight &weight);
   void fetch(const StoredWeight &weight, const Storage &storage);
   void log(int64_t count);
 
@@ -70,6 +73,9 @@ private:
   FlatSymbolRefAttr symbol;
   AxisList axes;
   std::optional<int64_t> align;
+  const GatherRules &kinds;
+  /// Whether a rule has matched a weight.
+  SmallVector<bool> matched;
   SmallVector<func::FuncOp> functions;
   /// The ops of each function on which its losses and outputs depend.
   llvm::DenseSet<Operation *> forward;
@@ -79,9 +85,41 @@ private:
 
 } // namespace
 
-/// Rows of bf16 and f16 weights come in multiples of 16, which products read at once.
-int64_t GtpPolicy::getAlign(Type element) const {
-  return align.value_or(element.getIntOrFloatBitWidth() == 16 ? 16 : 1);
+/// Rows of bf16 and f16 weights come in multiples of 16, which products read at once, and those of
+/// other forms in multiples of their blocks.
+FailureOr<int64_t> GtpPolicy::getAlign(Type element, GatherKind kind) const {
+  int64_t blocks = getRowMultiple(kind);
+  if (!align)
+    return std::max<int64_t>(blocks, element.getIntOrFloatBitWidth() == 16 ? 16 : 1);
+  if (*align % blocks == 0)
+    return *align;
+  return emitError(meshOp->getLoc())
+         << "gtp-align: expected a multiple of " << blocks << " rows for weights that travel in "
+         << stringify(kind) << ", got " << *align;
+}
+
+/// Returns true if an op multiplies by the weight that an operand is.
+static bool isFactor(OpOperand &use) {
+  auto product = dyn_cast<MatrixOpInterface>(use.getOwner());
+  return product && !isa<LookupOpInterface>(use.getOwner()) &&
+         product.getMatrixOperand() == use.getOperandNumber();
+}
+
+/// The form in which a weight travels. Only products read rounded elements.
+GatherKind GtpPolicy::getKind(const StoredWeight &weight) {
+  std::optional<size_t> rule;
+  for (BlockArgument argument : weight.arguments)
+    for (StringAttr name : getWeight(argument)->getNames())
+      if (std::optional<size_t> own = kinds.find(name); own && (!rule || *own < *rule))
+        rule = own;
+  if (!rule)
+    return GatherKind::Plain;
+  matched[*rule] = true;
+  bool isMatrix = cast<RankedTensorType>(weight.arguments.front().getType()).getRank() == 2;
+  for (BlockArgument argument : weight.arguments)
+    for (OpOperand &use : argument.getUses())
+      isMatrix &= !forward.contains(use.getOwner()) || isFactor(use);
+  return isMatrix && getNumShards(axes) > 1 ? kinds.rules[*rule].value : GatherKind::Plain;
 }
 
 SmallVector<StoredWeight> GtpPolicy::collect(const FactorAnalysis &factors) {
@@ -105,8 +143,8 @@ SmallVector<StoredWeight> GtpPolicy::collect(const FactorAnalysis &factors) {
   return all;
 }
 
-/// Finds what leads to losses, and to results other than the states of training, `updated`. An update
-/// reads weights as they are stored.
+/// Finds what leads to losses, and to results other than the states of training, `updated`. An
+/// update reads weights as they are stored.
 static void findForward(func::FuncOp func, const llvm::DenseSet<StringAttr> &updated,
                         llvm::DenseSet<Operation *> &found) {
   SmallVector<Value> worklist;
@@ -127,11 +165,15 @@ FailureOr<std::optional<Storage>> GtpPolicy::plan(const StoredWeight &weight,
                                                   const FactorAnalysis &factors) {
   Value value = weight.arguments.front();
   auto type = cast<RankedTensorType>(value.getType());
-  Storage storage{type.getDimSize(0), getAlign(type.getElementType()), {}, getShardingAttr(value)};
+  GatherKind kind = getKind(weight);
+  FailureOr<int64_t> align = getAlign(type.getElementType(), kind);
+  if (failed(align))
+    return failure();
+  Storage storage{type.getDimSize(0), *align, {}, getShardingAttr(value), kind};
   ValueSharding used = ValueSharding::getReplicated(factors.getClasses(value));
   if (storage.used) {
-    auto read = readSharding(storage.used, value, factors, mesh,
-                             [&] { return emitError(value.getLoc()); });
+    auto read =
+        readSharding(storage.used, value, factors, mesh, [&] { return emitError(value.getLoc()); });
     if (failed(read))
       return failure();
     used = std::move(*read);
@@ -156,10 +198,11 @@ FailureOr<std::optional<Storage>> GtpPolicy::plan(const StoredWeight &weight,
       storage.rows = type.getDimSize(0);
   }
   int64_t ranks = getNumShards(storage.axes);
-  if (ranks == 1)
-    return std::optional<Storage>();
   int64_t share = llvm::divideCeil(storage.rows, storage.align * ranks) * storage.align;
-  if (share >= storage.rows)
+  if (ranks == 1 || share >= storage.rows)
+    storage.axes.clear();
+  // A weight that stays whole is rounded like the others.
+  if (storage.axes.empty() && kind == GatherKind::Plain)
     return std::optional<Storage>();
   return std::optional(std::move(storage));
 }
@@ -179,14 +222,16 @@ void GtpPolicy::fetch(const StoredWeight &weight, const Storage &storage) {
     builder.setInsertionPoint(first);
     auto rows = storage.rows == type.getDimSize(0) ? IntegerAttr()
                                                    : builder.getI64IntegerAttr(storage.rows);
-    auto op = FetchOp::create(builder, argument.getLoc(), argument, rows, storage.align);
+    auto form = storage.kind == GatherKind::Plain
+                    ? FormAttr()
+                    : FormAttr::get(module.getContext(), storage.kind, /*along=*/-1);
+    auto op = FetchOp::create(builder, argument.getLoc(), argument, rows, storage.align, form);
     if (auto stage = first->getAttr(nn::NnDialect::kStageAttr))
       op->setAttr(nn::NnDialect::kStageAttr, stage);
     if (storage.used)
       setShardingAttr(op.getResult(), storage.used);
-    argument.replaceUsesWithIf(op.getResult(), [&](OpOperand &use) {
-      return use.getOwner() != op && isForward(use);
-    });
+    argument.replaceUsesWithIf(
+        op.getResult(), [&](OpOperand &use) { return use.getOwner() != op && isForward(use); });
   }
 }
 
@@ -201,14 +246,18 @@ LogicalResult GtpPolicy::insert(const FactorAnalysis &factors) {
     FailureOr<std::optional<Storage>> storage = plan(weight, factors);
     if (failed(storage))
       return failure();
+    whole += !*storage || (*storage)->axes.empty();
     if (*storage)
       stored.emplace_back(weight, std::move(**storage));
-    else
-      ++whole;
   }
+  for (auto [rule, isMatched] : llvm::zip_equal(kinds.rules, matched))
+    if (!isMatched)
+      return emitError(module.getLoc())
+             << "gtp-gather: expected a pattern that matches a weight, got \"" << rule.pattern
+             << '"';
   for (auto &[weight, storage] : stored)
     fetch(weight, storage);
-  log(stored.size());
+  log(llvm::count_if(stored, [](auto &entry) { return !entry.second.axes.empty(); }));
   return success();
 }
 
@@ -245,12 +294,13 @@ LogicalResult GtpPolicy::annotate(const FactorAnalysis &factors) {
 
 void GtpPolicy::log(int64_t count) {
   DistDialect::getDecisionLog(module.getContext())
-      .add("annotate-gtp", count ? Outcome::Applied : Outcome::Declined, module.getLoc(),
-           llvm::formatv("{0} of {1} weights are stored in shards over {2} and gathered before they "
-                         "are used; a shard of the others would be no smaller",
-                         count, count + whole, toString(axes, mesh))
-               .str(),
-           {{"weights", double(count)}, {"ranks", double(getNumShards(axes))}});
+      .add(
+          "annotate-gtp", count ? Outcome::Applied : Outcome::Declined, module.getLoc(),
+          llvm::formatv("{0} of {1} weights are stored in shards over {2} and gathered before they "
+                        "are used; a shard of the others would be no smaller",
+                        count, count + whole, toString(axes, mesh))
+              .str(),
+          {{"weights", double(count)}, {"ranks", double(getNumShards(axes))}});
 }
 
 namespace {
@@ -280,7 +330,7 @@ struct AnnotateGtpPass : meshwright::impl::AnnotateGtpPassBase<AnnotateGtpPass> 
     if (found.empty())
       return markAllAnalysesPreserved();
     SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
-    GtpPolicy policy(module, *meshOp, std::move(found), align.number);
+    GtpPolicy policy(module, *meshOp, std::move(found), align.number, gather);
     auto &before = SharedFactorAnalysis::get(getAnalysisManager(), functions);
     if (failed(before) || failed(policy.insert(*before)))
       return signalPassFailure();

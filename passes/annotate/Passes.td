@@ -452,6 +452,9 @@ def AnnotateGtpPass : AnnotatePass<"annotate-gtp"> {
     and so does a parameter of one dimension. The last policy to run: the others choose the layouts of
     use.
 
+    A weight that only products read may travel in another form (`gather`). Its fetch has the form, also
+    where the weight stays whole: every product then computes with elements that are rounded so.
+
     Before:
     ```mlir
     dist.mesh @mesh = <["gtp"=2]>
@@ -477,7 +480,10 @@ def AnnotateGtpPass : AnnotatePass<"annotate-gtp"> {
     Option<"axes", "axes", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
            "mesh axis, or several, major to minor; none; auto: those with the role">,
     Option<"align", "align", "::meshwright::NumberOrAuto<1>", "::meshwright::NumberOrAuto<1>()",
-           "a shard has a multiple of so many rows; auto: 16 of bf16 and f16 weights, else 1">,
+           "a shard has a multiple of so many rows; auto: 32 for mxfp8, 16 for nvfp4 and of bf16 and "
+           "f16 weights, else 1">,
+    Option<"gather", "gather", "::meshwright::GatherRules", "::meshwright::GatherRules()",
+           "the form in which weights travel: plain, mxfp8, nvfp4, or rules by name">,
     Option<"option", "option", "std::string", "\"\"",
            "an option that asks for axes: without any, an error names it">,
   ];

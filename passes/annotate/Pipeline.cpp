@@ -106,6 +106,7 @@ static StringRef getGtpOption(const ParallelizeOptions &options) {
   return options.gtpAlign.number              ? "gtp-align"
          : options.gtpPrefetch.number         ? "gtp-prefetch"
          : options.gtpKeep != OnOffAuto::Auto ? "gtp-keep"
+         : !options.gtpGather.rules.empty()   ? "gtp-gather"
                                               : "";
 }
 
@@ -116,6 +117,7 @@ static bool mayStoreShards(const ParallelizeOptions &options) {
 static void addGtp(OpPassManager &pm, const AnnotateOptions &annotate) {
   AnnotateGtpPassOptions gtp;
   gtp.align = annotate.request.gtpAlign;
+  gtp.gather = annotate.request.gtpGather;
   gtp.option = getGtpOption(annotate.request).str();
   pm.addPass(createAnnotateGtpPass(gtp));
 }

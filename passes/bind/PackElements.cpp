@@ -29,10 +29,11 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// The elements of a type that share a byte; 1 for a type that is no tensor.
+/// The elements of a type that share a byte; 1 for a type that is no tensor, or whose encoding says
+/// where its elements are.
 static int64_t getShared(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
-  return tensor ? getElementsPerByte(tensor.getElementType()) : 1;
+  return tensor && !tensor.getEncoding() ? getElementsPerByte(tensor.getElementType()) : 1;
 }
 
 bool meshwright::sharesBytes(ModuleOp module) {

@@ -46,7 +46,7 @@ static LogicalResult differentiate(dist::FetchOp op, Vjp &vjp) {
 static LogicalResult differentiate(dist::StowOp op, Vjp &vjp) {
   Writer &w = vjp.getWriter();
   vjp.add(0, dist::FetchOp::create(w.getBuilder(), w.getLoc(), vjp.getCotangent(), op.getRowsAttr(),
-                                   op.getAlignAttr()));
+                                   op.getAlignAttr(), /*form=*/nullptr));
   return success();
 }
 

@@ -18,6 +18,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"

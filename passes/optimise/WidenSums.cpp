@@ -109,7 +109,7 @@ bool SumWidener::gains(Value value) {
   if (!isNew)
     return entry->second;
   bool found = isProduct(op) || isSum(op)
-                   ? isNarrow(value.getType()) && types.isWide(getSourceLocation(op->getLoc()).name)
+                   ? isNarrow(value.getType()) && types.get(getSourceLocation(op->getLoc()).name) == ReduceType::F32
                    : passesSums(op) && llvm::any_of(op->getOperands(), [&](Value operand) {
                        return gains(operand);
                      });

@@ -33,7 +33,7 @@ ValueSharding getCommon(const Partitioner &partitioner, Value value, Value other
   return common;
 }
 
-/// Gathers the stored rows of a weight, and drops their padding.
+/// Gathers the stored rows of a weight, drops their padding, and rounds to the form in which it travels.
 struct FetchModel : LocalOpInterface::ExternalModel<FetchModel, FetchOp> {
   FailureOr<bool> partition(Operation *op, Partitioner &partitioner) const {
     Value stored = op->getOperand(0), used = op->getResult(0);
@@ -45,6 +45,13 @@ struct FetchModel : LocalOpInterface::ExternalModel<FetchModel, FetchOp> {
         failed(partitioner.define(
             used, {*gathered, getCommon(partitioner, used, stored, whole), {}})))
       return failure();
+    // Blocks are counted from the first row and column of the part that a rank uses.
+    if (FormAttr form = cast<FetchOp>(op).getFormAttr()) {
+      Partitioner::LocalForm &own = partitioner.getForm(used);
+      own.local.value =
+          RoundOp::create(partitioner.getBuilder(), op->getLoc(), own.local.value, form);
+      own.copies.clear();
+    }
     return true;
   }
 };

@@ -154,6 +154,64 @@ def SaveShardsPass : Pass<"save-shards", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect"];
 }
 
+def EncodeFetchesPass : Pass<"encode-fetches", "::mlir::func::FuncOp"> {
+  let summary = "let rounded weights travel as codes with scales";
+  let description = [{
+    Guarantees the same results. A `dist.round`, and in a global program a `dist.fetch` with a form, becomes an encoding to its form and a decoding, one for each dimension that its
+    readers contract: the forward pass reads a weight along its columns, the gradient of its input along
+    its rows. Where an all-gather made the weight whole, each rank encodes its own rows and the codes
+    travel, with their scales. A form is made once, for all gathers of it.
+
+    The form nvfp4 needs the largest magnitude of the whole weight. Those of trained weights are found at
+    the begin of the function: a part on each rank, and then one all-reduce for all weights over the same
+    axes. That of a parameter is known where it is loaded.
+
+    Before:
+    ```mlir
+    #shard = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !w = tensor<64x64xf32>
+    !s = tensor<32x64xf32>
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%x: !w {dist.sharding = #whole, dist.global = !w},
+                    %a: !s {nn.parameter = "a", dist.sharding = #shard, dist.global = !w})
+        -> (!w {dist.sharding = #whole, dist.global = !w}) attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %a axes ["gtp"] dims [0] role weights : (!s) -> !w
+      %1 = dist.round %0 form <mxfp8> : !w
+      %2 = nn.linear %x, %1 : (!w, !w) -> !w
+      %3 = nn.linear %2, %1 {in_out} : (!w, !w) -> !w
+      return %3 : !w
+    }
+    ```
+    After:
+    ```mlir
+    #shard = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !w = tensor<64x64xf32>
+    !s = tensor<32x64xf32>
+    !wc = tensor<64x64xf8E4M3FN, #dist.form<mxfp8 along 1>>
+    !sc = tensor<32x64xf8E4M3FN, #dist.form<mxfp8 along 1>>
+    !wr = tensor<64x64xf8E4M3FN, #dist.form<mxfp8 along 0>>
+    !sr = tensor<32x64xf8E4M3FN, #dist.form<mxfp8 along 0>>
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%x: !w {dist.sharding = #whole, dist.global = !w},
+                    %a: !s {nn.parameter = "a", dist.sharding = #shard, dist.global = !w})
+        -> (!w {dist.sharding = #whole, dist.global = !w}) attributes {dist.spmd = @mesh} {
+      %4 = dist.encode %a : (!s) -> !sr
+      %0 = dist.encode %a : (!s) -> !sc
+      %1 = dist.all_gather %0 axes ["gtp"] dims [0] role weights : (!sc) -> !wc
+      %2 = dist.decode %1 : (!wc) -> !w
+      %3 = nn.linear %x, %2 : (!w, !w) -> !w
+      %5 = dist.all_gather %4 axes ["gtp"] dims [0] role weights : (!sr) -> !wr
+      %6 = dist.decode %5 : (!wr) -> !w
+      %7 = nn.linear %3, %6 {in_out} : (!w, !w) -> !w
+      return %7 : !w
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect"];
+}
+
 def SplitFetchesPass : Pass<"split-fetches", "::mlir::func::FuncOp"> {
   let summary = "gather a weight again where it is used again";
   let description = [{

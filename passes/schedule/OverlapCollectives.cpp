@@ -98,7 +98,7 @@ void Program::arrange(const Schedule &schedule, bool blocking) {
 /// The error names the smallest arena of all these orders.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
-  int64_t packing = getPackingBytes(func), fixed = packing;
+  int64_t packing = getPackingBytes(func), fixed = packing - getSavedBytes(func);
   for (Type type : func.getArgumentTypes())
     fixed += rt::getBufferBytes(type);
   int64_t resident = 0;

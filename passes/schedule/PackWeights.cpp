@@ -98,6 +98,14 @@ static nn::CastOp getCast(Operation *launch) {
   return cast && isPrepared(cast) ? cast : nullptr;
 }
 
+/// The encoding that is all that a launch does; else null.
+static dist::EncodeOp getEncoding(Operation *launch) {
+  auto kernel = dyn_cast_or_null<rt::KernelOp>(launch);
+  return kernel && llvm::hasSingleElement(kernel.getOps())
+             ? dyn_cast<dist::EncodeOp>(*kernel.getOps().begin())
+             : nullptr;
+}
+
 namespace {
 
 /// A weight as products read it, before it is packed.
@@ -158,8 +166,8 @@ static bool pays(func::FuncOp func, const Readers &readers) {
           }));
 }
 
-/// Prepares a weight before the call.
-static Value prepareBefore(func::FuncOp func, const Source &source, Type element,
+/// Prepares a weight before the call: `type` is that of the result.
+static Value prepareBefore(func::FuncOp func, const Source &source, RankedTensorType type,
                            rt::PackingAttr packing) {
   // Behind earlier ones, so that weights are prepared in the order of their readers.
   OpBuilder builder(&*llvm::find_if(func.getBody().front(),
@@ -167,7 +175,6 @@ static Value prepareBefore(func::FuncOp func, const Source &source, Type element
   Value value = skipWaits(builder, source.value);
   if (Operation *view = value.getDefiningOp())
     builder.setInsertionPointAfter(view);
-  auto type = cast<RankedTensorType>(value.getType()).clone(element);
   return rt::PrepareOp::create(builder, source.buffer.getLoc(), type, value, packing,
                                source.getStored()->isState ? rt::PrepareTime::Update
                                                            : rt::PrepareTime::Load);
@@ -192,6 +199,7 @@ namespace {
 struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> {
   using PackWeightsPassBase::PackWeightsPassBase;
 
+  void encodeBefore(func::FuncOp func);
   void castBefore(func::FuncOp func, const KernelTarget &kernelTarget);
   void packProducts(func::FuncOp func, const KernelTarget &kernelTarget);
 
@@ -202,6 +210,7 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
     std::shared_ptr<const KernelTarget> kernelTarget = getKernelTarget(func, target);
     if (!kernelTarget)
       return signalPassFailure();
+    encodeBefore(func);
     castBefore(func, *kernelTarget);
     packProducts(func, *kernelTarget);
     // A view that nothing reads has no place in an order of launches. Casts may have no reader.
@@ -211,6 +220,24 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
   }
 };
 } // namespace
+
+/// Lets readers of a parameter in another form read it from an rt.prepare. It is then stored so.
+void PackWeightsPass::encodeBefore(func::FuncOp func) {
+  for (auto launch : llvm::make_early_inc_range(func.getOps<rt::KernelOp>())) {
+    dist::EncodeOp encoding = getEncoding(launch);
+    if (!encoding || encoding.getLargest())
+      continue;
+    Source source(launch.getOperand(0));
+    std::optional<Weight> weight = source.getStored();
+    if (!weight || weight->isState)
+      continue;
+    Value prepared =
+        prepareBefore(func, source, cast<RankedTensorType>(launch.getResult(0).getType()), {});
+    OpBuilder builder(launch);
+    launch.getResult(0).replaceAllUsesWith(addWaits(builder, prepared, source.value));
+    launch.erase();
+  }
+}
 
 /// Lets readers of cast weights read them from an rt.prepare.
 void PackWeightsPass::castBefore(func::FuncOp func, const KernelTarget &kernelTarget) {
@@ -227,7 +254,8 @@ void PackWeightsPass::castBefore(func::FuncOp func, const KernelTarget &kernelTa
           return rt::isView(user) || user->hasTrait<OpTrait::IsTerminator>();
         }))
       continue;
-    Value prepared = prepareBefore(func, source, getElementTypeOrSelf(cast.getType()), {});
+    Value prepared =
+        prepareBefore(func, source, llvm::cast<RankedTensorType>(cast.getType()), {});
     OpBuilder builder(launch);
     launch.getResult(0).replaceAllUsesWith(addWaits(builder, prepared, source.value));
     launch.erase();
@@ -260,7 +288,10 @@ void PackWeightsPass::packProducts(func::FuncOp func, const KernelTarget &kernel
       continue;
     Value prepared =
         readers.source.getStored()
-            ? prepareBefore(func, readers.source, readers.element, readers.packing)
+            ? prepareBefore(func, readers.source,
+                            cast<RankedTensorType>(readers.source.value.getType())
+                                .clone(readers.element),
+                            readers.packing)
             : prepareAtUse(readers.operands.front()->getOwner(), readers.source, readers.element,
                            readers.packing);
     for (OpOperand *operand : readers.operands) {

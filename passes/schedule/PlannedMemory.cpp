@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/PlannedMemory.h"
 
 #include "meshwright/dialects/Nn/Call.h"
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
@@ -32,10 +33,28 @@ static StringRef getStageWithin(Operation *op) {
   return stage;
 }
 
-int64_t meshwright::getPackingBytes(func::FuncOp func) {
-  llvm::MapVector<Value, int64_t> packed;
+/// The bytes in which each weight is prepared before a call.
+static llvm::MapVector<Value, int64_t> countPrepared(func::FuncOp func) {
+  llvm::MapVector<Value, int64_t> prepared;
   for (auto prepare : func.getOps<rt::PrepareOp>())
-    packed[rt::getBuffer(prepare.getWeight())] += rt::getBufferBytes(prepare.getResult());
+    prepared[rt::getBuffer(prepare.getWeight())] += rt::getBufferBytes(prepare.getResult());
+  return prepared;
+}
+
+int64_t meshwright::getSavedBytes(func::FuncOp func) {
+  llvm::DenseSet<Value> travelling;
+  for (auto prepare : func.getOps<rt::PrepareOp>())
+    if (dist::getForm(prepare.getResult().getType()))
+      travelling.insert(rt::getBuffer(prepare.getWeight()));
+  int64_t bytes = 0;
+  for (auto [weight, held] : countPrepared(func))
+    if (travelling.contains(weight) && !rt::isReadUnpacked(weight))
+      bytes += std::max<int64_t>(0, rt::getBufferBytes(weight.getType()) - held);
+  return bytes;
+}
+
+int64_t meshwright::getPackingBytes(func::FuncOp func) {
+  llvm::MapVector<Value, int64_t> packed = countPrepared(func);
   int64_t bytes = 0;
   // A state stays as it is stored, too, and so does a parameter that is read so.
   for (auto [weight, held] : packed)
@@ -47,6 +66,7 @@ int64_t meshwright::getPackingBytes(func::FuncOp func) {
 
 Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   memory.packing = getPackingBytes(planned);
+  memory.weights -= getSavedBytes(planned);
   RecoveryMemory recovery;
   for (auto func : planned->getParentOfType<ModuleOp>().getOps<func::FuncOp>())
     if (!func.isExternal())

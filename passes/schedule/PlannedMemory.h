@@ -61,6 +61,10 @@ Memory withPlan(Memory counted, mlir::func::FuncOp planned);
 /// (`rt.prepare`): padding, and the whole prepared form of a weight that is also read as stored.
 int64_t getPackingBytes(mlir::func::FuncOp func);
 
+/// Bytes that parameters take less than their stored forms because ranks keep only the forms in which
+/// they travel.
+int64_t getSavedBytes(mlir::func::FuncOp func);
+
 } // namespace meshwright
 
 #endif // MESHWRIGHT_PASSES_SCHEDULE_PLANNEDMEMORY_H

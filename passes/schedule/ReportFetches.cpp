@@ -7,6 +7,7 @@
 
 #include "meshwright/passes/schedule/ReportFetches.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Weights/Weights.h"
@@ -111,6 +112,8 @@ void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
     if (!weight)
       continue;
     FetchReport::Weight &entry = getWeightOf(*weight);
+    if (FormAttr form = getForm(operand.getType()))
+      entry.kind = stringify(form.getKind()).str();
     int64_t ranks = getNumShards(axes);
     auto whole = cast<RankedTensorType>(gather->getResult(n).getType());
     ShardingAttr sharding = func.getArgAttrOfType<ShardingAttr>(
@@ -128,7 +131,7 @@ void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
         if (getNumShards(rows.axes) == ranks)
           entry.rows = entry.rows / rows.padded * rows.size;
       }
-    entry.bytes = entry.rows * (getTensorBytes(whole) / whole.getDimSize(0));
+    entry.bytes = double(entry.rows) / whole.getDimSize(0) * getTensorBytes(whole);
     double share = getShare(gather, n);
     FetchReport::Gather own;
     if (auto phase = gather->getAttrOfType<StringAttr>(DistDialect::kPhaseAttr))

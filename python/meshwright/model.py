@@ -87,7 +87,9 @@ class Model:
             as many as their links need).
         gtp_keep: "on", "off" or "auto" (default: off): gathered weights are kept from the forward
             pass to the backward pass.
-        gtp_gather: "plain": the form in which weights travel.
+        gtp_gather: "plain" (default), "mxfp8" or "nvfp4": the form in which weights travel that only
+            products read, or a table of them by shell patterns on names, of which the first that
+            matches wins.
         gtp_reduce: "plain": gradients travel in the type in which they leave products, f32.
         shard_saved: "on", "off" or "auto" (default: off): of a model that trains, values that
             several ranks hold alike are kept in shards for the backward pass.

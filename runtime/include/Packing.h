@@ -12,6 +12,7 @@
 #include "meshwright/runtime/include/Types.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace meshwright::rt {
@@ -24,13 +25,16 @@ int64_t sizeOfPacked(const mw_rt_packing &what);
 int64_t packedPanels(const mw_rt_packing &what);
 
 /// Casts and packs the panels [first, last) of a dense matrix into `to`, which has room for all
-/// panels. Several threads may pack different panels at once.
-void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first, int64_t last);
+/// panels. Several threads may pack different panels at once. A panel of a weight in a form is a
+/// group of its rows; `largest` is the largest magnitude of the whole weight then. All elements are
+/// finite.
+void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first, int64_t last,
+                float largest = 0);
 /// Matrices that are packed together, which threads share.
 class PackingQueue {
 public:
   /// Both must stay until `run`.
-  void add(const mw_rt_packing &what, const void *from, void *to);
+  void add(const mw_rt_packing &what, const void *from, void *to, float largest = 0);
   /// The bytes that wait, packed.
   int64_t getBytes() const { return bytes; }
   /// Packs all, by up to `threads` threads, and forgets them.
@@ -41,6 +45,7 @@ private:
     mw_rt_packing what;
     const void *from;
     void *to;
+    float largest;
   };
   void runPart(int64_t begin, int64_t end) const;
 
@@ -49,7 +54,13 @@ private:
 };
 
 /// Packs all panels. Large matrices are packed by up to `threads` threads.
-void pack(const mw_rt_packing &what, const void *from, void *to, int threads = 1);
+void pack(const mw_rt_packing &what, const void *from, void *to, int threads = 1,
+          float largest = 0);
+
+/// Finds the largest magnitude of a whole weight that is brought to a form; 0 for other packings.
+/// Returns an error, without the name of the weight, if an element is not finite; else "".
+std::string measureWeight(const mw_rt_packing &what, DType type, const void *data, int64_t count,
+                          float &largest);
 
 } // namespace meshwright::rt
 

@@ -117,17 +117,17 @@ TEST(ParallelizeOptions, AxesOfRoles) {
 TEST(ParallelizeOptions, TypesOfSums) {
   EXPECT_TRUE(parseValid("").reduceTypes.rules.empty());
   EXPECT_TRUE(parseValid("reduce-type=own").reduceTypes.rules.empty());
-  EXPECT_TRUE(parseValid("reduce-type=f32").reduceTypes.isWide("any"));
+  EXPECT_TRUE(parseValid("reduce-type=f32").reduceTypes.get("any") == ReduceType::F32);
   ParallelizeOptions options =
       parseValid("reduce-type={\"*.0.down_proj\": own, \"*.down_proj\": \"f32\"}");
-  EXPECT_FALSE(options.reduceTypes.isWide("layers.0.down_proj"));
-  EXPECT_TRUE(options.reduceTypes.isWide("layers.1.down_proj"));
-  EXPECT_FALSE(options.reduceTypes.isWide("layers.1.up_proj"));
+  EXPECT_FALSE(options.reduceTypes.get("layers.0.down_proj") == ReduceType::F32);
+  EXPECT_TRUE(options.reduceTypes.get("layers.1.down_proj") == ReduceType::F32);
+  EXPECT_FALSE(options.reduceTypes.get("layers.1.up_proj") == ReduceType::F32);
   EXPECT_EQ(parseValid(options.str()).str(), options.str());
   EXPECT_NE(getError("reduce-type=bf16").find("reduce-type: no braces around the rules: expected "
-                                              "own, f32 or {\"pattern\": \"f32\", ...}, got 'bf16'"),
+                                              "own or f32, or {\"pattern\": \"f32\", ...}, got 'bf16'"),
             std::string::npos);
-  EXPECT_NE(getError("reduce-type={\"a\": bf16}").find("the type of 'a' is 'bf16'"),
+  EXPECT_NE(getError("reduce-type={\"a\": bf16}").find("the value of 'a' is 'bf16'"),
             std::string::npos);
 }
 

@@ -69,15 +69,24 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
   }
 }
 
-static bool hasGradients(ModuleOp module) {
-  return module.walk([](nn::GradientOp) { return WalkResult::interrupt(); }).wasInterrupted();
+/// Returns true for a program that is not bound, has gradients, or rounds weights.
+static bool needsPreparation(ModuleOp module) {
+  return !module.getOps<nn::StateOp>().empty() ||
+         module
+             .walk([](Operation *op) {
+               auto fetch = dyn_cast<dist::FetchOp>(op);
+               return isa<nn::GradientOp>(op) || (fetch && fetch.getForm())
+                          ? WalkResult::interrupt()
+                          : WalkResult::advance();
+             })
+             .wasInterrupted();
 }
 
 FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &options) {
   // A program that runs as it is still reads and writes its state by name, and has its gradients.
   OwningOpRef<ModuleOp> bound;
   ModuleOp module = given;
-  if (!given.getOps<nn::StateOp>().empty() || hasGradients(given)) {
+  if (needsPreparation(given)) {
     bound = given.clone();
     module = *bound;
     if (failed(prepareAsIs(module)))

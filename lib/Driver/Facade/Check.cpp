@@ -105,7 +105,7 @@ getOpsById(mlir::FunctionOpInterface function) {
 
 /// Runs both programs again with all values kept, and describes the first value in program
 /// order that differs. Leaves `result` unchanged if no value differs.
-static mlir::LogicalResult findFirstDifference(const Plan::State &state,
+static mlir::LogicalResult findFirstDifference(const Plan::State &state, PlanPhase before,
                                                const std::vector<HostArray> &inputs,
                                                double tolerance, llvm::StringRef name,
                                                CheckResult &result,
@@ -115,7 +115,7 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state,
   probing.entry = name.str();
   Run plan, reference;
   if (failed(plan.run(state, PlanPhase::Spmd, probing, inputs, diagnostics)) ||
-      failed(reference.run(state, PlanPhase::Global, probing, inputs, diagnostics)))
+      failed(reference.run(state, before, probing, inputs, diagnostics)))
     return mlir::failure();
 
   mlir::FunctionOpInterface entry = getEntry(state.get(PlanPhase::Spmd), name);
@@ -179,10 +179,13 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   CompileOptions compiling;
   compiling.entry = entry->name;
   Run reference, plan;
+  // The policies note which weights are rounded because they travel so.
+  PlanPhase before =
+      state->options->gtpGather.rules.empty() ? PlanPhase::Global : PlanPhase::Annotated;
   CompileOptions scheduled = compiling;
   scheduled.schedule = state->getScheduleOptions();
   if (failed(plan.run(*state, PlanPhase::Spmd, scheduled, inputs, diagnostics)) ||
-      failed(reference.run(*state, PlanPhase::Global, compiling, inputs, diagnostics)))
+      failed(reference.run(*state, before, compiling, inputs, diagnostics)))
     return diagnostics;
 
   CheckResult result;
@@ -206,7 +209,8 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
         formatNumber(difference));
   }
   if (!result.passed &&
-      failed(findFirstDifference(*state, inputs, tolerance, entry->name, result, diagnostics)))
+      failed(findFirstDifference(*state, before, inputs, tolerance, entry->name, result,
+                                 diagnostics)))
     return diagnostics;
   return {std::move(result), diagnostics};
 }

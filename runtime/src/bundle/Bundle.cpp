@@ -497,9 +497,13 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
     if (prepared.kind == ProgramArgument::State)
       continue;
     const ProgramValue &value = description.parameters[prepared.index];
-    manifest.prepared[i] =
-        values.add(axesOf(value), sizeOfPacked(prepared.packing), [&](int64_t rank, char *to) {
-          return packPart(prepared, value, rank, weights(prepared.index), to);
+    float largest = 0;
+    error = measureParameter(prepared, value, weights(prepared.index), largest);
+    if (!error.empty())
+      return false;
+    manifest.prepared[i] = values.add(
+        axesOf(value), sizeOfPacked(prepared.packing), [&, largest](int64_t rank, char *to) {
+          return packPart(prepared, value, rank, weights(prepared.index), largest, to);
         });
   }
   for (size_t i = 0; weights && i < description.states.size(); ++i)

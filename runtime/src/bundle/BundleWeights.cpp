@@ -27,13 +27,20 @@ std::string checkWeights(const Manifest &manifest, const BundleWeights &weights)
 }
 
 bool packPart(const PreparedWeight &prepared, const ProgramValue &value, int64_t rank,
-              const HostTensor &tensor, char *to) {
+              const HostTensor &tensor, float largest, char *to) {
   Memory local = allocate(value.getLocalBytes());
   if (!local)
     return false;
   place(value, rank, tensor, local.get());
-  pack(prepared.packing, local.get() + prepared.offset, to);
+  pack(prepared.packing, local.get() + prepared.offset, to, /*threads=*/1, largest);
   return true;
+}
+
+std::string measureParameter(const PreparedWeight &prepared, const ProgramValue &value,
+                             const HostTensor &tensor, float &largest) {
+  std::string error =
+      measureWeight(prepared.packing, tensor.type, tensor.data, countOf(tensor.shape), largest);
+  return error.empty() ? "" : "parameter '" + value.name + "': " + error;
 }
 
 namespace {
@@ -103,10 +110,16 @@ bool Giver::giveParameter(int64_t index, bool isRead) {
     return false;
   for (size_t i = 0; i < program.prepared.size(); ++i) {
     const PreparedWeight &prepared = program.prepared[i];
-    if (prepared.isOf(ProgramArgument::Parameter, index) &&
+    if (!prepared.isOf(ProgramArgument::Parameter, index))
+      continue;
+    float largest = 0;
+    error = measureParameter(prepared, value, tensor, largest);
+    if (!error.empty() ||
         !forRanks(
             value, sizeOfPacked(prepared.packing),
-            [&](int64_t rank, char *to) { return packPart(prepared, value, rank, tensor, to); },
+            [&](int64_t rank, char *to) {
+              return packPart(prepared, value, rank, tensor, largest, to);
+            },
             [&](int64_t rank, Bytes part) {
               return session.setPrepared(i, rank, std::move(part), error);
             }))

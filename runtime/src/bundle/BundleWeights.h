@@ -26,7 +26,12 @@ bool giveWeights(Session &session, const BundleWeights &weights, std::string &er
 /// Writes a rank's part of a packed parameter, from the stored tensor. Returns false if there is no
 /// memory.
 bool packPart(const PreparedWeight &prepared, const ProgramValue &value, int64_t rank,
-              const HostTensor &tensor, char *to);
+              const HostTensor &tensor, float largest, char *to);
+
+/// Finds the largest magnitude of a tensor for packings that need it. Returns an error if an element is
+/// not finite; else "".
+std::string measureParameter(const PreparedWeight &prepared, const ProgramValue &value,
+                             const HostTensor &tensor, float &largest);
 
 } // namespace meshwright::rt
 

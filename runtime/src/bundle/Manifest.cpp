@@ -10,6 +10,7 @@
 #include "ManifestJson.h"
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Bundle.h"
+#include "meshwright/runtime/include/Forms.h"
 #include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/src/files/Digits.h"
 
@@ -155,6 +156,8 @@ static Json write(const PreparedWeight &prepared) {
                  {"transposed", packing.transposed != 0},
                  {"panel", packing.panel},
                  {"group", packing.group}}}};
+  if (packing.form)
+    json["packing"].update({{"form", nameOfForm(packing.form)}, {"along", packing.along}});
   if (prepared.offset)
     json["offset"] = prepared.offset;
   return json;

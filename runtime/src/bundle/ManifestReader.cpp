@@ -12,6 +12,7 @@
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Bundle.h"
+#include "meshwright/runtime/include/Forms.h"
 #include "meshwright/runtime/include/Packing.h"
 
 #include <algorithm>
@@ -250,10 +251,19 @@ static PreparedWeight readPrepared(const Json &json, const ProgramDescription &p
   require(what.panel <= kMaxPanel && what.group > 0 && what.group <= kMaxPanel,
           "a panel of " + std::to_string(what.panel) + " columns in groups of " +
               std::to_string(what.group) + ": expected 1 to " + std::to_string(kMaxPanel));
-  require(what.stored == what.dtype ||
+  require(what.stored == what.dtype || packing.contains("form") ||
               (isCastable(DType(what.stored)) && isCastable(DType(what.dtype))),
           std::string("a cast of a weight from ") + nameOf(DType(what.stored)) + " to " +
               nameOf(DType(what.dtype)) + ": expected f32, bf16 or f16");
+  if (packing.contains("form")) {
+    std::string form = packing.at("form").get<std::string>();
+    what.form = form == nameOfForm(MW_RT_MXFP8) ? MW_RT_MXFP8 : MW_RT_NVFP4;
+    require(form == nameOfForm(what.form), "the form '" + form + "': expected mxfp8 or nvfp4");
+    what.along = packing.at("along").get<int64_t>();
+    require(what.along >= -1 && what.along <= 1 && isFloat(DType(what.stored)),
+            "a form along dimension " + std::to_string(what.along) + " of " +
+                nameOf(DType(what.stored)) + ": expected floats and the dimension 0 or 1");
+  }
   int64_t bytes = program.getValue(prepared).getLocalBytes(), part = 0;
   require(!__builtin_mul_overflow(what.k, what.n, &part) &&
               !__builtin_mul_overflow(part, sizeOf(DType(what.stored)), &part) &&

@@ -7,9 +7,11 @@
 
 #include "meshwright/runtime/include/Packing.h"
 
+#include "meshwright/runtime/include/Forms.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <system_error>
 #include <thread>
@@ -28,11 +30,20 @@ bool isCastable(DType type) {
   return type == DType::F32 || type == DType::BF16 || type == DType::F16;
 }
 
+/// The form of a packing that has one.
+static mw_rt_form getForm(const mw_rt_packing &what) {
+  return {what.form, what.along, what.k, what.n};
+}
+
 int64_t packedPanels(const mw_rt_packing &what) {
+  if (what.form)
+    return std::max<int64_t>(countGroups(getForm(what)), 1);
   return what.panel ? divideCeil(what.n, what.panel) : 1;
 }
 
 int64_t sizeOfPacked(const mw_rt_packing &what) {
+  if (what.form)
+    return countGroups(getForm(what)) * sizeOfGroup(getForm(what));
   int64_t count = what.panel ? packedPanels(what) * stepsOf(what) * what.panel * what.group
                              : what.k * what.n;
   return count * sizeOf(DType(what.dtype));
@@ -220,7 +231,11 @@ static void castPanels(const mw_rt_packing &what, const char *from, char *to, in
 }
 
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first,
-                int64_t last) {
+                int64_t last, float largest) {
+  if (what.form) {
+    encodeGroups(getForm(what), DType(what.stored), from, largest, to, first, last);
+    return;
+  }
   if (what.stored != what.dtype)
     return castPanels(what, static_cast<const char *>(from), static_cast<char *>(to), first, last);
   auto run = [&](auto packer) { packer.run(first, last); };
@@ -235,8 +250,8 @@ void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t f
     run(Packer<uint32_t, 1>(what, from, to));
 }
 
-void PackingQueue::add(const mw_rt_packing &what, const void *from, void *to) {
-  jobs.push_back({what, from, to});
+void PackingQueue::add(const mw_rt_packing &what, const void *from, void *to, float largest) {
+  jobs.push_back({what, from, to, largest});
   bytes += sizeOfPacked(what);
 }
 
@@ -249,7 +264,7 @@ void PackingQueue::runPart(int64_t begin, int64_t end) const {
       return size == 0 ? 0 : std::clamp<int64_t>((at - start) / (size / panels), 0, panels);
     };
     if (int64_t first = getPanel(begin), last = getPanel(end); first < last)
-      packPanels(job.what, job.from, job.to, first, last);
+      packPanels(job.what, job.from, job.to, first, last, job.largest);
     start += size;
   }
 }
@@ -273,10 +288,19 @@ void PackingQueue::run(int threads) {
   bytes = 0;
 }
 
-void pack(const mw_rt_packing &what, const void *from, void *to, int threads) {
+void pack(const mw_rt_packing &what, const void *from, void *to, int threads, float largest) {
   PackingQueue queue;
-  queue.add(what, from, to);
+  queue.add(what, from, to, largest);
   queue.run(threads);
+}
+
+std::string measureWeight(const mw_rt_packing &what, DType type, const void *data, int64_t count,
+                          float &largest) {
+  largest = what.form ? findLargest(type, data, count) : 0;
+  if (std::isfinite(largest))
+    return "";
+  return std::string("expected finite numbers in a weight that travels in ") + nameOfForm(what.form) +
+         ", got " + (std::isnan(largest) ? "NaN" : "infinity");
 }
 
 } // namespace meshwright::rt

@@ -10,6 +10,7 @@
 
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/include/Forms.h"
 #include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Types.h"
 
@@ -117,6 +118,29 @@ static CallFacts getFacts(const mw_rt_pack &what, void *const *) {
   CallFacts facts = moveElements(packing.stored, packing.k * packing.n);
   facts.bytes += sizeOfPacked(packing);
   return facts;
+}
+
+static CallFacts getFacts(const mw_rt_largest &what, void *const *) {
+  CallFacts facts = moveElements(what.dtype, what.count);
+  facts.flops = what.count;
+  return facts;
+}
+
+/// The bytes of a weight in both forms.
+static CallFacts moveForm(int64_t dtype, const mw_rt_form &form) {
+  CallFacts facts = moveElements(dtype, form.rows * form.columns);
+  facts.flops = form.rows * form.columns;
+  facts.bytes += countGroups(form) * sizeOfGroup(form);
+  return facts;
+}
+
+static CallFacts getFacts(const mw_rt_encode &what, void *const *) {
+  return moveForm(what.dtype, what.form);
+}
+
+static CallFacts getFacts(const mw_rt_decode &what, void *const *buffers) {
+  return check(moveForm(what.dtype, what.form), buffers[1], what.dtype,
+               what.form.rows * what.form.columns);
 }
 
 CallFacts getFacts(const mw_rt_call &what, void *const *buffers) {

@@ -53,16 +53,29 @@ bool RankMemory::prepareWeight(int64_t index, const std::vector<HostTensor> &par
   int64_t bytes = sizeOfPacked(weight.packing);
   if (parts.empty() && !allocateParts(description.getValue(weight), bytes, parts))
     return false;
+  float largest = 0;
+  if (weight.kind == ProgramArgument::Parameter) {
+    const HostTensor &tensor = parameters[weight.index];
+    error = measureWeight(weight.packing, tensor.type, tensor.data, countOf(tensor.shape), largest);
+    if (!error.empty()) {
+      error = "parameter '" + description.getValue(weight).name + "': " + error;
+      parts.clear();
+      queue.run(countThreads());
+      return false;
+    }
+  }
   Memory scratch;
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (!parts[r].writable)
       continue;
     auto *local = static_cast<const char *>(getUnpacked(weight, r, parameters, scratch, error));
     if (local && inHostMemory && local != scratch.get()) {
-      queue.add(weight.packing, local + weight.offset, parts[r].writable);
+      queue.add(weight.packing, local + weight.offset, parts[r].writable, largest);
       continue;
     }
-    auto write = [&](char *to) { pack(weight.packing, local + weight.offset, to, countThreads()); };
+    auto write = [&](char *to) {
+      pack(weight.packing, local + weight.offset, to, countThreads(), largest);
+    };
     if (!local || !fillPart(r, parts[r].writable, bytes, write, error)) {
       // Ranks before this one may wait in the queue.
       queue.run(countThreads());

@@ -1,0 +1,76 @@
+//===- ParallelizeOptionList.cpp - the list of the options of a plan ------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include "llvm/ADT/STLExtras.h"
+
+using namespace meshwright;
+
+static constexpr OptionDescription meshDescription = {
+    "mesh", "name=size[,name=size...] | stage:name=size,...;stage:...",
+    "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
+    "dist.mesh where absent"};
+
+/// The options behind those of kAxisRoles.
+static constexpr OptionDescription otherDescriptions[] = {
+    {"sequence-parallel", "on | off | auto",
+     "shards the residual stream by token along the tensor-parallel axis"},
+    {"context-parallel",
+     "auto | \"ulysses=axis | none | auto ring=axis | none | auto "
+     "order=contiguous | zigzag | striped | auto\"",
+     "shards the sequence over both axes; attention moves heads along one, keys along the other"},
+    {"fold", "{stage: sp | ulysses | ring | replica | batch | auto | none, ...}",
+     "shards a stage of a composed program over the axes of context-parallel"},
+    {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
+     "shardings of parameters by name; the first pattern that matches wins"},
+    {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
+     "the device that the cost model assumes"},
+    {"overlap", "on | off | auto",
+     "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "
+     "model"},
+    {"shard-optimizer", "on | off | auto",
+     "of a model that trains: shards the optimizer's averages over ranks that hold equal "
+     "parameters; auto: where it pays by the cost model"},
+    {"gtp-align", "rows | auto",
+     "with gtp: a shard of a weight has a multiple of so many rows; auto: 32 for mxfp8, 16 "
+     "for nvfp4 and of bf16 and f16 weights, else 1"},
+    {"gtp-prefetch", "number | auto",
+     "with gtp: the most weights that are gathered before the one in use; 0: each gather waits"},
+    {"gtp-keep", "on | off | auto",
+     "with gtp: keeps gathered weights from the forward to the backward pass; auto: off"},
+    {"gtp-reduce", "plain", "with gtp: the type in which gradients travel: as they leave products"},
+    {"gtp-gather", "plain | mxfp8 | nvfp4 | {\"pattern\": plain | mxfp8 | nvfp4, ...}",
+     "with gtp: the form in which weights travel that only products read; by their names, of which "
+     "the "
+     "first pattern that matches wins"},
+    {"shard-saved", "on | off | auto",
+     "of a model that trains: keeps values that several ranks hold alike in shards for the "
+     "backward "
+     "pass; auto: off"},
+    {"recompute", "none | full | auto",
+     "of a model that trains: which values of the forward pass the backward pass computes again; "
+     "auto: as few as the memory ceiling allows"},
+    {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
+    {"reduce-type", "own | f32 | {\"pattern\": own | f32, ...}",
+     "the type in which partial sums of values leave products and travel: the program's, or f32, "
+     "which rounds once; by the names of modules, of which the first pattern that matches wins"},
+    {"target", "cpu | cpu:NAME",
+     "the processor to schedule and compile for, by LLVM's name; this machine's by default"},
+};
+
+llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
+  static const std::vector<OptionDescription> all = [] {
+    std::vector<OptionDescription> list{meshDescription};
+    for (const AxisRoleDescription &role : kAxisRoles)
+      if (!role.option.empty())
+        list.push_back({role.option, role.values, role.help});
+    llvm::append_range(list, otherDescriptions);
+    return list;
+  }();
+  return all;
+}
