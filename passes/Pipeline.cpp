@@ -209,7 +209,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Optimised:
     // SPMD programs enter here.
     addTarget(pm, options);
-    buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes});
+    buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes, options.gtpReduce});
     pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0),
                                     options.shardSaved, /*keepMarks=*/true},
                                    getExcessFinder()));

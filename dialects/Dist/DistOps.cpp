@@ -177,6 +177,19 @@ FactorRule StowOp::getFactorRule() {
   return getStorageRule(*this, getPartRows(), getAlign(), /*isFetch=*/false);
 }
 
+/// - the axes are those of the mesh;
+/// - the result has the operand's shape behind a dimension of one element.
+LogicalResult PartsOp::verify() {
+  if (failed(detail::verifyAxes(*this, getAxes())))
+    return failure();
+  auto type = cast<RankedTensorType>(getInput().getType());
+  SmallVector<int64_t> shape(type.getShape());
+  shape.insert(shape.begin(), 1);
+  if (RankedTensorType expected = type.clone(shape); getResult().getType() != expected)
+    return emitOpError() << "expected a result of " << expected << ", got " << getResult().getType();
+  return success();
+}
+
 /// - no dimension moves to itself.
 LogicalResult AllToAllOp::verify() {
   for (auto [from, to] : llvm::zip_equal(getFrom(), getTo()))

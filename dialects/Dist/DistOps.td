@@ -467,6 +467,25 @@ def Dist_PlaceOp : Dist_Op<"place", [Pure, Dist_MovesOnly]> {
   }];
 }
 
+def Dist_PartsOp : Dist_Op<"parts", [Pure, Dist_View]> {
+  let summary = "the parts of a sum, one a rank, as a dimension";
+  let description = [{
+    The operand is a part of a sum over `axes`. The result has a dimension more, the first, with an
+    element for each part: it is sharded over `axes`, and the sum over it is the sum of the parts. Moves
+    nothing.
+
+    Layout: unreduced over `axes` -> dimension 0 is sharded over them.
+
+    ```mlir
+    %1 = dist.parts %0 axes ["tp"] : (tensor<4x8xf32>) -> tensor<1x4x8xf32>
+    ```
+  }];
+  let arguments = (ins AnyRankedTensor:$input, Dist_AxesAttr:$axes);
+  let results = (outs AnyRankedTensor:$result);
+  let assemblyFormat = "$input `axes` custom<Axes>($axes) attr-dict `:` functional-type($input, $result)";
+  let hasVerifier = 1;
+}
+
 def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates, Dist_TouchesPadding]> {
   let summary = "the true positions of a rank's elements of a sharded dimension";
   let description = [{

@@ -87,7 +87,7 @@ static FactorRule getFormRule(Operation *op) {
   return rule;
 }
 
-/// The code of zero is zero, whatever the scale.
+/// The code of zero is zero, under any scale.
 static padding::Padding getFormPadding(const padding::Operands &in) {
   return padding::isZero(in[0]) ? padding::Padding::Zero : padding::Padding::Arbitrary;
 }
@@ -109,7 +109,7 @@ static LogicalResult verifyForm(Operation *op, Type type, Type like, StringRef w
     return op->emitOpError() << "expected " << what << " to have a form (#dist.form), got " << type;
   if (form.getKind() == GatherKind::Mxfp8 && form.getAlong() < 0)
     return op->emitOpError() << "expected the form of " << what
-                             << " to name the dimension along which blocks lie, got " << type;
+                             << " to name the dimension of its blocks, got " << type;
   if (RankedTensorType expected = form.getType(cast<RankedTensorType>(like)); type != expected)
     return op->emitOpError() << "expected " << what << " to be " << expected << ", got " << type;
   return success();

@@ -91,8 +91,8 @@ static bool isWidening(Type from, Type to) {
 
 FactorRule CastOp::getFactorRule() {
   FactorRule rule = getElementwiseRule(*this);
-  if (isWidening(getElementTypeOrSelf(getInput().getType()),
-                 getElementTypeOrSelf(getResult().getType())))
+  if (getParts() || isWidening(getElementTypeOrSelf(getInput().getType()),
+                               getElementTypeOrSelf(getResult().getType())))
     rule.linearOperands.push_back(0);
   return rule;
 }

@@ -104,9 +104,17 @@ def Nn_SelectOp : Nn_ElementwiseOp<"select", [Dist_Cheap], ["getFactorRule"]> {
 
 def Nn_CastOp : Nn_ElementwiseOp<"cast", [Dist_Cheap, Dist_KeepsWeight], ["getFactorRule"]> {
   let summary = "converts the element type and rounds to nearest even; to i1: x != 0";
-  let arguments = (ins Nn_Tensor:$input);
+  let description = [{
+    With `parts`, each part of a sum is rounded, and the sum is that of the rounded parts.
+
+    ```mlir
+    %1 = nn.cast %0 : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+    %2 = nn.cast parts %0 : (tensor<4x8xf32>) -> tensor<4x8xbf16>
+    ```
+  }];
+  let arguments = (ins Nn_Tensor:$input, UnitAttr:$parts);
   let results = (outs Nn_Tensor:$result);
-  let assemblyFormat = "$input attr-dict `:` functional-type($input, $result)";
+  let assemblyFormat = "(`parts` $parts^)? $input attr-dict `:` functional-type($input, $result)";
   let hasVerifier = 1;
 }
 

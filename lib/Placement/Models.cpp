@@ -44,6 +44,32 @@ struct PermuteModel : LayoutOpInterface::ExternalModel<PermuteModel, PermuteOp> 
   }
 };
 
+/// The parts of a sum become a dimension. A sum over other axes stays one.
+struct PartsModel : LayoutOpInterface::ExternalModel<PartsModel, PartsOp> {
+  MaybeLayouts transfer(Operation *op, const TransferContext &context,
+                        SmallVectorImpl<Layout> *) const {
+    Layout layout = *context.operands[0];
+    AxisList axes = getAxes(cast<PartsOp>(op).getAxes(), context.mesh);
+    canonicalizeAxes(axes, context.mesh);
+    AxisList open = layout.getUnreduced();
+    if (layout.getReduction() != ReductionKind::Sum || !removeAxes(open, axes))
+      return LogicalResult(report(context,
+                                  "takes parts of a sum over " + toString(axes, context.mesh) +
+                                      ", but operand 0 has layout " +
+                                      toString(layout, context.mesh),
+                                  0));
+    layout.setUnreduced(std::move(open));
+    LayoutFactor parts = makeFactor(getNumShards(axes));
+    parts.axes = std::move(axes);
+    layout.dims.insert(layout.dims.begin(), DimLayout(std::move(parts)));
+    canonicalize(layout, context.mesh);
+    return ResultLayouts{std::move(layout)};
+  }
+  bool takesPart(Operation *, const TransferContext &, unsigned, const Part &part) const {
+    return part.isUnreduced() && part.reduction == ReductionKind::Sum;
+  }
+};
+
 } // namespace
 
 bool layout_transfer::hasModels(MLIRContext *context) {
@@ -60,5 +86,6 @@ void meshwright::registerPlacementModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, DistDialect *) {
     PlaceOp::attachInterface<PlaceModel>(*context);
     PermuteOp::attachInterface<PermuteModel>(*context);
+    PartsOp::attachInterface<PartsModel>(*context);
   });
 }

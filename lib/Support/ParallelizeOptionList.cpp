@@ -43,7 +43,9 @@ static constexpr OptionDescription otherDescriptions[] = {
      "with gtp: the most weights that are gathered before the one in use; 0: each gather waits"},
     {"gtp-keep", "on | off | auto",
      "with gtp: keeps gathered weights from the forward to the backward pass; auto: off"},
-    {"gtp-reduce", "plain", "with gtp: the type in which gradients travel: as they leave products"},
+    {"gtp-reduce", "plain | bf16",
+     "with gtp: the type in which gradients travel to the ranks that store them: as they leave "
+     "products, or rounded to bf16 and summed in f32"},
     {"gtp-gather", "plain | mxfp8 | nvfp4 | {\"pattern\": plain | mxfp8 | nvfp4, ...}",
      "with gtp: the form in which weights travel that only products read; by their names, of which "
      "the "

@@ -521,6 +521,8 @@ std::string ParallelizeOptions::str() const {
     os << space << "gtp-prefetch=" << gtpPrefetch;
   if (gtpKeep != OnOffAuto::Auto)
     os << space << "gtp-keep=" << gtpKeep;
+  if (gtpReduce != GtpReduce::Plain)
+    os << space << "gtp-reduce=" << gtpReduce;
   if (!gtpGather.rules.empty())
     os << space << "gtp-gather=" << gtpGather;
   if (shardSaved != OnOffAuto::Auto)

@@ -115,11 +115,14 @@ using GatherRules = NamedRules<GatherKind>;
 /// The type in which parts of gradients of weights travel to the ranks that store them.
 enum class GtpReduce {
   /// As they leave products: f32 for narrower weights.
-  Plain
+  Plain,
+  /// Parts in f32 are rounded for the way, and summed in f32.
+  BF16
 };
 
 template <> struct Spellings<GtpReduce> {
-  static constexpr Spelling<GtpReduce> all[] = {{GtpReduce::Plain, "plain"}};
+  static constexpr Spelling<GtpReduce> all[] = {{GtpReduce::Plain, "plain"},
+                                                {GtpReduce::BF16, "bf16"}};
 };
 
 /// The axes over which the weights of a stage of a composed program are sharded.

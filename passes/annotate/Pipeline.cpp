@@ -107,7 +107,8 @@ static StringRef getGtpOption(const ParallelizeOptions &options) {
          : options.gtpPrefetch.number         ? "gtp-prefetch"
          : options.gtpKeep != OnOffAuto::Auto ? "gtp-keep"
          : !options.gtpGather.rules.empty()   ? "gtp-gather"
-                                              : "";
+         : options.gtpReduce != GtpReduce::Plain ? "gtp-reduce"
+                                                 : "";
 }
 
 static bool mayStoreShards(const ParallelizeOptions &options) {

@@ -59,6 +59,50 @@ def WidenSumsPass : Pass<"widen-sums", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def NarrowGradientsPass : Pass<"narrow-gradients", "::mlir::func::FuncOp"> {
+  let summary = "let gradients of weights travel in bf16";
+  let description = [{
+    Requires an SPMD function; leaves other functions alone. Guarantees the same results, up to the
+    rounding of each part.
+
+    A reduce-scatter of a gradient (with the role `gradients`) in f32 becomes an all-to-all of the parts,
+    rounded to bf16, and a sum in f32, in the order of the ranks. Each rank sends half the bytes, and
+    the result is the same bit by bit on every backend.
+
+    Before:
+    ```mlir
+    #rows = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #parts = #dist.sharding<@mesh, [{}, {} ], unreduced = {"gtp"}>
+    !g = tensor<8x4xf32>
+    !s = tensor<4x4xf32>
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%g: !g {dist.sharding = #parts, dist.global = !g})
+        -> (!s {dist.sharding = #rows, dist.global = !g}) attributes {dist.spmd = @mesh} {
+      %0 = dist.reduce_scatter sum %g axes ["gtp"] dims [0] role gradients : (!g) -> !s
+      return %0 : !s
+    }
+    ```
+    After:
+    ```mlir
+    #rows = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #parts = #dist.sharding<@mesh, [{}, {} ], unreduced = {"gtp"}>
+    !g = tensor<8x4xf32>
+    !s = tensor<4x4xf32>
+    dist.mesh @mesh = <["gtp"=2]>
+    func.func @main(%g: !g {dist.sharding = #parts, dist.global = !g})
+        -> (!s {dist.sharding = #rows, dist.global = !g}) attributes {dist.spmd = @mesh} {
+      %0 = nn.cast parts %g : (!g) -> tensor<8x4xbf16>
+      %1 = dist.parts %0 axes ["gtp"] : (tensor<8x4xbf16>) -> tensor<1x8x4xbf16>
+      %2 = dist.all_to_all %1 axes ["gtp"] from [0] to [1] role gradients : (tensor<1x8x4xbf16>) -> tensor<2x4x4xbf16>
+      %3 = nn.cast %2 : (tensor<2x4x4xbf16>) -> tensor<2x4x4xf32>
+      %4 = nn.reduce sum %3 dims [0] : (tensor<2x4x4xf32>) -> !s
+      return %4 : !s
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
   let summary = "splits all-reduces into a reduce-scatter and an all-gather over tokens";
   let description = [{

@@ -22,4 +22,6 @@ void meshwright::buildOptimisePipeline(OpPassManager &pm, const OptimiseOptions 
   pm.addNestedPass<func::FuncOp>(createHoistSlicesPass());
   pm.addNestedPass<func::FuncOp>(createHoistReductionsPass());
   pm.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
+  if (options.gtpReduce == GtpReduce::BF16)
+    pm.addNestedPass<func::FuncOp>(createNarrowGradientsPass());
 }

@@ -22,6 +22,8 @@ struct OptimiseOptions {
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
   /// The types in which partial sums leave products and travel.
   ReduceTypes reduceTypes = {};
+  /// The type in which gradients of weights travel to the ranks that store them.
+  GtpReduce gtpReduce = GtpReduce::Plain;
 };
 
 /// Adds the passes that rewrite an SPMD program into one that communicates less.

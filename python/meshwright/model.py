@@ -90,7 +90,8 @@ class Model:
         gtp_gather: "plain" (default), "mxfp8" or "nvfp4": the form in which weights travel that only
             products read, or a table of them by shell patterns on names, of which the first that
             matches wins.
-        gtp_reduce: "plain": gradients travel in the type in which they leave products, f32.
+        gtp_reduce: "plain" (default): gradients travel in the type in which they leave products, f32.
+            "bf16": they are rounded for the way, and summed in f32 in the order of the ranks.
         shard_saved: "on", "off" or "auto" (default: off): of a model that trains, values that
             several ranks hold alike are kept in shards for the backward pass.
         recompute: "none", "full" or "auto" (default): of a model that trains, which values of the

@@ -33,7 +33,7 @@ func.func @other_codes(%w: tensor<64x16xf32>) -> tensor<64x16xf4E2M1FN, #dist.fo
 // -----
 
 func.func @no_dimension(%w: tensor<64x16xf32>) -> tensor<64x16xf8E4M3FN, #dist.form<mxfp8>> {
-  // expected-error @below {{expected the form of the result to name the dimension along which blocks lie}}
+  // expected-error @below {{expected the form of the result to name the dimension of its blocks}}
   %0 = dist.encode %w : (tensor<64x16xf32>) -> tensor<64x16xf8E4M3FN, #dist.form<mxfp8>>
   return %0 : tensor<64x16xf8E4M3FN, #dist.form<mxfp8>>
 }

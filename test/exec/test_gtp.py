@@ -53,6 +53,45 @@ def test_plans_of_the_same_bits(options):
     assert all(torch.equal(value, other[name]) for name, value in state.items())
 
 
+class Sum(nn.Module):
+    """The gradient of the weight is the sum of the rows: each rank has a part of it."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(rows, 6))
+
+    def forward(self, x):
+        return (x * self.weight).sum()
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("rows", [12, 7])
+def test_gradients_in_bf16(ranks, rows):
+    """Parts are rounded to bf16, and summed in f32 in the order of the ranks: no bit differs."""
+    x = torch.randn(2 * ranks, rows, 6, generator=torch.Generator().manual_seed(rows))
+    train = mw.from_torch(Sum(rows), (), dict(x=x), training=True).train(mw.SGD(lr=1.0))
+    plan = train.parallelize(mesh={"gtp": ranks}, gtp_reduce="bf16")
+    (moved,) = (c for c in plan.report("json")["collectives"] if c["role"] == "gradients")
+    padded = -(-rows // ranks) * ranks
+    assert moved["kind"] == "all_to_all" and moved["bytes_per_rank"] == 2 * padded * 6 * (ranks - 1) // ranks
+    with plan.start() as session:
+        session.run(x=x)
+        got = -session.parameters()["weight"]
+    parts = [x[2 * r] + x[2 * r + 1] for r in range(ranks)]
+    want = torch.zeros(rows, 6)
+    for part in parts:
+        want = want + part.to(torch.bfloat16).float()
+    assert torch.equal(got, want)
+
+
+def test_steps_with_gradients_in_bf16():
+    """Half of the bytes, and steps that differ by the rounding of gradients."""
+    (losses, state), (others, other) = walk({"dp": 2, "gtp": 2}), walk({"dp": 2, "gtp": 2}, gtp_reduce="bf16")
+    np.testing.assert_allclose(others, losses, rtol=1e-2)
+    assert others != losses
+    assert any(not torch.equal(value, other[name]) for name, value in state.items())
+
+
 def test_one_rank_stores_whole_weights():
     """An axis of one rank changes nothing."""
     net, data = Net(), batches(1)
