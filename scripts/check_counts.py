@@ -47,7 +47,7 @@ COUNTS = [
     Count("ops of nn that the partitioner and the proof name, apart from models of ops",
           r"\bnn::[A-Za-z]+Op\b(?!::create)", ("passes/partition", "lib/Placement"), "texts", 4, "Models.cpp"),
     Count("lists of element types beside include/meshwright-c/ElementTypes.def",
-          r'"(bf16|BF16|bfloat16)"', ("include", "runtime", "lib/Support", "lib/Driver", "tools", "python"), "lines", 0),
+          r'"(bf16|BF16|bfloat16)"', ("include", "runtime", "lib/Support", "lib/Driver", "tools", "python"), "lines", 1),
     Count("definitions of typeOf, shapeOf and elementOf of a value (lib/Support/TensorValues.h)",
           r"\b(shapeOf|typeOf|elementOf)\((mlir::)?Value \w+\) ?\{|(shapeOf|typeOf|elementOf) = \[",
           ("dialects", "lib", "passes", "test/lib"), "lines", 3),

@@ -155,10 +155,12 @@ def Dist_DecodeOp : Dist_FormOp<"decode"> {
     - mxfp8: an element is its code times its scale;
     - nvfp4: an element is its code times (d a) f32(1/2688), each operation one of f32.
 
-    The result is rounded to its element type.
+    The result is rounded to its element type. It may have the first rows only, where padding is behind
+    them.
 
     ```mlir
     %1 = dist.decode %0 : (tensor<64x64xf8E4M3FN, #dist.form<mxfp8 along 1>>) -> tensor<64x64xbf16>
+    %2 = dist.decode %0 : (tensor<64x64xf8E4M3FN, #dist.form<mxfp8 along 1>>) -> tensor<50x64xbf16>
     ```
   }];
   let arguments = (ins AnyRankedTensor:$input);

@@ -147,7 +147,19 @@ LogicalResult EncodeOp::verify() {
 }
 
 FormAttr DecodeOp::getForm() { return dist::getForm(getInput().getType()); }
-FactorRule DecodeOp::getFactorRule() { return getFormRule(*this); }
+/// Rows that are left out are read as a whole, as by a slice.
+FactorRule DecodeOp::getFactorRule() {
+  ArrayRef<int64_t> from = cast<RankedTensorType>(getInput().getType()).getShape();
+  ArrayRef<int64_t> to = cast<RankedTensorType>(getType()).getShape();
+  if (from == to)
+    return getFormRule(*this);
+  FactorRule rule;
+  int read = rule.addFactor(from[0], FactorKind::Special), rows = rule.addFactor(to[0]);
+  int columns = rule.addFactor(to[1]);
+  rule.operands = {{{read}, {columns}}};
+  rule.results = {{{rows}, {columns}}};
+  return rule;
+}
 padding::Padding DecodeOp::getResultPadding(const padding::Operands &in) {
   return getFormPadding(in);
 }
@@ -155,7 +167,11 @@ padding::Padding DecodeOp::getResultPadding(const padding::Operands &in) {
 LogicalResult DecodeOp::verify() {
   if (failed(verifyMatrix(*this, getResult().getType(), "the result")))
     return failure();
-  return verifyForm(*this, getInput().getType(), getResult().getType(), "the operand");
+  auto coded = cast<RankedTensorType>(getInput().getType());
+  auto result = cast<RankedTensorType>(getResult().getType());
+  if (coded.getRank() == 2 && coded.getDimSize(0) > result.getDimSize(0))
+    result = result.clone({coded.getDimSize(0), result.getDimSize(1)});
+  return verifyForm(*this, coded, result, "the operand");
 }
 
 FactorRule LargestOp::getFactorRule() {

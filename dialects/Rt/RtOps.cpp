@@ -328,6 +328,13 @@ LogicalResult PrepareOp::verify() {
   auto type = cast<RankedTensorType>(getWeight().getType());
   auto result = cast<RankedTensorType>(getResult().getType());
   Type stored = type.getElementType(), used = result.getElementType();
+  if (dist::FormAttr form = dist::getForm(type)) {
+    if (getTime() != PrepareTime::Use || !getPacking() || type != form.getType(result))
+      return emitOpError() << "expected a weight in a form to be decoded and packed at use, got " << result
+                           << " of " << type;
+    stored = used;
+    type = result;
+  }
   if (dist::FormAttr form = dist::getForm(result)) {
     if (getTime() == PrepareTime::Load && !getPacking() && result == form.getType(type))
       return success();

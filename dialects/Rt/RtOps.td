@@ -76,7 +76,8 @@ def Rt_PrepareOp : Rt_Op<"prepare", [Pure, Dist_KeepsWeight]> {
     - `load`: once for a parameter, before the first call;
     - `update`: whenever a trained state has another value, before a kernel reads it;
     - `use`: in the call, where the op stands. It is the only op of a kernel, and packs any value,
-      such as a weight that was gathered just before.
+      such as a weight that was gathered just before. A weight in the form in which it travels is
+      decoded, too.
 
     The first two are no work of the entry: no launch performs them. Their operand is an argument of
     the function or a view of one; of a view only its own elements are prepared.

@@ -82,8 +82,10 @@ typedef struct mw_rt_launch {
  * `transposed`), in panels of `panel` columns: [ceil(n / panel)][steps][panel][group]. Elements
  * beyond the matrix are zeros. `group` consecutive k are stored together (2 for bf16, which is
  * multiplied in pairs). There are ceil(k / group) steps, rounded up to a multiple of 4. With a
- * panel of 0 it is not packed: k x n elements in their order. With a `form` (MW_RT_MXFP8, ...) it is
- * brought to the form in which it travels instead, as a matrix of k x n. */
+ * panel of 0 it is not packed: k x n elements in their order.
+ *
+ * With a `form` (MW_RT_MXFP8, ...) and no panel it is brought to the form in which it travels, as a
+ * matrix of k x n. With a form and a panel it is stored in the form, decoded and packed. */
 typedef struct mw_rt_packing {
   int64_t stored, dtype, k, n, transposed, panel, group, form, along;
 } mw_rt_packing;
@@ -216,12 +218,14 @@ typedef struct mw_rt_call {
  * m x n, stored densely in row-major order. If `transpose_a` is set, a is stored as k x m;
  * `transpose_b` likewise. The batch has `batch_rank` dimensions. Strides count matrices; stride 0
  * broadcasts. Sums are taken in f32 (f64 for f64) and rounded once to `result`, the type of c: that
- * of a and b, or f32. */
+ * of a and b, or f32. If `form` has a kind, b is a single matrix in the form in which a weight travels,
+ * with the rows and columns in which it is stored. */
 typedef struct mw_rt_gemm {
   mw_rt_call call;
   int64_t dtype, result, m, n, k, transpose_a, transpose_b;
   int64_t batch_rank;
   int64_t batch[MW_RT_MAX_RANK], stride_a[MW_RT_MAX_RANK], stride_b[MW_RT_MAX_RANK];
+  mw_rt_form form;
 } mw_rt_gemm;
 
 /* c = a^T b. Buffers: a, b, c. a is rows x m, b is rows x n, c is m x n, stored densely in

@@ -69,6 +69,8 @@ inline int64_t codeOf(mlir::Value value) {
 }
 /// The structure of the form that a tensor has.
 mw_rt_form getFormCall(mlir::Type type);
+/// The same for the rows that are decoded.
+mw_rt_form getFormCall(dist::DecodeOp op);
 /// The number of elements of a part of a shape.
 inline int64_t countOf(llvm::ArrayRef<int64_t> sizes) {
   return mlir::ShapedType::getNumElements(sizes);

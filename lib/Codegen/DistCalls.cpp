@@ -22,6 +22,12 @@ mw_rt_form getFormCall(Type type) {
   return {kind, form.getAlong(), tensor.getDimSize(0), tensor.getDimSize(1)};
 }
 
+mw_rt_form getFormCall(dist::DecodeOp op) {
+  mw_rt_form form = getFormCall(op.getInput().getType());
+  form.rows = shapeOf(op.getResult())[0];
+  return form;
+}
+
 static LogicalResult describeMask(dist::MaskPaddingOp op, mw_rt_mask &what, RuntimeCall &call) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh) || failed(setAxes(op, dist::getAxes(op.getAxes(), *mesh), what.axes)))
@@ -128,7 +134,7 @@ static LogicalResult describeEncode(dist::EncodeOp op, mw_rt_encode &what, Runti
 static LogicalResult describeDecode(dist::DecodeOp op, mw_rt_decode &what, RuntimeCall &call) {
   call.inputs = {op.getInput()};
   what.dtype = codeOf(op.getResult());
-  what.form = getFormCall(op.getInput().getType());
+  what.form = getFormCall(op);
   return success();
 }
 

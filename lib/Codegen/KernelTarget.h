@@ -124,6 +124,9 @@ public:
   virtual std::optional<PackedWeight> getPackedWeight(const lower::KernelRegion &region) const = 0;
   /// The calls that the device performs: kinds of meshwright-c/Runtime.h.
   virtual llvm::ArrayRef<int64_t> getCalls() const = 0;
+  /// Returns true if a product that the device performs by a call may read its weight in the form in
+  /// which it travels.
+  virtual bool multipliesForms() const { return false; }
   /// Returns true if the device performs the op by a call where `KernelBuilder::build` returns
   /// nothing.
   bool isLibraryOp(mlir::Operation *op) const;

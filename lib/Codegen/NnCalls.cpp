@@ -22,6 +22,10 @@ namespace meshwright::lower {
 static LogicalResult describeLinear(nn::LinearOp op, mw_rt_gemm &what, RuntimeCall &call) {
   ArrayRef<int64_t> input = shapeOf(op.getInput()), weight = shapeOf(op.getWeight());
   call.inputs = {op.getInput(), op.getWeight(), op.getBias()};
+  if (auto decode = op.getWeight().getDefiningOp<dist::DecodeOp>()) {
+    call.inputs[1] = decode.getInput();
+    what.form = getFormCall(decode);
+  }
   what.dtype = codeOf(op.getInput());
   what.result = codeOf(op.getResult());
   what.m = countOf(input.drop_back());

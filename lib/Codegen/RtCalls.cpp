@@ -17,20 +17,23 @@ mw_rt_packing getPacking(rt::PrepareOp op) {
   mw_rt_packing what = {};
   what.stored = codeOf(op.getWeight());
   what.dtype = codeOf(op.getResult());
-  if (dist::getForm(op.getResult().getType())) {
-    mw_rt_form form = getFormCall(op.getResult().getType());
+  bool isCoded = bool(dist::getForm(op.getWeight().getType()));
+  if (isCoded || dist::getForm(op.getResult().getType())) {
+    mw_rt_form form = getFormCall((isCoded ? op.getWeight() : op.getResult()).getType());
     what.k = form.rows;
     what.n = form.columns;
     what.group = 1;
     what.form = form.kind;
     what.along = form.along;
-  } else if (std::optional<rt::PackingAttr> packing = op.getPacking()) {
+    what.stored = isCoded ? what.dtype : what.stored;
+  }
+  if (std::optional<rt::PackingAttr> packing = op.getPacking()) {
     what.k = packing->getK();
     what.n = packing->getN();
     what.transposed = packing->getTransposed();
     what.panel = packing->getPanel();
     what.group = packing->getGroup();
-  } else {
+  } else if (!what.form) {
     what.k = what.group = 1;
     what.n = countOf(shapeOf(op.getResult()));
   }

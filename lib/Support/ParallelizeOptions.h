@@ -117,12 +117,12 @@ enum class GtpReduce {
   /// As they leave products: f32 for narrower weights.
   Plain,
   /// Parts in f32 are rounded for the way, and summed in f32.
-  BF16
+  Narrow
 };
 
 template <> struct Spellings<GtpReduce> {
   static constexpr Spelling<GtpReduce> all[] = {{GtpReduce::Plain, "plain"},
-                                                {GtpReduce::BF16, "bf16"}};
+                                                {GtpReduce::Narrow, "bf16"}};
 };
 
 /// The axes over which the weights of a stage of a composed program are sharded.

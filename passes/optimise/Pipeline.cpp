@@ -22,6 +22,6 @@ void meshwright::buildOptimisePipeline(OpPassManager &pm, const OptimiseOptions 
   pm.addNestedPass<func::FuncOp>(createHoistSlicesPass());
   pm.addNestedPass<func::FuncOp>(createHoistReductionsPass());
   pm.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
-  if (options.gtpReduce == GtpReduce::BF16)
+  if (options.gtpReduce == GtpReduce::Narrow)
     pm.addNestedPass<func::FuncOp>(createNarrowGradientsPass());
 }

@@ -79,17 +79,17 @@ public:
   int64_t getNumGathers() const { return gathers; }
 
 private:
-  /// The gathers of rows that lead from what is encoded to the weight that is rounded, and the ops
-  /// behind them, which drop padding.
+  /// The value that is encoded, and the axes over which its rows are gathered then.
   struct Way {
     Value source;
-    SmallVector<AllGatherOp> gathers;
-    SmallVector<Operation *> rest;
+    AxisList axes = {};
+    /// The number of a part stands before the rows.
+    bool hasParts = false;
   };
 
   void separate(Value value);
   int64_t getAlong(OpOperand &use) const;
-  Way findWay(Value whole, FormAttr form) const;
+  Way findWay(Value whole, FormAttr form);
   Value encode(Value source, FormAttr form);
   Value decode(Operation *round, FormAttr form, Operation *reader);
   void addLargest();
@@ -131,46 +131,46 @@ int64_t FetchEncoder::getAlong(OpOperand &use) const {
   return along == 0 ? 0 : 1;
 }
 
-/// The shape of a matrix, seen without dimensions of size 1 before it. Empty for other shapes.
-static ArrayRef<int64_t> getMatrixShape(Value value) {
-  ArrayRef<int64_t> shape = cast<RankedTensorType>(value.getType()).getShape();
-  if (shape.size() < 2 || llvm::any_of(shape.drop_back(2), [](int64_t size) { return size != 1; }))
-    return {};
-  return shape.take_back(2);
+/// Returns true for an op on the way from a stored weight to the weight that is used: a collective of
+/// weights, a view, or one that drops the padding behind rows.
+static bool isOfWay(Operation *op) {
+  if (op->getNumOperands() != 1 || op->getNumResults() != 1)
+    return false;
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op))
+    return collective.getRole() == CollectiveRole::Weights;
+  return op->hasTrait<View>() || isa<nn::SliceOp>(op);
 }
 
-/// Goes back over gathers of rows, over what drops the padding behind the rows, and over what sees
-/// the matrix otherwise. Shards of whole blocks are encoded where they are stored.
-FetchEncoder::Way FetchEncoder::findWay(Value whole, FormAttr form) const {
-  int64_t rows = getBlockShape(form.getKind(), form.getAlong()).rows;
-  Way way{whole, {}, {}}, known = way;
-  while (Operation *op = way.source.getDefiningOp()) {
-    ArrayRef<int64_t> result = getMatrixShape(way.source);
-    ArrayRef<int64_t> operand =
-        op->getNumOperands() == 1 ? getMatrixShape(op->getOperand(0)) : ArrayRef<int64_t>();
-    if (result.empty() || operand.empty() || operand[1] != result[1])
-      break;
-    auto gather = dyn_cast<AllGatherOp>(op);
-    auto slice = dyn_cast<nn::SliceOp>(op);
-    bool isView = op->hasTrait<View>() && operand == result;
-    bool dropsRows = slice && way.gathers.empty() &&
-                     llvm::all_of(slice.getStarts(), [](int64_t start) { return start == 0; }) &&
-                     llvm::all_of(slice.getStrides(), [](int64_t stride) { return stride == 1; });
-    bool gathersRows = gather && gather.getRole() == CollectiveRole::Weights &&
-                       operand[0] % rows == 0 && operand[0] != result[0];
-    if (!isView && !dropsRows && !gathersRows)
-      break;
-    if (gathersRows)
-      way.gathers.push_back(gather);
-    else if (way.gathers.empty())
-      way.rest.push_back(op);
-    way.source = op->getOperand(0);
-    if (!way.gathers.empty() && cast<RankedTensorType>(way.source.getType()).getRank() == 2)
-      known = way;
+/// The way from the stored weight, if the ranks of a group store its rows and use all of them. Shards of
+/// whole blocks are encoded where they are stored. They travel by one gather, even if other collectives
+/// make the weight whole. Otherwise the whole weight is encoded.
+FetchEncoder::Way FetchEncoder::findWay(Value whole, FormAttr form) {
+  Value source = whole;
+  while (Operation *op = source.getDefiningOp()) {
+    if (!isOfWay(op))
+      return {whole};
+    source = op->getOperand(0);
   }
-  std::reverse(known.gathers.begin(), known.gathers.end());
-  std::reverse(known.rest.begin(), known.rest.end());
-  return known;
+  auto stored = cast<RankedTensorType>(source.getType());
+  auto used = cast<RankedTensorType>(whole.getType());
+  unsigned argument = cast<BlockArgument>(source).getArgNumber();
+  auto sharding = func.getArgAttrOfType<ShardingAttr>(argument, DistDialect::kShardingAttr);
+  auto global = func.getArgAttrOfType<TypeAttr>(argument, DistDialect::kGlobalAttr);
+  if (!mesh || !sharding || !global || stored.getRank() != 2 ||
+      stored.getDimSize(1) != used.getDimSize(1))
+    return {whole};
+  auto layout = getLayout(sharding, mesh, cast<RankedTensorType>(global.getValue()).getShape(),
+                          stored.getShape(), Padding::Zero, [&] { return func.emitError(); });
+  if (failed(layout))
+    return {whole};
+  ArrayRef<LayoutFactor> factors = layout->dims[0].factors;
+  const LayoutFactor &rows = factors.back();
+  int64_t ranks = getNumShards(rows.axes), blocks = getBlockShape(form.getKind(), form.getAlong()).rows;
+  bool isGathered = ranks > 1 && rows.isContiguous() && rows.size == used.getDimSize(0) &&
+                    stored.getDimSize(0) * ranks == rows.padded && stored.getDimSize(0) % blocks == 0;
+  if (!isGathered)
+    return {whole};
+  return {source, rows.axes, factors.size() > 1};
 }
 
 /// The form of a weight, made where the weight is there.
@@ -192,31 +192,33 @@ Value FetchEncoder::decode(Operation *round, FormAttr form, Operation *reader) {
   Way way = findWay(round->getOperand(0), form);
   Value value = encode(way.source, form);
   OpBuilder builder(reader);
-  for (AllGatherOp gather : way.gathers) {
-    int64_t ranks = getNumShards(getAxes(gather.getAxes(), mesh));
+  Location loc = round->getLoc();
+  if (!way.axes.empty()) {
     auto coded = cast<RankedTensorType>(value.getType());
-    RankedTensorType type = coded.clone({coded.getDimSize(0) * ranks, coded.getDimSize(1)});
-    auto dims = builder.getDenseI64ArrayAttr(0);
-    value = AllGatherOp::create(builder, gather.getLoc(), TypeRange(type), value, gather.getAxes(),
-                                dims, CollectiveRole::Weights)
+    RankedTensorType gathered =
+        coded.clone({coded.getDimSize(0) * getNumShards(way.axes), coded.getDimSize(1)});
+    value = AllGatherOp::create(builder, loc, TypeRange(gathered), value,
+                                getAxesAttr(func.getContext(), way.axes, mesh),
+                                builder.getDenseI64ArrayAttr(0), CollectiveRole::Weights)
                 .getResult(0);
     ++gathers;
   }
-  auto type = cast<RankedTensorType>(round->getResult(0).getType());
-  ArrayRef<int64_t> shape = cast<RankedTensorType>(value.getType()).getShape();
-  value = DecodeOp::create(builder, round->getLoc(), type.clone(shape), value);
-  if (type.getShape() == shape)
+  auto used = cast<RankedTensorType>(round->getResult(0).getType());
+  RankedTensorType padded = used.clone(cast<RankedTensorType>(value.getType()).getShape());
+  bool cutsParts = way.hasParts && used != padded;
+  value = DecodeOp::create(builder, loc, cutsParts ? padded : used, value);
+  if (!cutsParts)
     return value;
-  // The number of a part may stand before its rows.
-  Type seen = way.rest.front()->getOperand(0).getType();
-  if (seen != value.getType())
-    value = nn::ReshapeOp::create(builder, round->getLoc(), seen, value);
-  for (Operation *op : way.rest) {
-    IRMapping mapping;
-    mapping.map(op->getOperand(0), value);
-    value = builder.clone(*op, mapping)->getResult(0);
-  }
-  return value;
+  // The number of the part stays, and the padding behind its rows goes.
+  auto toShape = [](RankedTensorType type) {
+    return type.clone({1, type.getDimSize(0), type.getDimSize(1)});
+  };
+  value = nn::ReshapeOp::create(builder, loc, toShape(padded), value);
+  value = nn::SliceOp::create(builder, loc, toShape(used), value,
+                              builder.getDenseI64ArrayAttr({0, 0, 0}),
+                              builder.getDenseI64ArrayAttr(toShape(used).getShape()),
+                              builder.getDenseI64ArrayAttr({1, 1, 1}));
+  return nn::ReshapeOp::create(builder, loc, used, value);
 }
 
 /// The axes that shard a weight where it is stored; none in a global program.

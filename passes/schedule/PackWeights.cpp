@@ -131,7 +131,19 @@ struct Readers {
 
 } // namespace
 
-/// Where the weight that a launch reads comes from, seen through a cast.
+/// The decoding of all rows that is all that a launch does; else null.
+static dist::DecodeOp getDecoding(Operation *launch) {
+  auto kernel = dyn_cast_or_null<rt::KernelOp>(launch);
+  auto decoding = kernel && llvm::hasSingleElement(kernel.getOps())
+                      ? dyn_cast<dist::DecodeOp>(*kernel.getOps().begin())
+                      : nullptr;
+  return decoding && cast<RankedTensorType>(decoding.getInput().getType()).getShape() ==
+                         cast<RankedTensorType>(decoding.getResult().getType()).getShape()
+             ? decoding
+             : nullptr;
+}
+
+/// Where the weight that a launch reads comes from, seen through a cast or a decoding.
 static Source findSource(Value read) {
   Source source(read);
   Operation *maker = source.buffer.getDefiningOp();
@@ -139,7 +151,7 @@ static Source findSource(Value read) {
     return source;
   if (auto prepare = dyn_cast_or_null<rt::PrepareOp>(maker); prepare && !prepare.getPacking())
     return Source(prepare.getWeight());
-  return getCast(maker) ? Source(maker->getOperand(0)) : source;
+  return getCast(maker) || getDecoding(maker) ? Source(maker->getOperand(0)) : source;
 }
 
 /// Returns true if the launch computes other ops besides the product.
@@ -185,7 +197,8 @@ static Value prepareAtUse(Operation *reader, const Source &source, Type element,
                           rt::PackingAttr packing) {
   OpBuilder builder(reader);
   Location loc = reader->getLoc();
-  auto type = cast<RankedTensorType>(source.value.getType()).clone(element);
+  auto type =
+      RankedTensorType::get(cast<RankedTensorType>(source.value.getType()).getShape(), element);
   auto kernel = rt::KernelOp::create(builder, loc, TypeRange(type), ValueRange(source.value),
                                      /*offsets=*/nullptr, /*over=*/nullptr);
   Block *block = builder.createBlock(&kernel.getBody());
@@ -215,7 +228,8 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
     packProducts(func, *kernelTarget);
     // A view that nothing reads has no place in an order of launches. Casts may have no reader.
     for (Operation &op : llvm::make_early_inc_range(llvm::reverse(func.front())))
-      if (op.use_empty() && (rt::isView(&op) || isa<rt::PrepareOp>(op) || getCast(&op)))
+      if (op.use_empty() && (rt::isView(&op) || isa<rt::PrepareOp>(op) || getCast(&op) ||
+                             getDecoding(&op)))
         op.erase();
   }
 };

@@ -351,7 +351,8 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
     Casts between f32, bf16 and f16 are done at the same time, also for other readers. A weight that
     the function makes otherwise, for example gathers, is packed at use, by a launch of its own.
     If that is once in each call, because the function changes the state or makes the weight, the pass
-    does it only if several products read that form, or one whose kernel takes in other ops.
+    does it only if several products read that form, or one whose kernel takes in other ops. A weight
+    that travels in another form (`dist.decode`) is decoded and packed at once.
 
     Before:
     ```mlir
@@ -380,6 +381,51 @@ def PackWeightsPass : Pass<"pack-weights", "::mlir::func::FuncOp"> {
         rt.yield %1 : !y
       }
       return %0 : !y
+    }
+    ```
+  }];
+  let options = [Option<"target", "target", "std::string", /*default=*/"",
+                        "the target that the program is for; the function's rt.target if empty">];
+  let dependentDialects = ["::meshwright::rt::RtDialect"];
+}
+
+def FuseDecodingsPass : Pass<"fuse-decodings", "::mlir::func::FuncOp"> {
+  let summary = "let products read weights in the form in which they travel";
+  let description = [{
+    Requires a function of launches. A product that a library performs decodes the weight itself, a few
+    columns at a time, if the target can do that. So the decoded weight is never in memory as a whole.
+    A launch that decodes a weight stays for other readers.
+
+    Before:
+    ```mlir
+    !c = tensor<32x64xf8E4M3FN, #dist.form<mxfp8 along 1>>
+    !w = tensor<32x64xf64>
+    func.func @main(%x: tensor<4x64xf64>, %c: !c) -> tensor<4x32xf64> {
+      %0 = rt.kernel %c : (!c) -> !w {
+      ^bb0(%a: !c):
+        %1 = dist.decode %a : (!c) -> !w
+        rt.yield %1 : !w
+      }
+      %2 = rt.kernel %x, %0 : (tensor<4x64xf64>, !w) -> tensor<4x32xf64> {
+      ^bb0(%a: tensor<4x64xf64>, %b: !w):
+        %3 = nn.linear %a, %b : (tensor<4x64xf64>, !w) -> tensor<4x32xf64>
+        rt.yield %3 : tensor<4x32xf64>
+      }
+      return %2 : tensor<4x32xf64>
+    }
+    ```
+    After:
+    ```mlir
+    !c = tensor<32x64xf8E4M3FN, #dist.form<mxfp8 along 1>>
+    !w = tensor<32x64xf64>
+    func.func @main(%x: tensor<4x64xf64>, %c: !c) -> tensor<4x32xf64> {
+      %2 = rt.kernel %x, %c : (tensor<4x64xf64>, !c) -> tensor<4x32xf64> {
+      ^bb0(%a: tensor<4x64xf64>, %b: !c):
+        %1 = dist.decode %b : (!c) -> !w
+        %3 = nn.linear %a, %1 : (tensor<4x64xf64>, !w) -> tensor<4x32xf64>
+        rt.yield %3 : tensor<4x32xf64>
+      }
+      return %2 : tensor<4x32xf64>
     }
     ```
   }];

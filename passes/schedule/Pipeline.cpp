@@ -25,6 +25,7 @@ void meshwright::buildLaunchPipeline(OpPassManager &pm, const ScheduleOptions &o
   pm.addNestedPass<func::FuncOp>(createOrderUpdatesPass());
   // Weights are packed before an order is chosen, because a memory ceiling counts them.
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
+  pm.addNestedPass<func::FuncOp>(createFuseDecodingsPass());
   pm.addNestedPass<func::FuncOp>(createPlanPrefetchPass());
 }
 

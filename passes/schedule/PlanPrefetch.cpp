@@ -68,6 +68,49 @@ static bool isFetch(Operation *launch) {
   return start && start.getCollective().getRole() == CollectiveRole::Weights;
 }
 
+/// Returns true for a launch that only brings a weight to the form of its reader.
+static bool isWidening(Operation *launch) {
+  auto kernel = dyn_cast<rt::KernelOp>(launch);
+  return kernel && llvm::hasSingleElement(kernel.getOps()) &&
+         isa<DecodeOp, rt::PrepareOp>(*kernel.getOps().begin());
+}
+
+static bool isDecoding(Operation *launch) {
+  return isWidening(launch) && isa<DecodeOp>(*cast<rt::KernelOp>(launch).getOps().begin());
+}
+
+/// The first launch that computes with a value, seen through what brings it to another form.
+static Operation *findReader(Value value) {
+  Operation *first = nullptr;
+  for (Operation *user : value.getUsers()) {
+    Operation *reader = rt::isView(user) || isWidening(user) ? findReader(user->getResult(0)) : user;
+    if (reader && (!first || reader->isBeforeInBlock(first)))
+      first = reader;
+  }
+  return first;
+}
+
+/// Lets launches that decode a weight wait for what else their reader reads: until then the weight takes
+/// less memory.
+static void holdDecodings(func::FuncOp func) {
+  for (auto kernel : func.getOps<rt::KernelOp>()) {
+    if (!isDecoding(kernel))
+      continue;
+    Operation *reader = findReader(kernel->getResult(0));
+    Value last;
+    for (Value operand : reader ? reader->getOperands() : ValueRange())
+      if (Operation *maker = operand.getDefiningOp();
+          maker && maker->isBeforeInBlock(kernel) &&
+          (!last || last.getDefiningOp()->isBeforeInBlock(maker)))
+        last = operand;
+    if (!last)
+      continue;
+    OpBuilder builder(kernel);
+    OpOperand &operand = kernel->getOpOperand(0);
+    operand.set(AfterOp::create(builder, kernel.getLoc(), operand.get(), last));
+  }
+}
+
 PrefetchPlan::PrefetchPlan(func::FuncOp func, const CostModel &model)
     : launches(func, model, RunBeside::Always) {
   ArrayRef<ScheduleTask> tasks = launches.tasks;
@@ -138,10 +181,11 @@ void PrefetchPlan::choose(std::optional<int64_t> ahead) {
 
 void PrefetchPlan::write(func::FuncOp func) {
   for (const Fetch &fetch : fetches) {
-    // The last launch before that kernel whose result a gather can wait for.
+    // The last launch before that kernel whose result a gather can wait for. A decoding itself waits.
     Operation *earlier = nullptr;
     for (unsigned i = fetch.beside; i-- > 0 && !earlier;)
-      if (isa<rt::KernelOp>(launches.launches[i]) && launches.launches[i]->getNumResults() > 0)
+      if (isa<rt::KernelOp>(launches.launches[i]) && launches.launches[i]->getNumResults() > 0 &&
+          !isDecoding(launches.launches[i]))
         earlier = launches.launches[i];
     if (!earlier)
       continue;
@@ -181,6 +225,7 @@ struct PlanPrefetchPass : meshwright::impl::PlanPrefetchPassBase<PlanPrefetchPas
       most = attr.getInt();
     if (llvm::none_of(func.front(), [](Operation &op) { return isFetch(&op); }))
       return markAllAnalysesPreserved();
+    holdDecodings(func);
     PrefetchPlan plan(func, CostModel(mesh));
     plan.choose(most);
     plan.write(func);

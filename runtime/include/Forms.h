@@ -34,9 +34,13 @@ float findLargest(DType type, const void *data, int64_t count);
 /// if an element is not finite.
 bool encodeGroups(const mw_rt_form &form, DType type, const void *from, float largest, void *to,
                   int64_t first, int64_t last);
-/// Decodes groups into a dense matrix.
-void decodeGroups(const mw_rt_form &form, DType type, const void *from, void *to, int64_t first,
-                  int64_t last);
+/// Rows [row, row + rows) and columns [column, column + columns) of a weight.
+struct FormBlock {
+  int64_t row, rows, column, columns;
+};
+/// Decodes a block into a dense matrix of it.
+void decodeBlock(const mw_rt_form &form, DType type, const void *from, const FormBlock &block,
+                 void *to);
 
 } // namespace meshwright::rt
 

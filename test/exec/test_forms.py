@@ -128,6 +128,38 @@ def test_random(seed):
     np.testing.assert_array_equal(seen(weight, turned, gtp_gather=str(kind), **options), want)
 
 
+class Gated(nn.Module):
+    """Products whose kernels take in other ops, by odd sizes, and a residual."""
+
+    def __init__(self, width, inner):
+        super().__init__()
+        torch.manual_seed(width)
+        self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner)
+        self.down = nn.Linear(inner, width)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [3, 90])
+@pytest.mark.parametrize("width,inner", [(72, 200), (50, 97)])
+def test_fused_products(kind, dtype, rows, width, inner):
+    """A weight that a kernel reads packed is decoded as it is packed."""
+    net = Gated(width, inner).to(dtype).eval()
+    x = torch.randn(2, rows, width, generator=torch.Generator().manual_seed(rows)).to(dtype)
+    want = copy.deepcopy(net).double()
+    for layer in (want.gate, want.up, want.down):
+        rounded = torch.from_numpy(KINDS[kind](layer.weight.detach().float().numpy(), 1)).to(dtype)
+        layer.weight.data.copy_(rounded)
+    with torch.no_grad():
+        want = want(x.double())
+    plan = mw.from_torch(net, (x,)).parallelize(mesh={"gtp": 2}, gtp_gather=kind)
+    error = float((plan.run(x)[0].double() - want).abs().max() / want.abs().max())
+    assert error <= (1e-5 if dtype == torch.float32 else 2e-2)
+
+
 class Rounded(torch.autograd.Function):
     """The gradient of the input is by the weight rounded along its rows; that of the weight passes."""
 

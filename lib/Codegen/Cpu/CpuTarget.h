@@ -31,6 +31,7 @@ public:
   bool canPrecedeProduct(mlir::Operation *op, mlir::RankedTensorType input) const override;
   std::optional<PackedWeight> getPackedWeight(const KernelRegion &region) const override;
   llvm::ArrayRef<int64_t> getCalls() const override;
+  bool multipliesForms() const override { return true; }
   void loadDialects(mlir::MLIRContext &context) const override;
   std::unique_ptr<KernelBuilder> createBuilder(mlir::MLIRContext *context) const override;
   mlir::LogicalResult lowerKernel(mlir::ModuleOp module) const override;

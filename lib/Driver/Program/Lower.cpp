@@ -346,9 +346,10 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     step.descriptor = describeLaunch(*info, step, launch.getYielded());
     steps.push_back(std::move(step));
   } else {
-    // A call performs one op.
+    // A call performs one op, and decodes a weight before.
     auto collective = dyn_cast<dist::CollectiveOpInterface>(op);
-    if (!llvm::hasSingleElement(launch.getOps()) || !(collective || target.isLibraryOp(op))) {
+    auto isOther = [&](Operation &other) { return &other != op && !isa<dist::DecodeOp>(other); };
+    if (llvm::any_of(launch.getOps(), isOther) || !(collective || target.isLibraryOp(op))) {
       std::string supported = target.getSupportedKernels();
       if (supported.empty())
         return op->emitOpError("cannot be compiled for execution");

@@ -178,16 +178,21 @@ static float getEncodingScale(float largest) {
 /// 2^(exponent - 127), which may be subnormal.
 static float getPower(int exponent) { return std::ldexp(1.0f, exponent - 127); }
 
-/// Calls `visit(column, scale)` for each column of a row, with the number of its scale.
-template <typename Visit> static void forColumns(int64_t columns, int64_t width, Visit visit) {
+/// Calls `visit(column, scale)` for each column of a row, with the number of its scale. The first scale
+/// holds for `shift` columns before the first one, too.
+template <typename Visit>
+static void forColumns(int64_t columns, int64_t width, Visit visit, int64_t shift = 0) {
   if (width == 1) {
     for (int64_t column = 0; column < columns; ++column)
       visit(column, column);
     return;
   }
-  for (int64_t begin = 0, i = 0; begin < columns; begin += width, ++i)
-    for (int64_t column = begin, end = std::min(begin + width, columns); column < end; ++column)
+  for (int64_t begin = 0, i = 0; begin < columns; ++i) {
+    int64_t end = std::min((i + 1) * width - shift, columns);
+    for (int64_t column = begin; column < end; ++column)
       visit(column, i);
+    begin = end;
+  }
 }
 
 bool encodeGroups(const mw_rt_form &form, DType type, const void *from, float largest, void *to,
@@ -239,30 +244,50 @@ bool encodeGroups(const mw_rt_form &form, DType type, const void *from, float la
   return true;
 }
 
-void decodeGroups(const mw_rt_form &form, DType type, const void *from, void *to, int64_t first,
-                  int64_t last) {
-  const int64_t rows = getBlockRows(form), width = getBlockColumns(form), columns = form.columns;
-  const int64_t scales = countScales(form);
-  const std::array<float, 256> &numbers = getE4M3();
-  std::vector<float> elements(columns), factors(scales);
-  for (int64_t group = first; group < last; ++group) {
+/// 2^(exponent - 127), for each exponent of 8 bits.
+static const std::array<float, 256> &getPowers() {
+  static const std::array<float, 256> powers = [] {
+    std::array<float, 256> all;
+    for (int exponent = 0; exponent < 256; ++exponent)
+      all[exponent] = getPower(exponent);
+    return all;
+  }();
+  return powers;
+}
+
+void decodeBlock(const mw_rt_form &form, DType type, const void *from, const FormBlock &block,
+                 void *to) {
+  const int64_t rows = getBlockRows(form), width = getBlockColumns(form);
+  const std::array<float, 256> &numbers = getE4M3(), &powers = getPowers();
+  const int64_t firstScale = block.column / width, shift = block.column % width;
+  const int64_t scales = divideCeil(shift + block.columns, width);
+  std::vector<float> elements(block.columns), factors(scales);
+  int64_t known = -1;
+  for (int64_t i = 0; i < block.rows; ++i) {
+    int64_t group = (block.row + i) / rows, begin = (block.row + i) % rows * form.columns;
     auto *codes = static_cast<const uint8_t *>(from) + group * sizeOfGroup(form);
-    const uint8_t *scale = codes + sizeOfCodes(form);
-    float largest = 0;
-    if (isFp4(form))
-      std::memcpy(&largest, scale + scales, sizeof(largest));
-    for (int64_t i = 0; i < scales; ++i)
-      factors[i] = isFp4(form) ? numbers[scale[i]] * largest * (1.0f / 2688) : getPower(scale[i]);
-    int64_t held = std::clamp<int64_t>(form.rows - group * rows, 0, rows);
-    for (int64_t row = 0; row < held; ++row) {
-      int64_t begin = row * columns;
-      forColumns(columns, width, [&](int64_t column, int64_t i) {
-        int64_t at = begin + column;
-        float code = isFp4(form) ? kE2M1[codes[at / 2] >> (at % 2 * 4) & 15] : numbers[codes[at]];
-        elements[column] = code * factors[i];
-      });
-      store(type, elements.data(), to, (group * rows + row) * columns, columns);
+    if (group != known) {
+      const uint8_t *scale = codes + sizeOfCodes(form) + firstScale;
+      float largest = 0;
+      if (isFp4(form))
+        std::memcpy(&largest, codes + sizeOfCodes(form) + countScales(form), sizeof(largest));
+      for (int64_t j = 0; j < scales; ++j)
+        factors[j] = isFp4(form) ? numbers[scale[j]] * largest * (1.0f / 2688) : powers[scale[j]];
+      known = group;
     }
+    begin += block.column;
+    auto decodeFp4 = [&](int64_t column, int64_t j) {
+      int64_t at = begin + column;
+      elements[column] = kE2M1[codes[at / 2] >> (at % 2 * 4) & 15] * factors[j];
+    };
+    auto decodeFp8 = [&](int64_t column, int64_t j) {
+      elements[column] = numbers[codes[begin + column]] * factors[j];
+    };
+    if (isFp4(form))
+      forColumns(block.columns, width, decodeFp4, shift);
+    else
+      forColumns(block.columns, width, decodeFp8, shift);
+    store(type, elements.data(), to, i * block.columns, block.columns);
   }
 }
 
@@ -309,7 +334,11 @@ bool CpuDevice::perform(const mw_rt_encode &what, void *const *buffers, std::str
 
 bool CpuDevice::perform(const mw_rt_decode &what, void *const *buffers, std::string &) {
   auto work = [&](int64_t first, int64_t last) {
-    decodeGroups(what.form, DType(what.dtype), buffers[0], buffers[1], first, last);
+    int64_t rows = getBlockRows(what.form), row = first * rows;
+    FormBlock block{row, std::min(last * rows, what.form.rows) - row, 0, what.form.columns};
+    decodeBlock(what.form, DType(what.dtype), buffers[0], block,
+                static_cast<char *>(buffers[1]) +
+                    row * what.form.columns * sizeOf(DType(what.dtype)));
   };
   shareGroups(what.form, *workers, work);
   return true;

@@ -10,6 +10,7 @@
 #include "Workers.h"
 #include "meshwright/runtime/src/ranks/GemmShape.h"
 
+#include "meshwright/runtime/include/Forms.h"
 #include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"
 
@@ -37,6 +38,8 @@ struct Product {
   DType in, out;
   int64_t m, n, k, batch;
   bool transposeA, transposeB, sharedA, sharedB, bias;
+  /// The form of B, a single matrix. Each tile decodes its columns.
+  mw_rt_form form = {};
 };
 
 /// A range of indices.
@@ -50,7 +53,7 @@ struct Tile {
 };
 
 /// A product and the size of a tile, as far as the library depends on them.
-using Key = std::array<int64_t, 14>;
+using Key = std::array<int64_t, 15>;
 
 /// The primitive for a tile and the types of its operands.
 struct Prepared {
@@ -114,8 +117,19 @@ static int64_t floorPowerOfTwo(int64_t value) {
   return power;
 }
 
-/// Cuts a product into tiles: matrices of a batch first, then columns, and rows last.
+/// Bytes of decoded columns that stay in a cache while they are multiplied.
+static constexpr int64_t kDecodedBytes = 4 << 20;
+
+/// Cuts a product into tiles: matrices of a batch first, then columns, and rows last. Columns that are
+/// decoded are cut alone, and so that they stay in a cache.
 static std::vector<Tile> cutTiles(const Product &p) {
+  if (p.form.kind) {
+    int64_t most = std::max<int64_t>(kDecodedBytes / (p.k * sizeOf(p.in) + 1), 1);
+    std::vector<Tile> tiles;
+    for (Range column : cut(p.n, (p.n + most - 1) / most, 64))
+      tiles.push_back({{0, 1}, {0, p.m}, column});
+    return tiles;
+  }
   int64_t operations = 2 * p.batch * p.m * p.n * std::max<int64_t>(p.k, 1);
   int64_t most = floorPowerOfTwo(std::min(operations / kLeastOperations, kMostTiles));
   int64_t matrices = std::min(floorPowerOfTwo(p.batch), most);
@@ -147,7 +161,8 @@ static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool m
   };
   int64_t m = tile.rows.size, n = tile.columns.size, batch = tile.batch.size;
   result.a = describe(p.in, {p.sharedA ? 1 : batch, m, p.k}, p.m, p.k, p.transposeA);
-  result.b = describe(p.in, {p.sharedB ? 1 : batch, p.k, n}, p.k, p.n, p.transposeB);
+  // Decoded columns are a matrix of their own.
+  result.b = describe(p.in, {p.sharedB ? 1 : batch, p.k, n}, p.k, p.form.kind ? n : p.n, p.transposeB);
   result.c = describe(p.out, {batch, m, n}, p.m, p.n, false);
   // The library's own scratch memory would belong to the thread that made the primitive.
   dnnl::primitive_attr attributes;
@@ -217,7 +232,7 @@ static void multiplyDouble(const Product &p, const double *a, const double *b, c
 
 const Prepared &Gemm::State::getPrepared(const Product &p, const Tile &tile) {
   Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,    tile.rows.size, tile.columns.size,
-          tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch};
+          tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch, p.form.kind != MW_RT_PLAIN};
   auto found = prepared.find(key);
   if (found == prepared.end()) {
     Prepared made;
@@ -257,6 +272,8 @@ struct Tiles {
 };
 } // namespace
 
+static int64_t alignUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
 void Tiles::run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stream &stream) const {
   const Product &p = product;
   int64_t in = sizeOf(p.in), out = sizeOf(p.out);
@@ -267,9 +284,18 @@ void Tiles::run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stre
   int64_t a = (p.sharedA ? 0 : first * p.m * p.k) + row * (p.transposeA ? 1 : p.k);
   int64_t b = (p.sharedB ? 0 : first * p.k * p.n) + column * (p.transposeB ? p.k : 1);
   int64_t c = (first * p.m + row) * p.n + column;
+  const char *columns = operands.b + b * in;
+  if (p.form.kind) {
+    char *decoded = static_cast<char *>(scratch) + alignUp(how.scratchpad.get_size());
+    int64_t count = tile.columns.size;
+    decodeBlock(p.form, p.in, operands.b,
+                p.transposeB ? FormBlock{column, count, 0, p.k} : FormBlock{0, p.k, column, count},
+                decoded);
+    columns = decoded;
+  }
   std::unordered_map<int, dnnl::memory> arguments{
       {DNNL_ARG_SRC, wrap(how.a, operands.a + a * in)},
-      {DNNL_ARG_WEIGHTS, wrap(how.b, operands.b + b * in)},
+      {DNNL_ARG_WEIGHTS, wrap(how.b, columns)},
       {DNNL_ARG_DST, wrap(how.c, operands.c + c * out)},
       {DNNL_ARG_SCRATCHPAD, wrap(how.scratchpad, scratch)}};
   if (p.bias)
@@ -319,7 +345,9 @@ bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const
     int64_t scratch = 1;
     for (const Tile &tile : work.tiles) {
       work.prepared.push_back(&getPrepared(p, tile));
-      scratch = std::max(scratch, int64_t(work.prepared.back()->scratchpad.get_size()));
+      int64_t decoded = p.form.kind ? p.k * tile.columns.size * sizeOf(p.in) : 0;
+      scratch = std::max(scratch,
+                         alignUp(work.prepared.back()->scratchpad.get_size()) + decoded);
     }
     int64_t count = std::min<int64_t>(work.tiles.size(), workers.getCount());
     for (int64_t i = 0; i < count; ++i)
@@ -409,6 +437,15 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
     return to;
   };
   int64_t batch = batchOf(what), results = batch * what.m * what.n;
+  // Plain loops, and products in another type than the program's, read the whole decoded weight.
+  mw_rt_form form = what.form;
+  std::vector<char> decoded;
+  if (form.kind && (isWide || type == DType::F64)) {
+    decoded.resize(form.rows * form.columns * sizeOf(type));
+    decodeBlock(form, type, b, {0, form.rows, 0, form.columns}, decoded.data());
+    b = decoded.data();
+    form = {};
+  }
   a = widenTo(0, a, matricesOf(what, what.stride_a) * what.m * what.k);
   b = widenTo(1, b, matricesOf(what, what.stride_b) * what.k * what.n);
   bias = widenTo(2, bias, what.n);
@@ -428,7 +465,8 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
                   what.transpose_b != 0,
                   false,
                   false,
-                  bias != nullptr};
+                  bias != nullptr,
+                  form};
   int64_t stepA = uniformStride(what, what.stride_a), stepB = uniformStride(what, what.stride_b);
   if (stepA == 1 && stepB == 0 && !product.transposeA) {
     // One tall matrix.

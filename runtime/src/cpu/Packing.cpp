@@ -30,19 +30,24 @@ bool isCastable(DType type) {
   return type == DType::F32 || type == DType::BF16 || type == DType::F16;
 }
 
+/// Returns true for a weight that is brought to a form, and is not packed.
+static bool isEncoded(const mw_rt_packing &what) { return what.form && !what.panel; }
+
 /// The form of a packing that has one.
 static mw_rt_form getForm(const mw_rt_packing &what) {
+  if (what.panel && what.transposed)
+    return {what.form, what.along, what.n, what.k};
   return {what.form, what.along, what.k, what.n};
 }
 
 int64_t packedPanels(const mw_rt_packing &what) {
-  if (what.form)
+  if (isEncoded(what))
     return std::max<int64_t>(countGroups(getForm(what)), 1);
   return what.panel ? divideCeil(what.n, what.panel) : 1;
 }
 
 int64_t sizeOfPacked(const mw_rt_packing &what) {
-  if (what.form)
+  if (isEncoded(what))
     return countGroups(getForm(what)) * sizeOfGroup(getForm(what));
   int64_t count = what.panel ? packedPanels(what) * stepsOf(what) * what.panel * what.group
                              : what.k * what.n;
@@ -230,12 +235,32 @@ static void castPanels(const mw_rt_packing &what, const char *from, char *to, in
   }
 }
 
+/// Decodes and packs panels: the columns of each are decoded to a matrix of their own first.
+static void decodePanels(const mw_rt_packing &what, const void *from, char *to, int64_t first,
+                         int64_t last) {
+  DType used = DType(what.dtype);
+  std::vector<char> columns(what.k * what.panel * sizeOf(used));
+  int64_t panelBytes = sizeOfPacked(what) / std::max<int64_t>(packedPanels(what), 1);
+  for (int64_t panel = first; panel < last; ++panel) {
+    mw_rt_packing part = what;
+    int64_t column = panel * what.panel;
+    part.form = MW_RT_PLAIN;
+    part.n = std::min(what.panel, what.n - column);
+    FormBlock block = what.transposed ? FormBlock{column, part.n, 0, what.k}
+                                      : FormBlock{0, what.k, column, part.n};
+    decodeBlock(getForm(what), used, from, block, columns.data());
+    packPanels(part, columns.data(), to + panel * panelBytes, 0, 1);
+  }
+}
+
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first,
                 int64_t last, float largest) {
-  if (what.form) {
+  if (isEncoded(what)) {
     encodeGroups(getForm(what), DType(what.stored), from, largest, to, first, last);
     return;
   }
+  if (what.form)
+    return decodePanels(what, from, static_cast<char *>(to), first, last);
   if (what.stored != what.dtype)
     return castPanels(what, static_cast<const char *>(from), static_cast<char *>(to), first, last);
   auto run = [&](auto packer) { packer.run(first, last); };
@@ -296,7 +321,7 @@ void pack(const mw_rt_packing &what, const void *from, void *to, int threads, fl
 
 std::string measureWeight(const mw_rt_packing &what, DType type, const void *data, int64_t count,
                           float &largest) {
-  largest = what.form ? findLargest(type, data, count) : 0;
+  largest = isEncoded(what) ? findLargest(type, data, count) : 0;
   if (std::isfinite(largest))
     return "";
   return std::string("expected finite numbers in a weight that travels in ") + nameOfForm(what.form) +

@@ -47,6 +47,9 @@ static CallFacts getFacts(const mw_rt_gemm &what, void *const *buffers) {
   facts.dtype = what.dtype;
   facts.flops = 2 * results * what.k;
   facts.bytes = elements * sizeOf(DType(what.dtype)) + results * sizeOf(DType(what.result));
+  if (what.form.kind)
+    facts.bytes += countGroups(what.form) * sizeOfGroup(what.form) -
+                   what.k * what.n * sizeOf(DType(what.dtype));
   return check(facts, buffers[3], what.result, results);
 }
 
@@ -116,6 +119,11 @@ static CallFacts getFacts(const mw_rt_positions &, void *const *) { return {}; }
 static CallFacts getFacts(const mw_rt_pack &what, void *const *) {
   const mw_rt_packing &packing = what.packing;
   CallFacts facts = moveElements(packing.stored, packing.k * packing.n);
+  if (packing.form) {
+    mw_rt_form form{packing.form, packing.along, packing.transposed ? packing.n : packing.k,
+                    packing.transposed ? packing.k : packing.n};
+    facts.bytes = countGroups(form) * sizeOfGroup(form);
+  }
   facts.bytes += sizeOfPacked(packing);
   return facts;
 }
