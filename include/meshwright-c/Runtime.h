@@ -200,7 +200,10 @@ typedef struct mw_rt_collective {
   CALL(axis_index)                                                                                 \
   CALL(reorder)                                                                                    \
   CALL(place)                                                                                      \
-  CALL(positions)
+  CALL(positions)                                                                                  \
+  CALL(largest)                                                                                    \
+  CALL(encode)                                                                                     \
+  CALL(decode)
 
 enum {
 #define MW_RT_KIND(kind, name) MW_RT_CALL_##kind,

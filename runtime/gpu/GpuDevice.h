@@ -173,6 +173,8 @@ private:
   void *getScratch(int64_t bytes);
   bool multiply(const mw_rt_gemm &what, DType result, const void *a, const void *b,
                 const void *bias, void *c);
+  /// The result of a word that says if a weight is finite; its size is the form.
+  static constexpr int64_t kWeightWord = -2;
   void *nextWord(int64_t result, int64_t size);
   void *nextWordOf(int64_t op, int64_t result, int64_t size);
   void mark(int64_t op, cuda::Stream *stream, bool isGraph = false);

@@ -7,6 +7,7 @@
 
 #include "GpuDevice.h"
 
+#include "meshwright/runtime/include/Forms.h"
 #include "meshwright/runtime/src/ranks/Context.h"
 
 #include <cstring>
@@ -54,6 +55,12 @@ void GpuDevice::readWords() {
     const Word &word = current->words[i];
     if (words[i] == std::numeric_limits<uint64_t>::max())
       continue;
+    if (word.result == kWeightWord) {
+      context.world->fail(context.rank, word.op,
+                          std::string("expected finite numbers in a weight that travels in ") +
+                              nameOfForm(word.size));
+      return;
+    }
     if (word.result < 0) {
       context.world->fail(context.rank, word.op,
                           "the index at position " + std::to_string(words[i]) +

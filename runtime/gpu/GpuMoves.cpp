@@ -189,6 +189,28 @@ bool GpuDevice::perform(const mw_rt_positions &what, void *const *buffers, std::
 }
 
 //===----------------------------------------------------------------------===//
+// Weights in the forms in which they travel
+//===----------------------------------------------------------------------===//
+
+bool GpuDevice::perform(const mw_rt_largest &what, void *const *buffers, std::string &) {
+  helpers.findLargest(getStream(0), what.dtype, buffers[0], what.count, buffers[1]);
+  return true;
+}
+
+bool GpuDevice::perform(const mw_rt_encode &what, void *const *buffers, std::string &) {
+  cuda::Stream *stream = getStream(0);
+  helpers.findNotFinite(stream, what.dtype, buffers[0], what.form.rows * what.form.columns,
+                        nextWord(kWeightWord, what.form.kind));
+  helpers.encode(stream, what.form, what.dtype, buffers[0], buffers[1], buffers[2]);
+  return true;
+}
+
+bool GpuDevice::perform(const mw_rt_decode &what, void *const *buffers, std::string &) {
+  helpers.decode(getStream(0), what.form, what.dtype, buffers[0], buffers[1]);
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
 // Rows by index
 //===----------------------------------------------------------------------===//
 

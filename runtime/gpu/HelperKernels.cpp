@@ -5,12 +5,13 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Each kernel has 64-bit parameters, `%p0`, `%p1`, ... when its body begins. A thread does the item
-// `%i` of `%p0` items.
+// HelperText.h says which registers the body of a kernel has.
 //
 //===----------------------------------------------------------------------===//
 
 #include "HelperKernels.h"
+
+#include "HelperText.h"
 
 #include "meshwright/runtime/include/Types.h"
 
@@ -100,7 +101,7 @@ struct Unit {
 };
 } // namespace
 
-static std::string write(const std::string &name, size_t parameters, const std::string &body) {
+std::string writeKernel(const std::string &name, size_t parameters, const std::string &body) {
   std::ostringstream os;
   os << ".version 7.0\n.target sm_80\n.address_size 64\n.visible .entry " << name << "(";
   for (size_t i = 0; i < parameters; ++i)
@@ -117,8 +118,7 @@ static std::string write(const std::string &name, size_t parameters, const std::
   return os.str();
 }
 
-/// Divides %i by a parameter; the remainder is in %r.
-static std::string split(size_t parameter) {
+std::string splitItem(size_t parameter) {
   std::string by = "%p" + std::to_string(parameter);
   return "div.u64 %q, %i, " + by + ";\nmul.lo.u64 %r, %q, " + by +
          ";\nsub.u64 %r, %i, %r;\nmov.u64 %i, %q;\n";
@@ -136,7 +136,7 @@ static std::string writeBox(const std::string &name, size_t dims, int64_t bytes,
   for (size_t d = dims; d-- > 0;) {
     const char *index = d > 0 ? "%r" : "%i";
     if (d > 0)
-      body += split(3 + 3 * d);
+      body += splitItem(3 + 3 * d);
     body += advance("%to", index, 4 + 3 * d);
     if (!fills)
       body += advance("%from", index, 5 + 3 * d);
@@ -149,7 +149,7 @@ static std::string writeBox(const std::string &name, size_t dims, int64_t bytes,
   else
     body += std::string("cvt.u") + (bytes == 4 ? "32" : "16") + ".u64 " + unit.value + ", %p2;\n";
   body += "st.global." + unit.suffix + " [%to], " + unit.value + ";\n";
-  return write(name, 3 + 3 * dims, body);
+  return writeKernel(name, 3 + 3 * dims, body);
 }
 
 namespace {
@@ -194,6 +194,17 @@ static std::string withRegister(std::string text, const std::string &name) {
   return text;
 }
 
+std::string loadFloat(int64_t dtype) {
+  std::string load = withRegister(getArithmetic(dtype).load, DType(dtype) == DType::F64 ? "%d2" : "%f2");
+  return DType(dtype) == DType::F64 ? load + "cvt.rn.f32.f64 %f2, %d2;\n" : load;
+}
+
+std::string storeFloat(int64_t dtype) {
+  bool isWide = DType(dtype) == DType::F64;
+  std::string store = withRegister(getArithmetic(dtype).store, isWide ? "%d2" : "%f2");
+  return isWide ? "cvt.f64.f32 %d2, %f2;\n" + store : store;
+}
+
 /// Parameters: items, to, from, stride in bytes, members.
 static std::string writeReduce(const std::string &name, int64_t dtype, int64_t reduction) {
   Arithmetic kind = getArithmetic(dtype);
@@ -221,7 +232,7 @@ static std::string writeReduce(const std::string &name, int64_t dtype, int64_t r
                      "add.u64 %from, %from, %p3;\n" +
                      withRegister(kind.load, term) + combine +
                      "add.u64 %n, %n, 1;\nbra next;\nend:\n" + withRegister(kind.store, sum);
-  return write(name, 5, body);
+  return writeKernel(name, 5, body);
 }
 
 /// Parameters: items, data, word.
@@ -236,7 +247,7 @@ static std::string writeFinite(const std::string &name, int64_t dtype) {
                      : bytes == 4 ? "ld.global.b32 %w0, [%from];\ncvt.u64.u32 %x0, %w0;\n"
                                   : "ld.global.b16 %h0, [%from];\ncvt.u64.u16 %x0, %h0;\n";
   auto number = [](uint64_t value) { return std::to_string(int64_t(value)); };
-  return write(name, 3,
+  return writeKernel(name, 3,
                "mad.lo.u64 %from, %i, " + std::to_string(bytes) + ", %p1;\n" + load +
                    "and.b64 %x1, %x0, " + number(exponent) + ";\nsetp.ne.s64 %c0, %x1, " +
                    number(exponent) + ";\n@%c0 bra done;\n" +
@@ -258,10 +269,10 @@ static std::string loadIndex(int64_t type) {
 static std::string writeGatherRows(const std::string &name, int64_t bytes) {
   Unit unit(bytes);
   std::string size = std::to_string(bytes);
-  return write(name, 7,
-               "mad.lo.u64 %to, %i, " + size + ", %p1;\n" + split(6) +
+  return writeKernel(name, 7,
+               "mad.lo.u64 %to, %i, " + size + ", %p1;\n" + splitItem(6) +
                    // The column.
-                   "mad.lo.u64 %from, %r, " + size + ", %p2;\n" + split(4) +
+                   "mad.lo.u64 %from, %r, " + size + ", %p2;\n" + splitItem(4) +
                    "mad.lo.u64 %at, %r, 8, %p3;\n" + loadIndex(MW_I64) +
                    "setp.ge.u64 %c0, %n, %p5;\n@%c0 bra done;\n" +
                    "mad.lo.u64 %i, %i, %p5, %n;\nmul.lo.u64 %i, %i, %p6;\n" + "mad.lo.u64 %from, %i, " +
@@ -274,9 +285,9 @@ static std::string writeGatherRows(const std::string &name, int64_t bytes) {
 static std::string writeScatterRows(const std::string &name, int64_t bytes, int64_t indexType) {
   Unit unit(bytes);
   std::string size = std::to_string(bytes);
-  return write(
+  return writeKernel(
       name, 7,
-      split(6) + // %r is the column, %i the outer index.
+      splitItem(6) + // %r is the column, %i the outer index.
           "mul.lo.u64 %from, %i, %p4;\nmad.lo.u64 %from, %from, %p6, %r;\n" +
           "mad.lo.u64 %from, %from, " + size + ", %p2;\nmul.lo.u64 %i, %i, %p5;\n" +
           "mul.lo.u64 %q, %p6, " + size + ";\nmov.u64 %at, %p3;\nmov.u64 %x2, 0;\n" +
@@ -290,7 +301,7 @@ static std::string writeScatterRows(const std::string &name, int64_t bytes, int6
 
 /// Parameters: items, indices, size, word, log.
 static std::string writeCheckIndices(const std::string &name, int64_t indexType) {
-  return write(name, 5,
+  return writeKernel(name, 5,
                std::string("mad.lo.u64 %at, %i, ") + (indexType == MW_I32 ? "4" : "8") +
                    ", %p1;\n" + loadIndex(indexType) + "setp.lt.u64 %c1, %n, %p2;\n" +
                    "@%c1 bra fine;\natom.global.min.u64 %x0, [%p3], %i;\nfine:\n" +

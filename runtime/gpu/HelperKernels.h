@@ -64,6 +64,15 @@ public:
   void checkIndices(cuda::Stream *stream, int64_t indexType, const void *indices, int64_t count,
                     int64_t size, void *word, void *log);
 
+  // Weights in the forms in which they travel (`mw_rt_form`). Encoding nvfp4 takes an even number of
+  // columns.
+  void encode(cuda::Stream *stream, const mw_rt_form &form, int64_t dtype, const void *weight,
+              const void *largest, void *to);
+  void decode(cuda::Stream *stream, const mw_rt_form &form, int64_t dtype, const void *from,
+              void *weight);
+  /// Writes the largest magnitude of `count` floats as f32, NaN if one is.
+  void findLargest(cuda::Stream *stream, int64_t dtype, const void *data, int64_t count, void *to);
+
 private:
   void launch(cuda::Stream *stream, const std::string &name, const std::string &text,
               int64_t threads, std::vector<uint64_t> arguments);
