@@ -87,9 +87,9 @@ def forward(seed):
 
 
 class Mlp(torch.nn.Module):
-    def __init__(self, bias=True):
+    def __init__(self, bias=True, inner=8):
         super().__init__()
-        self.up, self.down = torch.nn.Linear(6, 8, bias), torch.nn.Linear(8, 6, bias)
+        self.up, self.down = torch.nn.Linear(6, inner, bias), torch.nn.Linear(inner, 6, bias)
         self.scale = torch.nn.Parameter(torch.ones(6))
 
     def forward(self, x, y):
@@ -119,6 +119,10 @@ MESHES = [
     (dict(mesh={"tp": 4}, sequence_parallel="on"), {}),
     (dict(mesh={"gtp": 2}), {}), (dict(mesh={"gtp": 3}, recompute="full"), {}),
     (dict(mesh={"dp": 2, "gtp": 2}, gtp_align=2), {}), (dict(mesh={"gtp": 2, "tp": 2}), {}),
+    (dict(mesh={"dp": 2, "gtp": 2}, gtp_reduce="bf16"), {}),
+    (dict(mesh={"gtp": 2}, gtp_gather="mxfp8"), dict(inner=80)),
+    (dict(mesh={"dp": 2, "gtp": 2}, gtp_gather="nvfp4", recompute="full"), dict(inner=40)),
+    (dict(mesh={"tp": 2, "gtp": 2}, gtp_gather="nvfp4", gtp_reduce="bf16"), dict(inner=80)),
     (dict(mesh={"tp": 2}, sequence_parallel="off", recompute="full", shard_saved="on"), {}),
     (dict(mesh={"ring": 2}, context_parallel={"ring": "ring"}), dict(attends=True)),
     (dict(mesh={"ring": 4}, context_parallel={"ring": "ring"}), dict(attends=True)),
@@ -140,11 +144,11 @@ def step(seed):
     """A forward pass with a loss, its gradients, or a training step, of a small module."""
     rng = np.random.default_rng([seed, 7])
     options, needs = MESHES[rng.integers(len(MESHES))]
-    attends = needs.get("attends") or rng.random() < 0.5
+    attends = "inner" not in needs and (needs.get("attends") or rng.random() < 0.5)
     batch, tokens = int(rng.choice([1, 1, 2, 3, 4])), int(rng.choice([4, 5, 8]))
     torch.manual_seed(seed)
     module = Attention(int(rng.choice([1, 2, 4])), bool(rng.random() < 0.5)) if attends else Mlp(
-        bool(rng.random() < 0.7))
+        bool(rng.random() < 0.7), needs.get("inner", 8))
     shape = (batch, tokens, 8) if attends else (batch, tokens, 6)
     model = mw.from_torch(module.train(), (torch.randn(shape), torch.randn(shape)), training=True)
     kind = rng.choice(["gradients", "sgd", "adamw", "microbatches"])

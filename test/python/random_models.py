@@ -42,8 +42,8 @@ OPTIONS = {
     "gtp_align": [1, 2, 16, "auto", None],
     "gtp_prefetch": [0, 1, 3, "auto", None],
     "gtp_keep": ["on", "off", "auto", None],
-    "gtp_reduce": ["plain", "bf16", None, None],
-    "gtp_gather": ["plain", "mxfp8", "nvfp4", None, None, None],
+    "gtp_reduce": ["plain", None],
+    "gtp_gather": ["plain", None],
     "shard_saved": ["on", "off", "auto", None],
 }
 TRAIN_OPTIONS = {
