@@ -9,8 +9,6 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from random_blocks import RANDOM, STATEFUL
-from random_models import generate
 from safetensors.torch import save_file
 from torch import nn
 
@@ -237,39 +235,6 @@ def test_check_rounds_both(kind):
     plan.check(x)
     train = mw.from_torch(Net(), (), DATA[0], training=True).train(mw.SGD(lr=0.1))
     train.parallelize(mesh={"gtp": 2}, gtp_gather=kind).check(**DATA[0])
-
-
-def check_random(seed):
-    """A random model whose weights travel otherwise computes, and trains, as the unsharded program that
-    rounds the same weights. Returns a name, and the error if there is one."""
-    case = generate(seed)
-    rng = np.random.default_rng(seed)
-    options = {k: v for k, v in case.options.items() if not k.startswith("gtp") and k != "memory_ceiling"}
-    mesh = case.mesh if "gtp" in case.mesh else [{"gtp": 2}, {"gtp": 3}, {"dp": 2, "gtp": 2}][rng.integers(3)]
-    options = {k: v for k, v in options.items() if "gtp" in case.mesh or k in ("overlap", "recompute", "reduce_type")}
-    options["gtp_gather"] = str(rng.choice(list(KINDS)))
-    if case.dtype == "bf16" or STATEFUL & set(case.blocks) or RANDOM & set(case.blocks):
-        case.dtype, case.blocks = "f32", ["twice", "attention"]
-    name = f"{seed}: {case.kind} {case.blocks} {mesh} {options}"
-    try:
-        net, inputs = case.build(), case.inputs()
-        if case.trains or case.kind == "gradients":
-            model = mw.from_torch(net.train(), (), inputs, training=True).train(mw.SGD(lr=0.01))
-        else:
-            model = mw.from_torch(net.eval(), (), inputs)
-            options.pop("recompute", None)
-        # A code that is rounded the other way would be a far larger difference.
-        model.parallelize(mesh=mesh, **options).check(**inputs, tolerance=1e-4)
-    except mw.Error as error:
-        return name, str(error).splitlines()[0]
-    return name, None
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_models(seed):
-    """`check_random` of any number of seeds is a longer test."""
-    name, error = check_random(seed)
-    assert error is None, f"{name}: {error}"
 
 
 @pytest.mark.parametrize("kind", KINDS)
