@@ -157,7 +157,9 @@ static FoldPrice priceFold(ModuleOp stage, const FoldEncoderPassOptions &fold, O
   // If the weights alone exceed the ceiling, no order keeps to it.
   price.fits = !fold.memoryCeiling || countMemory(func).weights <= fold.memoryCeiling;
   int64_t ceiling = price.fits ? fold.memoryCeiling : 0;
-  auto request = [&](OpPassManager &pm) { addScheduleRequest(pm, {overlap, ceiling, {}}); };
+  auto request = [&](OpPassManager &pm) {
+    addScheduleRequest(pm, {overlap, ceiling, {}, /*refuses=*/false});
+  };
   if (failed(copy.run(request))) {
     price.refusal = copy.getError();
     return price;
@@ -220,10 +222,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     pm.addPass(createCheckMeshAxesPass());
     return;
   case Phase::Spmd:
-    addScheduleRequest(
-        pm, {options.overlap, options.memoryCeiling.value_or(0), options.gtpPrefetch});
-    if (options.memoryCeiling)
-      pm.addPass(createCheckMemoryPass({*options.memoryCeiling}));
+    addScheduleRequest(pm, {options.overlap, options.memoryCeiling.value_or(0), options.gtpPrefetch,
+                            /*refuses=*/true});
     return;
   case Phase::Rt: {
     // A global program for one rank may enter here.

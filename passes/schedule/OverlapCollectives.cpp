@@ -34,8 +34,9 @@ public:
 
   ArrayRef<ScheduleTask> getTasks() const { return launches.tasks; }
 
-  /// Writes the launches in the order of the schedule. A wait comes where the schedule says so, else
-  /// before the first reader of its results, or directly behind its start if nothing runs beside it.
+  /// Writes the launches in the order of the schedule. A wait comes where the schedule says so,
+  /// else before the first reader of its results, or directly behind its start if nothing runs
+  /// beside it.
   void arrange(const Schedule &schedule, bool blocking = false);
 
 private:
@@ -91,10 +92,14 @@ void Program::arrange(const Schedule &schedule, bool blocking) {
 ///
 /// Outline, until an arena fits into the bytes that arguments and packing leave:
 ///  1. the present order, with a small and a large search budget;
-///  2. `tryOrders`: list schedules under nine falling memory limits, the original order
-///     and the order with the least memory per step, and the best of them with a large
-///     budget;
-///  3. the same for `plain`.
+///  2. the frugal orders, in which nothing runs beside kernels: the original one, and that with the
+///  least
+///     memory per step, each with a large budget;
+///  3. `tryOrders`: list schedules under nine falling memory limits, and the best of them with a
+///  large
+///     budget. If no frugal order fits, only those are searched that may need less;
+///  4. the same for `plain`;
+///  5. the best frugal order.
 /// The error names the smallest arena of all these orders.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
@@ -106,61 +111,81 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
     resident = attr.getInt();
   fixed += resident;
   int64_t budget = ceiling - fixed, communication = schedule.communication;
-  int64_t least = std::numeric_limits<int64_t>::max(), last = 0;
-  // An arena can be larger than the largest sum of live buffers, so it is planned.
-  auto fits = [&](SearchEffort effort) {
-    BufferPlan plan = planBuffers(func, effort, budget);
+  int64_t least = std::numeric_limits<int64_t>::max(), last = 0, live = 0;
+  // An order is searched if it needs no more at one time.
+  int64_t worth = budget;
+  bool mayFit = false;
+  // An arena can be larger than the largest sum of live buffers, so it is planned. `last` is a
+  // bound on it where no search is made.
+  auto fits = [&](SearchEffort effort, bool searches = true) {
+    BufferPlan plan = planBuffersWithin(func, effort, budget, searches ? worth : 0);
+    last = plan.arena + plan.recovery;
+    live = plan.live + plan.recovery;
+    mayFit = live <= worth;
+    if (searches && mayFit)
+      least = std::min(least, last);
+    return searches && last <= budget;
+  };
+  // The smallest arena of the present order, for the error.
+  auto measure = [&] {
+    BufferPlan plan = planBuffers(func, SearchEffort::Much, budget);
     last = plan.arena + plan.recovery;
     least = std::min(least, last);
-    return last <= budget;
   };
   struct Order {
     Schedule schedule;
     bool blocks;
     int64_t arena = std::numeric_limits<int64_t>::max();
   };
-  auto tryOrder = [&](Program &program, const Order &order, SearchEffort effort) {
+  auto arrange = [&](Program &program, const Order &order) {
     schedule = order.schedule;
     if (order.blocks)
       schedule.exposed = schedule.communication = communication;
     program.arrange(schedule, order.blocks);
+  };
+  auto tryOrder = [&](Program &program, const Order &order, SearchEffort effort) {
+    arrange(program, order);
     return fits(effort);
   };
-  // The memory limits of these orders do not depend on the ceiling, so a later run with
-  // the smallest arena as its ceiling finds the same order. That order gets the large
-  // budget.
+  // The memory limits of these orders do not depend on the ceiling.
   auto tryOrders = [&](Program &program, int64_t arena, bool blocks) {
     ArrayRef<ScheduleTask> tasks = program.getTasks();
     Order best;
-    auto tryNext = [&](Schedule next, bool blocks) {
-      Order order{std::move(next), blocks};
-      bool isDone = tryOrder(program, order, SearchEffort::Some);
-      order.arena = last;
-      if (order.arena < best.arena)
-        best = std::move(order);
-      return isDone;
-    };
-    for (int64_t tenths = 9; tenths > 0; --tenths)
-      if (tryNext(scheduleTasks(tasks, std::max<int64_t>(1, arena / 10 * tenths)), blocks))
+    for (int64_t tenths = 9; tenths > 0; --tenths) {
+      Order order{scheduleTasks(tasks, std::max<int64_t>(1, arena / 10 * tenths)), blocks};
+      arrange(program, order);
+      if (fits(SearchEffort::Some, /*searches=*/worth == budget))
         return true;
-    // The original order, and the order with the least memory per step.
-    return tryNext(simulateInOrder(tasks), /*blocks=*/true) ||
-           tryNext(scheduleTasks(tasks, 1), /*blocks=*/true) ||
-           tryOrder(program, best, SearchEffort::Much);
+      order.arena = last;
+      if (mayFit && order.arena < best.arena)
+        best = std::move(order);
+    }
+    // A larger search may find what the small one did not.
+    return !best.schedule.order.empty() && tryOrder(program, best, SearchEffort::Much);
   };
-  if (fits(SearchEffort::Some))
+  if (fits(SearchEffort::Some) || fits(SearchEffort::Much))
     return {success()};
-  int64_t first = last;
-  if (fits(SearchEffort::Much) || tryOrders(program, first, /*blocks=*/false))
-    return {success()};
-  if (plain) {
-    Order asItCame{simulateInOrder(plain->getTasks()), /*blocks=*/true};
-    if (tryOrder(*plain, asItCame, SearchEffort::Some))
-      return {success()};
-    first = last;
-    if (fits(SearchEffort::Much) || tryOrders(*plain, first, /*blocks=*/true))
-      return {success()};
+  const Order present{schedule, /*blocks=*/false};
+  const int64_t first = live;
+  Program &blocking = plain ? *plain : program;
+  Order frugal;
+  for (Schedule order :
+       {simulateInOrder(blocking.getTasks()), scheduleTasks(blocking.getTasks(), 1)}) {
+    arrange(blocking, {order, /*blocks=*/true});
+    measure();
+    if (last < frugal.arena)
+      frugal = {std::move(order), /*blocks=*/true, last};
   }
+  if (frugal.arena > budget) {
+    arrange(program, present);
+    if (first < frugal.arena)
+      measure();
+    worth = least - 1;
+  }
+  if (tryOrders(program, first, /*blocks=*/false) ||
+      (plain && tryOrders(*plain, first, /*blocks=*/true)) ||
+      (frugal.arena <= budget && tryOrder(blocking, frugal, SearchEffort::Much)))
+    return {success()};
   InFlightDiagnostic error = emitError(func.getLoc(), "'")
                              << func.getName() << "' needs " << fixed + least
                              << " bytes on a rank, " << fixed << " for parameters and inputs";

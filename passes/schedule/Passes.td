@@ -32,7 +32,8 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
     With `overlap=auto` and a ceiling, the pass schedules copies with three choices of
     chunks: those that pay, none, and all. If the first choice exceeds the ceiling,
     `rt.chunks = "none"` or `"all"` names the choice that fits; if none fits, the one that
-    needs least, which the error of the schedule names. An attribute that is there stays.
+    needs least, which the error of the schedule names. An attribute that is there stays. With
+    `refuse` it is an error if no order keeps to the ceiling, as that of `check-memory`.
   }];
   let options = [Option<"overlap", "overlap", "::meshwright::OnOffAuto",
                         /*default=*/"::meshwright::OnOffAuto::Auto", "on, off or auto">,
@@ -40,7 +41,9 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
                         "bytes of arguments and arena; no limit if 0">,
                  Option<"prefetch", "prefetch", "::meshwright::NumberOrAuto<0>",
                         /*default=*/"::meshwright::NumberOrAuto<0>()",
-                        "the most weights that are gathered before the one in use">];
+                        "the most weights that are gathered before the one in use">,
+                 Option<"refuses", "refuse", "bool", /*default=*/"false",
+                        "refuses a program that no order keeps to the ceiling">];
   let dependentDialects = ["::meshwright::rt::RtDialect"];
 }
 

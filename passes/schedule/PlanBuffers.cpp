@@ -16,9 +16,9 @@
 #include "meshwright/lib/Launches/InPlace.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/passes/schedule/ArenaSearch.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Passes.h"
-#include "meshwright/passes/schedule/ArenaSearch.h"
 
 #include "mlir/IR/Builders.h"
 #include "llvm/Support/MathExtras.h"
@@ -45,6 +45,8 @@ public:
     makeBlocks();
   }
   void run();
+  /// The plan that no search can better.
+  BufferPlan getLeast() const;
   /// Plans without writing offsets to the function.
   BufferPlan measure(SearchEffort effort, int64_t enough);
   /// For each op, the bytes that are needed while it runs.
@@ -119,8 +121,8 @@ void Planner::findUpdates() {
     for (auto [i, value] : llvm::enumerate(update.values)) {
       rt::KernelOp kernel = update.getKernel(i);
       over[value] = {update.state, log};
-      bool isRows = getUpdateKind(kernel, value.getResultNumber(), update.getOld(i)) ==
-                    UpdateKind::Rows;
+      bool isRows =
+          getUpdateKind(kernel, value.getResultNumber(), update.getOld(i)) == UpdateKind::Rows;
       log += isRows ? getLogBytes(kernel) : 0;
       recovery += isRows ? getLogBytes(kernel) : rt::getBufferBytes(value.getType());
     }
@@ -217,6 +219,11 @@ void Planner::write(BufferPlan plan) {
   func->setAttr(rt::RtDialect::kLiveAttr, builder.getI64IntegerAttr(plan.live));
 }
 
+BufferPlan Planner::getLeast() const {
+  int64_t live = getLargestLiveSet(blocks);
+  return {live, live, recovery};
+}
+
 BufferPlan Planner::measure(SearchEffort effort, int64_t enough) {
   int64_t live = getLargestLiveSet(blocks);
   return {assignOffsets(blocks, effort, enough - recovery), live, recovery};
@@ -230,13 +237,21 @@ static LogicalResult checkFormed(func::FuncOp func) {
     return emitError(func.getLoc(), "'")
            << func.getName() << "': expected one block, got " << func.getBody().getBlocks().size();
   for (Operation &op : func.getBody().front().without_terminator())
-    if (!isa<rt::RtDialect>(op.getDialect()) && !op.hasTrait<OpTrait::ConstantLike>() && !rt::isView(&op))
+    if (!isa<rt::RtDialect>(op.getDialect()) && !op.hasTrait<OpTrait::ConstantLike>() &&
+        !rt::isView(&op))
       return op.emitOpError("is not in a launch: expected '--form-kernels' to have run");
   return success();
 }
 
 BufferPlan meshwright::planBuffers(func::FuncOp func, SearchEffort effort, int64_t enough) {
   return Planner(func).measure(effort, enough);
+}
+
+BufferPlan meshwright::planBuffersWithin(func::FuncOp func, SearchEffort effort, int64_t enough,
+                                         int64_t bound) {
+  Planner planner(func);
+  BufferPlan least = planner.getLeast();
+  return least.arena + least.recovery > bound ? least : planner.measure(effort, enough);
 }
 
 std::vector<int64_t> meshwright::getLiveBytes(func::FuncOp func) { return Planner(func).getLive(); }

@@ -7,8 +7,8 @@
 
 #include "meshwright/passes/schedule/PlannedMemory.h"
 
-#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Dist/Forms.h"
+#include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
@@ -184,8 +184,7 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   planned.memory = countMemory(function);
   planned.refusal.clear();
   planned.needed = 0;
-  int64_t weights = planned.memory.getResident(),
-          activations = planned.memory.activationsPeak;
+  int64_t weights = planned.memory.getResident(), activations = planned.memory.activationsPeak;
   if (ceiling && weights + activations > ceiling) {
     planned.needed = weights + activations;
     planned.refusal =
@@ -199,14 +198,18 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
 }
 
 std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {
+  // The longest function first: the others fit into its memory, most likely.
+  SmallVector<std::pair<int64_t, FunctionOpInterface>> functions;
+  for (auto function : module.getOps<FunctionOpInterface>())
+    if (function->hasAttr(dist::DistDialect::kSpmdAttr) && !function.isExternal())
+      functions.push_back(
+          {-int64_t(function.getFunctionBody().front().getOperations().size()), function});
+  llvm::stable_sort(functions, llvm::less_first());
   std::optional<int64_t> least;
-  for (auto function : module.getOps<FunctionOpInterface>()) {
-    if (!function->hasAttr(dist::DistDialect::kSpmdAttr) || function.isExternal())
-      continue;
-    // No order fits into one byte, so the search tries all.
+  for (auto [size, function] : functions) {
+    // No order fits into one byte, so the error names the fewest bytes.
     PlannedMemory planned;
-    plan(function, /*ceiling=*/1, planned);
-    if (planned.needed)
+    if (!plan(function, least.value_or(1), planned) && planned.needed)
       least = std::max(least, std::optional(planned.needed));
   }
   return least;

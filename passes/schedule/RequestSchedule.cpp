@@ -38,19 +38,27 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
       if (!memoryCeiling)
         continue;
       setCeiling(func, memoryCeiling, func);
+      std::string refusal;
       if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
-        chooseChunks(func);
+        refusal = chooseChunks(func);
+      else if (refuses && !func.isExternal())
+        refusal = planMemory(func, memoryCeiling).refusal;
+      if (!refuses || refusal.empty())
+        continue;
+      emitError(func.getLoc()) << refusal;
+      signalPassFailure();
     }
   }
-  void chooseChunks(func::FuncOp func);
+  std::string chooseChunks(func::FuncOp func);
 };
 
 /// Chooses between the chunks that pay, none, and all, under the memory ceiling. Chunks can
 /// need more memory, because many are in flight, or less, because each is smaller. Takes
-/// the first choice that fits, else the one that needs least.
-void RequestSchedulePass::chooseChunks(func::FuncOp func) {
+/// the first choice that fits, else the one that needs least. Returns the error of that.
+std::string RequestSchedulePass::chooseChunks(func::FuncOp func) {
   StringRef name = rt::RtDialect::kChunksAttr;
   StringAttr best;
+  std::string refusal;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (StringRef chunks : {"", "none", "all"}) {
     StringAttr choice = chunks.empty() ? nullptr : StringAttr::get(&getContext(), chunks);
@@ -58,15 +66,17 @@ void RequestSchedulePass::chooseChunks(func::FuncOp func) {
     if (choice)
       func->setAttr(name, choice);
     PlannedMemory planned = planMemory(func, memoryCeiling);
-    if (planned.refusal.empty() || planned.needed < least)
+    if (planned.refusal.empty() || planned.needed < least) {
       best = choice;
+      refusal = planned.refusal;
+    }
     if (planned.refusal.empty())
       break;
     least = std::min(least, planned.needed);
   }
   func->removeAttr(name);
   if (!best)
-    return;
+    return refusal;
   func->setAttr(name, best);
   dist::DistDialect::getDecisionLog(&getContext())
       .add("request-schedule", Outcome::Note, func.getLoc(),
@@ -75,6 +85,7 @@ void RequestSchedulePass::chooseChunks(func::FuncOp func) {
                  "memory, of which the ceiling leaves too little otherwise"
                : "collectives stay whole: chunks need more memory than the ceiling leaves",
            {{"memory_ceiling_bytes", double(memoryCeiling)}});
+  return refusal;
 }
 
 } // namespace
