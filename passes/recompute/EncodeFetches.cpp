@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/recompute/Passes.h"
 
@@ -15,6 +16,8 @@
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/Support/FormatVariadic.h"
+
+#include <numeric>
 
 namespace meshwright {
 #define GEN_PASS_DEF_ENCODEFETCHESPASS
@@ -92,6 +95,8 @@ private:
   Way findWay(Value whole, FormAttr form);
   Value encode(Value source, FormAttr form);
   Value decode(Operation *round, FormAttr form, Operation *reader);
+  Value decodeParts(OpBuilder &builder, Value part, ArrayRef<LayoutFactor> factors,
+                    int64_t columnFactors, FormAttr form);
   void addLargest();
 
   func::FuncOp func;
@@ -131,8 +136,8 @@ int64_t FetchEncoder::getAlong(OpOperand &use) const {
   return along == 0 ? 0 : 1;
 }
 
-/// Returns true for an op on the way from a stored weight to the weight that is used: a collective of
-/// weights, a view, or one that drops the padding behind rows.
+/// Returns true for an op on the way from a stored weight to the weight that is used: a collective
+/// of weights, a view, or one that drops the padding behind rows.
 static bool isOfWay(Operation *op) {
   if (op->getNumOperands() != 1 || op->getNumResults() != 1)
     return false;
@@ -141,9 +146,9 @@ static bool isOfWay(Operation *op) {
   return op->hasTrait<View>() || isa<nn::SliceOp>(op);
 }
 
-/// The way from the stored weight, if the ranks of a group store its rows and use all of them. Shards of
-/// whole blocks are encoded where they are stored. They travel by one gather, even if other collectives
-/// make the weight whole. Otherwise the whole weight is encoded.
+/// The way from the stored weight, if the ranks of a group store its rows and use all of them.
+/// Shards of whole blocks are encoded where they are stored. They travel by one gather, even if
+/// other collectives make the weight whole. Otherwise the whole weight is encoded.
 FetchEncoder::Way FetchEncoder::findWay(Value whole, FormAttr form) {
   Value source = whole;
   while (Operation *op = source.getDefiningOp()) {
@@ -165,9 +170,11 @@ FetchEncoder::Way FetchEncoder::findWay(Value whole, FormAttr form) {
     return {whole};
   ArrayRef<LayoutFactor> factors = layout->dims[0].factors;
   const LayoutFactor &rows = factors.back();
-  int64_t ranks = getNumShards(rows.axes), blocks = getBlockShape(form.getKind(), form.getAlong()).rows;
+  int64_t ranks = getNumShards(rows.axes),
+          blocks = getBlockShape(form.getKind(), form.getAlong()).rows;
   bool isGathered = ranks > 1 && rows.isContiguous() && rows.size == used.getDimSize(0) &&
-                    stored.getDimSize(0) * ranks == rows.padded && stored.getDimSize(0) % blocks == 0;
+                    stored.getDimSize(0) * ranks == rows.padded &&
+                    stored.getDimSize(0) % blocks == 0;
   if (!isGathered)
     return {whole};
   return {source, rows.axes, factors.size() > 1};
@@ -186,9 +193,86 @@ Value FetchEncoder::encode(Value source, FormAttr form) {
   return known.getResult();
 }
 
+static RankedTensorType getTypeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
+
+/// The factors of a weight that a fetch of a global program gives to ranks in parts which are no
+/// whole blocks, and the number of those that make its columns; none if the blocks of the parts are
+/// those of the weight.
+static std::pair<SmallVector<LayoutFactor>, int64_t> getCutFactors(Operation *round,
+                                                                   FormAttr form) {
+  ShardingAttr sharding = getShardingAttr(round->getResult(0));
+  if (!isa<FetchOp>(round) || !sharding)
+    return {};
+  auto layout =
+      getLayout(sharding, lookupMesh(round, sharding.getMesh()),
+                getTypeOf(round->getResult(0)).getShape(), [&] { return round->emitError(); });
+  if (failed(layout))
+    return {};
+  BlockShape block = getBlockShape(form.getKind(), form.getAlong());
+  SmallVector<LayoutFactor> factors;
+  bool isCut = false;
+  for (auto [d, dim] : llvm::enumerate(layout->dims))
+    for (const LayoutFactor &factor : dim.factors) {
+      int64_t size = d == 0 ? block.rows : block.columns;
+      isCut |=
+          !factor.axes.empty() && (dim.factors.size() > 1 || factor.getLocalSize() % size != 0);
+      factors.push_back(factor);
+    }
+  if (!isCut)
+    return {};
+  return {factors, layout->dims[1].factors.size()};
+}
+
+/// Rounds the parts that ranks use, one by one, in the shape of all factors. Those before the sizes
+/// of `part` that are left are cut already.
+Value FetchEncoder::decodeParts(OpBuilder &builder, Value part, ArrayRef<LayoutFactor> factors,
+                                int64_t columnFactors, FormAttr form) {
+  Location loc = part.getLoc();
+  RankedTensorType type = getTypeOf(part);
+  ArrayRef<int64_t> shape = type.getShape();
+  if (factors.empty()) {
+    auto getProduct = [](ArrayRef<int64_t> sizes) {
+      return std::accumulate(sizes.begin(), sizes.end(), int64_t(1), std::multiplies<>());
+    };
+    RankedTensorType matrix = type.clone(
+        {getProduct(shape.drop_back(columnFactors)), getProduct(shape.take_back(columnFactors))});
+    Value coded = encode(builder.createOrFold<nn::ReshapeOp>(loc, matrix, part), form);
+    builder.setInsertionPointAfterValue(coded);
+    return builder.createOrFold<nn::ReshapeOp>(loc, type,
+                                               DecodeOp::create(builder, loc, matrix, coded));
+  }
+  const LayoutFactor &factor = factors.front();
+  if (factor.axes.empty())
+    return decodeParts(builder, part, factors.drop_front(), columnFactors, form);
+  int64_t dim = type.getRank() - factors.size();
+  SmallVector<Value> rounded;
+  for (int64_t begin = 0; begin < factor.size; begin += factor.getLocalSize()) {
+    SmallVector<int64_t> starts(type.getRank()), limits(shape), sizes(shape),
+        strides(type.getRank(), 1);
+    starts[dim] = begin;
+    limits[dim] = std::min(begin + factor.getLocalSize(), factor.size);
+    sizes[dim] = limits[dim] - begin;
+    Value own = nn::SliceOp::create(
+        builder, loc, type.clone(sizes), part, builder.getDenseI64ArrayAttr(starts),
+        builder.getDenseI64ArrayAttr(limits), builder.getDenseI64ArrayAttr(strides));
+    rounded.push_back(decodeParts(builder, own, factors.drop_front(), columnFactors, form));
+  }
+  return nn::ConcatOp::create(builder, loc, type, rounded, dim);
+}
+
 /// Writes the way of a weight in a form, before its first reader: encoded, gathered, decoded, and
-/// without padding.
+/// without padding. In a global program the blocks are those of the parts that ranks will use.
 Value FetchEncoder::decode(Operation *round, FormAttr form, Operation *reader) {
+  if (auto [factors, columnFactors] = getCutFactors(round, form); !factors.empty()) {
+    OpBuilder builder(reader);
+    Value weight = round->getOperand(0);
+    SmallVector<int64_t> sizes =
+        llvm::map_to_vector(factors, [](const LayoutFactor &factor) { return factor.size; });
+    RankedTensorType type = getTypeOf(weight);
+    Value parts = builder.createOrFold<nn::ReshapeOp>(round->getLoc(), type.clone(sizes), weight);
+    parts = decodeParts(builder, parts, factors, columnFactors, form);
+    return builder.createOrFold<nn::ReshapeOp>(round->getLoc(), type, parts);
+  }
   Way way = findWay(round->getOperand(0), form);
   Value value = encode(way.source, form);
   OpBuilder builder(reader);

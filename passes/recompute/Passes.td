@@ -157,9 +157,10 @@ def SaveShardsPass : Pass<"save-shards", "::mlir::func::FuncOp"> {
 def EncodeFetchesPass : Pass<"encode-fetches", "::mlir::func::FuncOp"> {
   let summary = "let rounded weights travel as codes with scales";
   let description = [{
-    Guarantees the same results. A `dist.round`, and in a global program a `dist.fetch` with a form, becomes an encoding to its form and a decoding, one for each dimension that its
-    readers contract: the forward pass reads a weight along its columns, the gradient of its input along
-    its rows. Where an all-gather made the weight whole, each rank encodes its own rows and the codes
+    Guarantees the same results. A `dist.round`, and in a global program a `dist.fetch` with a form, becomes
+    an encoding to its form and a decoding, one for each dimension that its readers contract: the forward
+    pass reads a weight along its columns, the gradient of its input along its rows. A `dist.fetch` with a
+    sharding rounds each of its parts alone, as the rank that uses it will. Where an all-gather made the weight whole, each rank encodes its own rows and the codes
     travel, with their scales. A form is made once, for all gathers of it.
 
     The form nvfp4 needs the largest magnitude of the whole weight. Those of trained weights are found at

@@ -135,7 +135,7 @@ def test_rules():
     plan = model.parallelize(mesh={"tp": 2}, sequence_parallel="off",
                              reduce_type={"0.up": "own", "0.*": "f32"})
     assert [c["dtype"] for c in plan.report("json")["collectives"]] == ["f32", "bf16"]
-    with pytest.raises(mw.Error, match="reduce-type: the type of '0' is 'bf16'"):
+    with pytest.raises(mw.Error, match="reduce-type: the value of '0' is 'bf16'"):
         model.parallelize(mesh={"tp": 2}, reduce_type={"0": "bf16"})
 
 

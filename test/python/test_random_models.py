@@ -383,6 +383,9 @@ OTHER_OPS = {
     "dist.axis_index": "hand-written programs", "dist.partial": "hand-written programs",
     "dist.constrain": "partition replaces it", "dist.fetch": "partition replaces it",
     "dist.stow": "partition replaces it", "dist.mask_padding": "random_programs.py: infinities",
+    **dict.fromkeys(["dist.round", "dist.encode", "dist.decode", "dist.largest"],
+                    "test_random_forms.py: weights that travel in other types"),
+    "dist.parts": "test_gtp.py and placement_mutants.py: gradients that travel in bf16",
     "dist.place": "test_bias_gradients.py: gradients of a bias in rings, which seldom meet",
 }
 #: Policies that no case has, and why.

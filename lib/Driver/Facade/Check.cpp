@@ -179,9 +179,10 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   CompileOptions compiling;
   compiling.entry = entry->name;
   Run reference, plan;
-  // The policies note which weights are rounded because they travel so.
+  // The policies note which weights are rounded because they travel so, and the propagation in
+  // which parts.
   PlanPhase before =
-      state->options->gtpGather.rules.empty() ? PlanPhase::Global : PlanPhase::Annotated;
+      state->options->gtpGather.rules.empty() ? PlanPhase::Global : PlanPhase::Propagated;
   CompileOptions scheduled = compiling;
   scheduled.schedule = state->getScheduleOptions();
   if (failed(plan.run(*state, PlanPhase::Spmd, scheduled, inputs, diagnostics)) ||
@@ -208,9 +209,8 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
         i < numOutputs ? "output" : "state", value.name, formatNumber(allowed),
         formatNumber(difference));
   }
-  if (!result.passed &&
-      failed(findFirstDifference(*state, before, inputs, tolerance, entry->name, result,
-                                 diagnostics)))
+  if (!result.passed && failed(findFirstDifference(*state, before, inputs, tolerance, entry->name,
+                                                   result, diagnostics)))
     return diagnostics;
   return {std::move(result), diagnostics};
 }

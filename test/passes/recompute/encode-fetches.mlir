@@ -62,3 +62,23 @@ func.func @cut_blocks(%x: tensor<4x64xf32> {dist.sharding = #whole, dist.global 
   %3 = nn.linear %2, %1 {in_out} : (tensor<4x16xf32>, tensor<16x64xf32>) -> tensor<4x64xf32>
   return %3 : tensor<4x64xf32>
 }
+
+// In a global program the blocks are those of the parts that ranks use; the largest magnitude is that of
+// the whole weight. Parts of whole blocks need no cut.
+// CHECK-LABEL: func.func @parts
+// CHECK-DAG: %[[TOP:.*]] = dist.encode %{{.*}} largest %[[ALL:.*]] : (tensor<12x20xf32>, tensor<f32>) -> tensor<12x20xf4E2M1FN, #dist.form<nvfp4>>
+// CHECK-DAG: %[[BELOW:.*]] = dist.encode %{{.*}} largest %[[ALL]] : (tensor<12x20xf32>, tensor<f32>) -> tensor<12x20xf4E2M1FN, #dist.form<nvfp4>>
+// CHECK-DAG: %[[ALL]] = dist.largest %arg1
+// CHECK-DAG: dist.encode %arg2 : (tensor<32x24xf32>)
+// CHECK-DAG: dist.decode %[[TOP]]
+// CHECK-DAG: dist.decode %[[BELOW]]
+// CHECK: %[[ROUNDED:.*]] = nn.concat {{.*}} dim 0 : (tensor<12x20xf32>, tensor<12x20xf32>) -> tensor<24x20xf32>
+// CHECK: nn.linear %arg0, %[[ROUNDED]]
+func.func @parts(%x: tensor<4x20xf32>, %w: tensor<24x20xf32> {nn.parameter = "w"},
+                 %v: tensor<32x24xf32> {nn.parameter = "v"}) -> tensor<4x32xf32> {
+  %0 = dist.fetch %w rows 2 align 16 form <nvfp4> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>} : tensor<24x20xf32>
+  %1 = nn.linear %x, %0 : (tensor<4x20xf32>, tensor<24x20xf32>) -> tensor<4x24xf32>
+  %2 = dist.fetch %v rows 2 align 16 form <nvfp4> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>} : tensor<32x24xf32>
+  %3 = nn.linear %1, %2 : (tensor<4x24xf32>, tensor<32x24xf32>) -> tensor<4x32xf32>
+  return %3 : tensor<4x32xf32>
+}
