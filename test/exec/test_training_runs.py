@@ -18,10 +18,13 @@ from test_training import Net, batches
 
 DATA = batches(4)
 RATES = [{}, {"lr": 0.02}, {}, {"lr": 0.001}]
+PLANS_OF = {"dp": {"mesh": {"dp": 2}}, "gtp": {"mesh": {"gtp": 2}},
+            "gtp in bits": {"mesh": {"gtp": 2}, "gtp_gather": "mxfp8", "gtp_reduce": "bf16"}}
 
 
-def plan_of(net):
-    return mw.from_torch(net, (), DATA[0], training=True).train(mw.AdamW(lr=0.01), microbatches=2, clip_norm=1.0).parallelize(mesh={"dp": 2})
+def plan_of(net, name):
+    model = mw.from_torch(net, (), DATA[0], training=True)
+    return model.train(mw.AdamW(lr=0.01), microbatches=2, clip_norm=1.0).parallelize(**PLANS_OF[name])
 
 
 def steps(session, count, first=0):
@@ -29,9 +32,14 @@ def steps(session, count, first=0):
         session.run(**batch, **rate)
 
 
+@pytest.fixture(scope="module", params=PLANS_OF)
+def name(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def plan():
-    return plan_of(Net())
+def plan(name):
+    return plan_of(Net(), name)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +96,7 @@ from test_training_runs import *
 
 rank, folder = int(os.environ["OMPI_COMM_WORLD_RANK"]), sys.argv[2]
 torch.set_num_threads(1)
-with plan_of(Net()).start(backend="mpi", timeout=20) as session:
+with plan_of(Net(), sys.argv[3]).start(backend="mpi", timeout=20) as session:
     steps(session, 2)
     session.save(folder)
     steps(session, 1, 2)
@@ -106,11 +114,11 @@ with plan_of(Net()).start(backend="mpi", timeout=20) as session:
 
 @NEEDS_MPI[0]
 @NEEDS_MPI[1]
-def test_processes(plan, states, tmp_path):
+def test_processes(name, plan, states, tmp_path):
     """A process that is killed during a step leaves the last saved state whole."""
     (tmp_path / "p.py").write_text(PROCESS)
-    done = subprocess.run(mpirun(2, sys.executable, tmp_path / "p.py", pathlib.Path(__file__).parent, tmp_path / "state"),
-                          capture_output=True, text=True, timeout=TIMEOUT)  # fmt: skip
+    command = [sys.executable, tmp_path / "p.py", pathlib.Path(__file__).parent, tmp_path / "state", name]
+    done = subprocess.run(mpirun(2, *command), capture_output=True, text=True, timeout=TIMEOUT)
     assert "failed: " in done.stdout, done.stdout + done.stderr
     same(torch.load(tmp_path / "state.pt"), states[3])
     same(saved_state(tmp_path / "state"), states[2])
