@@ -47,8 +47,11 @@ LogicalResult GradientOp::verify() {
     return emitOpError() << "expected a loss with one element, got " << getLoss().getType();
   auto function = (*this)->getParentOfType<FunctionOpInterface>();
   bool isKnown = false;
-  for (unsigned i = 0; function && i < function.getNumArguments(); ++i) {
-    if (function.getArgAttr(i, NnDialect::kParameterAttr) != getParameterAttr())
+  // Each weight has a gradient, so an argument takes no more than the comparison of a name.
+  auto name = StringAttr::get(getContext(), NnDialect::kParameterAttr);
+  ArrayAttr attributes = function ? function.getArgAttrsAttr() : ArrayAttr();
+  for (unsigned i = 0; attributes && i < attributes.size(); ++i) {
+    if (cast<DictionaryAttr>(attributes[i]).get(name) != getParameterAttr())
       continue;
     isKnown = true;
     auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[i]);
