@@ -335,11 +335,13 @@ Resident meshwright::countResident(FunctionOpInterface function) {
   llvm::DenseSet<Attribute> states;
   auto visit = [&](FunctionOpInterface from, bool isOwn) {
     for (unsigned i = 0; i < from.getNumArguments(); ++i) {
-      if (std::optional<Weight> weight = getWeight(from.getArgument(i)); weight && !weight->isState)
+      if (Attribute name = from.getArgAttr(i, nn::NnDialect::kStateAttr)) {
+        if (isOwn)
+          states.insert(name);
+      } else if (std::optional<Weight> weight = getWeight(from.getArgument(i))) {
         if (parameters.insert({weight->name, weight->offsets}).second && !isOwn)
           bytes.weights += getTensorBytes(weight->stored.getType());
-      if (Attribute name = from.getArgAttr(i, nn::NnDialect::kStateAttr); name && isOwn)
-        states.insert(name);
+      }
     }
   };
   visit(function, /*isOwn=*/true);
@@ -360,7 +362,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
                                   llvm::function_ref<void(Operation *, int64_t)> visit) {
   int64_t alive = 0;
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (!getWeight(function.getArgument(i)) && !function.getArgAttr(i, nn::NnDialect::kStateAttr))
+    if (!function.getArgAttr(i, nn::NnDialect::kStateAttr) && !getWeight(function.getArgument(i)))
       alive += getTensorBytes(function.getArgument(i).getType());
   if (function.getFunctionBody().empty())
     return alive;
@@ -465,8 +467,10 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
     return it == memory.modules.end() ? nullptr : &*it;
   };
   for (unsigned i = 0; i < function.getNumArguments(); ++i) {
+    if (function.getArgAttr(i, nn::NnDialect::kStateAttr))
+      continue;
     std::optional<Weight> weight = getWeight(function.getArgument(i));
-    if (!weight || weight->isState)
+    if (!weight)
       continue;
     int64_t bytes = getTensorBytes(weight->stored.getType());
     memory.weights += bytes;

@@ -31,6 +31,8 @@ Differentiator::Differentiator(func::FuncOp func, ArrayRef<GradientOp> gradients
       auto requested = arguments.find(weight->name);
       if (requested != arguments.end())
         requested->second.push_back(argument);
+    } else {
+      dependsOnData.insert(argument);
     }
 }
 
@@ -45,9 +47,6 @@ bool Differentiator::isFloat(Value value) const {
 void Differentiator::findActive() {
   for (auto &[name, own] : arguments)
     active.insert(own.begin(), own.end());
-  for (BlockArgument argument : func.getArguments())
-    if (!getWeight(argument))
-      dependsOnData.insert(argument);
   for (Operation &op : func.front().without_terminator()) {
     bool isData = op.hasTrait<dist::NamesMemory>() ||
                   llvm::any_of(op.getOperands(),

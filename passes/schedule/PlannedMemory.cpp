@@ -74,8 +74,8 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   memory.state += recovery.getBytes();
   int64_t inputs = 0;
   for (BlockArgument argument : planned.getArguments())
-    if (!getWeight(argument) &&
-        !planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr))
+    if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr) &&
+        !getWeight(argument))
       inputs += rt::getBufferBytes(argument.getType());
   auto arena = planned->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr);
   memory.activationsPeak = inputs + arena.getInt();
