@@ -137,9 +137,13 @@ meshwright::getStatedSharding(const SharedValue &value) {
 void meshwright::setSharding(const SharedValue &value, Attribute attr) {
   if (nn::StateOp state = value.state)
     state->setAttr(DistDialect::kShardingAttr, attr);
+  // To set an attribute copies those of all arguments of the function.
   for (BlockArgument argument : value.arguments)
-    getFunction(argument).setArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr, attr);
+    if (auto func = getFunction(argument);
+        func.getArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr) != attr)
+      func.setArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr, attr);
   for (OpOperand *operand : value.written)
-    getFunction(*operand).setResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr,
-                                        attr);
+    if (auto func = getFunction(*operand);
+        func.getResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr) != attr)
+      func.setResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr, attr);
 }
