@@ -11,10 +11,10 @@
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Placement/AttentionWork.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -466,24 +466,20 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
     auto it = llvm::find_if(memory.modules, [&](auto &module) { return module.name == name; });
     return it == memory.modules.end() ? nullptr : &*it;
   };
-  for (unsigned i = 0; i < function.getNumArguments(); ++i) {
-    if (function.getArgAttr(i, nn::NnDialect::kStateAttr))
-      continue;
-    std::optional<Weight> weight = getWeight(function.getArgument(i));
-    if (!weight)
-      continue;
-    int64_t bytes = getTensorBytes(weight->stored.getType());
-    memory.weights += bytes;
-    // Composed programs name parameters "stage.name".
-    if (Memory::Module *module = find(weight->name.getValue().split('.').first))
-      module->weights += bytes;
-  }
   Resident others = countResident(function);
-  memory.weights += others.weights;
+  memory.weights = others.weights;
   memory.state = others.state;
-  for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (function.getArgAttr(i, nn::NnDialect::kStateAttr))
-      memory.state += getTensorBytes(function.getArgument(i).getType());
+  for (unsigned i = 0; i < function.getNumArguments(); ++i) {
+    int64_t bytes = getTensorBytes(function.getArgument(i).getType());
+    if (function.getArgAttr(i, nn::NnDialect::kStateAttr)) {
+      memory.state += bytes;
+    } else if (std::optional<Weight> weight = getWeight(function.getArgument(i))) {
+      memory.weights += bytes;
+      // Composed programs name parameters "stage.name".
+      if (Memory::Module *module = find(weight->name.getValue().split('.').first))
+        module->weights += bytes;
+    }
+  }
   countRoles(function, memory);
   Memory::Module *current = nullptr;
   memory.activationsPeak = getActivationsPeak(function, [&](Operation *op, int64_t alive) {
@@ -586,8 +582,7 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
     report.isTrained = llvm::any_of(module.getOps<nn::StateOp>(), [](nn::StateOp state) {
       return !state.getRole().value_or("").empty();
     });
-  Operation *meshOp =
-      SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));
+  Operation *meshOp = SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));
   for (MeshAxisAttr axis : getIdleAxes(function))
     report.warnings.push_back({describeIdleAxis(axis), getSourceLocation(meshOp->getLoc()), 0});
   addDecisions(report, function->getContext(), [](const Decision &) { return true; });
