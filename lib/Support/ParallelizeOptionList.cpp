@@ -48,12 +48,10 @@ static constexpr OptionDescription otherDescriptions[] = {
      "products, or rounded to bf16 and summed in f32"},
     {"gtp-gather", "plain | mxfp8 | nvfp4 | {\"pattern\": plain | mxfp8 | nvfp4, ...}",
      "with gtp: the form in which weights travel that only products read; by their names, of which "
-     "the "
-     "first pattern that matches wins"},
+     "the first pattern that matches wins"},
     {"shard-saved", "on | off | auto",
      "of a model that trains: keeps values that several ranks hold alike in shards for the "
-     "backward "
-     "pass; auto: off"},
+     "backward pass; auto: off"},
     {"recompute", "none | full | auto",
      "of a model that trains: which values of the forward pass the backward pass computes again; "
      "auto: as few as the memory ceiling allows"},

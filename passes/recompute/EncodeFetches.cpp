@@ -195,9 +195,8 @@ Value FetchEncoder::encode(Value source, FormAttr form) {
 
 static RankedTensorType getTypeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
 
-/// The factors of a weight that a fetch of a global program gives to ranks in parts which are no
-/// whole blocks, and the number of those that make its columns; none if the blocks of the parts are
-/// those of the weight.
+/// The factors of the rows and columns of a weight that a global program fetches, and the number of
+/// factors of the columns. Empty if each rank uses whole blocks of the weight.
 static std::pair<SmallVector<LayoutFactor>, int64_t> getCutFactors(Operation *round,
                                                                    FormAttr form) {
   ShardingAttr sharding = getShardingAttr(round->getResult(0));
@@ -223,8 +222,8 @@ static std::pair<SmallVector<LayoutFactor>, int64_t> getCutFactors(Operation *ro
   return {factors, layout->dims[1].factors.size()};
 }
 
-/// Rounds the parts that ranks use, one by one, in the shape of all factors. Those before the sizes
-/// of `part` that are left are cut already.
+/// Rounds the parts that ranks use, one by one. `part` has a dimension for each factor of the weight;
+/// the last of them are those of `factors`, which are still whole.
 Value FetchEncoder::decodeParts(OpBuilder &builder, Value part, ArrayRef<LayoutFactor> factors,
                                 int64_t columnFactors, FormAttr form) {
   Location loc = part.getLoc();

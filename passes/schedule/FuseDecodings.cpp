@@ -26,7 +26,7 @@ static OpT getOnly(Operation *launch) {
                                                            : OpT();
 }
 
-/// Returns true if a launch is a product that the library performs, by the weight that an operand is.
+/// Returns true if the reader is a product that the library performs, and reads the value as its weight.
 static bool isProductOf(OpOperand &use, const KernelTarget &target) {
   auto product = getOnly<nn::LinearOp>(use.getOwner());
   if (!product || !target.isLibraryOp(product))
