@@ -238,6 +238,19 @@ def test_check_rounds_both(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mesh", [{"tp": 2, "gtp": 2}, {"tp": 3, "gtp": 2}], ids=str)
+def test_check_rounds_the_parts_of_ranks(kind, mesh):
+    """Parts that begin within a block of the whole weight, of rows and of columns."""
+    net = Gated(36, 100).eval()
+    for layer in (net.gate, net.up, net.down):
+        # Blocks of the whole weight, and of the parts, have other scales.
+        layer.weight.data.copy_(draw(*layer.weight.shape, seed=layer.weight.shape[0]))
+    x = torch.randn(2, 6, 36, generator=torch.Generator().manual_seed(5))
+    plan = mw.from_torch(net, (x,)).parallelize(mesh=mesh, gtp_gather=kind)
+    plan.check(x, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("has_weights", [True, False])
 def test_bundles(kind, has_weights, tmp_path):
     """A bundle has the form alone, and makes it of weights that it is given."""

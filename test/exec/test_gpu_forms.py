@@ -29,14 +29,15 @@ for rows, columns in ((96, 64), (130, 40), (33, 6)):
 
 @pytest.mark.parametrize("kind", ["mxfp8", "nvfp4"])
 def test_steps(kind):
-    """Weights are encoded in the step: every step has the losses and parameters of `local`, with graphs, too."""
+    """Weights are encoded in the step. The first loss is that of `local`, later ones may round an element
+    otherwise. Graphs have the bits of launches."""
     check(SETUP + f"""
 train = mw.from_torch(Net(), (), DATA[0], training=True).train(mw.SGD(lr=0.1), microbatches=2)
 plan = train.parallelize(mesh={{"gtp": 2}}, gtp_gather={kind!r}, gtp_reduce="bf16")
 with plan.start() as local, plan.start(backend='nccl') as gpu, plan.start(backend='nccl', graphs='on') as graphs:
-    for batch in DATA + DATA:
+    for i, batch in enumerate(DATA + DATA):
         want, got, replayed = (s.run(**batch)[0].item() for s in (local, gpu, graphs))
-        assert got == replayed and abs(got / want - 1) <= 1e-2, (want, got, replayed)
+        assert got == replayed and abs(got / want - 1) <= (2e-3 if i else 1e-5), (i, want, got, replayed)
     for name, value in gpu.parameters().items():
         assert torch.equal(value, graphs.parameters()[name]), name
 """)
