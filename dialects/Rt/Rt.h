@@ -63,6 +63,10 @@ mlir::Value getSource(mlir::Value value);
 /// part needs no order with reads of others.
 bool isView(mlir::Operation *op);
 
+/// The op that is all that a launch of a kernel does. Null for a kernel of several ops, another op, and
+/// null.
+mlir::Operation *getOnlyOp(mlir::Operation *launch);
+
 /// The value, seen through views, that owns the buffer of `value`. Sets `offset` to the
 /// offset of `value` in it, in bytes.
 mlir::Value getBuffer(mlir::Value value, int64_t *offset = nullptr);

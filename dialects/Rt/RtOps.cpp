@@ -70,6 +70,11 @@ static bool isInOnePiece(nn::SliceOp slice) {
   return true;
 }
 
+Operation *rt::getOnlyOp(Operation *launch) {
+  auto kernel = dyn_cast_or_null<KernelOp>(launch);
+  return kernel && llvm::hasSingleElement(kernel.getOps()) ? &*kernel.getOps().begin() : nullptr;
+}
+
 bool rt::isView(Operation *op) {
   if (op->hasTrait<dist::View>())
     return true;

@@ -18,17 +18,9 @@ namespace meshwright {
 using namespace mlir;
 using namespace meshwright;
 
-/// The only op of a launch, if it is of this kind; else null.
-template <typename OpT>
-static OpT getOnly(Operation *launch) {
-  auto kernel = dyn_cast<rt::KernelOp>(launch);
-  return kernel && llvm::hasSingleElement(kernel.getOps()) ? dyn_cast<OpT>(*kernel.getOps().begin())
-                                                           : OpT();
-}
-
 /// Returns true if the reader is a product that the library performs, and reads the value as its weight.
 static bool isProductOf(OpOperand &use, const KernelTarget &target) {
-  auto product = getOnly<nn::LinearOp>(use.getOwner());
+  auto product = dyn_cast_or_null<nn::LinearOp>(rt::getOnlyOp(use.getOwner()));
   if (!product || !target.isLibraryOp(product))
     return false;
   Value inside = cast<rt::KernelOp>(use.getOwner()).getBlock().getArgument(use.getOperandNumber());
@@ -40,7 +32,7 @@ static void fuse(OpOperand &use, rt::KernelOp decoding) {
   Block &block = cast<rt::KernelOp>(use.getOwner()).getBlock();
   Value coded = decoding->getOperand(0);
   BlockArgument weight = block.getArgument(use.getOperandNumber());
-  auto decode = getOnly<dist::DecodeOp>(decoding);
+  auto decode = cast<dist::DecodeOp>(rt::getOnlyOp(decoding));
   auto builder = OpBuilder::atBlockBegin(&block);
   auto own = dist::DecodeOp::create(builder, decode.getLoc(), decode.getResult().getType(), weight);
   weight.replaceAllUsesExcept(own.getResult(), own);
@@ -62,7 +54,7 @@ struct FuseDecodingsPass : meshwright::impl::FuseDecodingsPassBase<FuseDecodings
     if (!kernelTarget->multipliesForms())
       return;
     for (auto launch : llvm::make_early_inc_range(func.getOps<rt::KernelOp>())) {
-      if (!getOnly<dist::DecodeOp>(launch))
+      if (!isa_and_nonnull<dist::DecodeOp>(rt::getOnlyOp(launch)))
         continue;
       for (OpOperand &use : llvm::make_early_inc_range(launch.getResult(0).getUses()))
         if (isProductOf(use, *kernelTarget))

@@ -92,12 +92,11 @@ void Program::arrange(const Schedule &schedule, bool blocking) {
 ///
 /// Outline, until an arena fits into the bytes that arguments and packing leave:
 ///  1. the present order, with a small and a large search budget;
-///  2. the frugal orders, in which nothing runs beside kernels: the original one, and that with the
-///  least
-///     memory per step, each with a large budget;
+///  2. the frugal orders, in which nothing runs beside kernels: the original one, and that with
+///     the least memory per step, each with a large budget;
 ///  3. `tryOrders`: list schedules under nine falling memory limits, and the best of them with a
-///  large
-///     budget. If no frugal order fits, only those are searched that may need less;
+///     large budget. If no frugal order fits, only the one with the fewest live bytes is searched,
+///     if they are fewer than the frugal orders need;
 ///  4. the same for `plain`;
 ///  5. the best frugal order.
 /// The error names the smallest arena of all these orders.

@@ -91,19 +91,8 @@ static bool isOnlyWait(Value value, Value source) {
 
 /// The cast that is all that a launch does, if a weight can be cast so before the call; else null.
 static nn::CastOp getCast(Operation *launch) {
-  auto kernel = dyn_cast_or_null<rt::KernelOp>(launch);
-  auto cast = kernel && llvm::hasSingleElement(kernel.getOps())
-                  ? dyn_cast<nn::CastOp>(*kernel.getOps().begin())
-                  : nullptr;
+  auto cast = dyn_cast_or_null<nn::CastOp>(rt::getOnlyOp(launch));
   return cast && isPrepared(cast) ? cast : nullptr;
-}
-
-/// The encoding that is all that a launch does; else null.
-static dist::EncodeOp getEncoding(Operation *launch) {
-  auto kernel = dyn_cast_or_null<rt::KernelOp>(launch);
-  return kernel && llvm::hasSingleElement(kernel.getOps())
-             ? dyn_cast<dist::EncodeOp>(*kernel.getOps().begin())
-             : nullptr;
 }
 
 namespace {
@@ -133,10 +122,7 @@ struct Readers {
 
 /// The decoding of all rows that is all that a launch does; else null.
 static dist::DecodeOp getDecoding(Operation *launch) {
-  auto kernel = dyn_cast_or_null<rt::KernelOp>(launch);
-  auto decoding = kernel && llvm::hasSingleElement(kernel.getOps())
-                      ? dyn_cast<dist::DecodeOp>(*kernel.getOps().begin())
-                      : nullptr;
+  auto decoding = dyn_cast_or_null<dist::DecodeOp>(rt::getOnlyOp(launch));
   return decoding && cast<RankedTensorType>(decoding.getInput().getType()).getShape() ==
                          cast<RankedTensorType>(decoding.getResult().getType()).getShape()
              ? decoding
@@ -238,7 +224,7 @@ struct PackWeightsPass : meshwright::impl::PackWeightsPassBase<PackWeightsPass> 
 /// Lets readers of a parameter in another form read it from an rt.prepare. It is then stored so.
 void PackWeightsPass::encodeBefore(func::FuncOp func) {
   for (auto launch : llvm::make_early_inc_range(func.getOps<rt::KernelOp>())) {
-    dist::EncodeOp encoding = getEncoding(launch);
+    auto encoding = dyn_cast_or_null<dist::EncodeOp>(rt::getOnlyOp(launch));
     if (!encoding || encoding.getLargest())
       continue;
     Source source(launch.getOperand(0));

@@ -70,13 +70,11 @@ static bool isFetch(Operation *launch) {
 
 /// Returns true for a launch that only brings a weight to the form of its reader.
 static bool isWidening(Operation *launch) {
-  auto kernel = dyn_cast<rt::KernelOp>(launch);
-  return kernel && llvm::hasSingleElement(kernel.getOps()) &&
-         isa<DecodeOp, rt::PrepareOp>(*kernel.getOps().begin());
+  return isa_and_nonnull<DecodeOp, rt::PrepareOp>(rt::getOnlyOp(launch));
 }
 
 static bool isDecoding(Operation *launch) {
-  return isWidening(launch) && isa<DecodeOp>(*cast<rt::KernelOp>(launch).getOps().begin());
+  return isa_and_nonnull<DecodeOp>(rt::getOnlyOp(launch));
 }
 
 /// The first launch that computes with a value, seen through what brings it to another form.
