@@ -101,12 +101,9 @@ static std::string storeByte(const std::string &from, const std::string &address
 /// The parameters that describe a form, from number 3 on: columns, rows and columns of a block, bytes of
 /// a group, bytes of its codes, scales of a group, rows.
 static std::vector<uint64_t> describe(const mw_rt_form &form) {
-  bool isFp4 = form.kind == MW_RT_NVFP4;
-  int64_t rows = isFp4 ? 16 : form.along == 0 ? 32 : 1, columns = isFp4 ? 16 : form.along == 0 ? 1 : 32;
-  int64_t scales = (form.columns + columns - 1) / columns;
-  int64_t codes = sizeOfGroup(form) - scales - (isFp4 ? 4 : 0);
   std::vector<uint64_t> numbers;
-  for (int64_t number : {form.columns, rows, columns, sizeOfGroup(form), codes, scales, form.rows})
+  for (int64_t number : {form.columns, getBlockRows(form), getBlockColumns(form), sizeOfGroup(form),
+                         sizeOfCodes(form), countScales(form), form.rows})
     numbers.push_back(uint64_t(number));
   return numbers;
 }
@@ -239,7 +236,7 @@ void HelperKernels::encode(cuda::Stream *stream, const mw_rt_form &form, int64_t
   arguments.insert(arguments.end(), numbers.begin(), numbers.end());
   arguments.push_back(addressOf(largest));
   std::string name = getName("encode", form, dtype);
-  launch(stream, name, writeEncode(name, isFp4, dtype), countGroups(form) * int64_t(numbers[5]),
+  launch(stream, name, writeEncode(name, isFp4, dtype), countGroups(form) * countScales(form),
          std::move(arguments));
 }
 

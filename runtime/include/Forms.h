@@ -20,6 +20,12 @@
 
 namespace meshwright::rt {
 
+/// The rows and columns of a block.
+int64_t getBlockRows(const mw_rt_form &form);
+int64_t getBlockColumns(const mw_rt_form &form);
+/// The bytes of the codes of a group, which its scales follow, and the number of these.
+int64_t sizeOfCodes(const mw_rt_form &form);
+int64_t countScales(const mw_rt_form &form);
 /// The groups of rows of a weight in a form, and the bytes of each.
 int64_t countGroups(const mw_rt_form &form);
 int64_t sizeOfGroup(const mw_rt_form &form);

@@ -27,20 +27,19 @@ static int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
 static bool isFp4(const mw_rt_form &form) { return form.kind == MW_RT_NVFP4; }
 
-static int64_t getBlockRows(const mw_rt_form &form) {
+int64_t getBlockRows(const mw_rt_form &form) {
   return isFp4(form) ? 16 : form.along == 0 ? 32 : 1;
 }
 
-static int64_t getBlockColumns(const mw_rt_form &form) {
+int64_t getBlockColumns(const mw_rt_form &form) {
   return isFp4(form) ? 16 : form.along == 0 ? 1 : 32;
 }
 
-/// The bytes of the codes of a group, which its scales follow.
-static int64_t sizeOfCodes(const mw_rt_form &form) {
+int64_t sizeOfCodes(const mw_rt_form &form) {
   return divideCeil(getBlockRows(form) * form.columns, isFp4(form) ? 2 : 1);
 }
 
-static int64_t countScales(const mw_rt_form &form) {
+int64_t countScales(const mw_rt_form &form) {
   return divideCeil(form.columns, getBlockColumns(form));
 }
 
