@@ -37,6 +37,29 @@ static LogicalResult verifySumType(Operation *op, StringRef subject, Value opera
 // nn.gradient
 //===----------------------------------------------------------------------===//
 
+/// Checks that a gradient is of a parameter of the function, in the type of its sums.
+static LogicalResult
+verifyParameter(GradientOp op, FunctionOpInterface function,
+                const llvm::DenseMap<StringAttr, SmallVector<unsigned, 1>> &arguments) {
+  auto found = arguments.find(op.getParameterAttr());
+  if (found == arguments.end())
+    return op.emitOpError() << "expected a parameter of the function, got '" << op.getParameter()
+                            << "'";
+  for (unsigned i : found->second) {
+    auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[i]);
+    if (!type || !isa<FloatType>(type.getElementType()))
+      return op.emitOpError() << "expected parameter '" << op.getParameter()
+                              << "' to be of float type, got " << function.getArgumentTypes()[i];
+    bool isPart = bool(function.getArgAttr(i, NnDialect::kParameterOffsetsAttr));
+    if (op.getType().getElementType() != getComputeType(type.getElementType()) ||
+        (!isPart && op.getType().getShape() != type.getShape()))
+      return op.emitOpError() << "expected result of type "
+                              << type.clone(getComputeType(type.getElementType())) << ", got "
+                              << op.getType();
+  }
+  return success();
+}
+
 /// Checks that
 ///  - the loss has one element;
 ///  - the function has a parameter of this name, of float type;
@@ -45,28 +68,19 @@ static LogicalResult verifySumType(Operation *op, StringRef subject, Value opera
 LogicalResult GradientOp::verify() {
   if (getLoss().getType().getNumElements() != 1)
     return emitOpError() << "expected a loss with one element, got " << getLoss().getType();
+  // The first of a loss checks them all: each weight has a gradient, and a walk over all arguments
+  // for each would take time that grows with the square of their number.
+  auto gradients = llvm::make_filter_range(getLoss().getUsers(), llvm::IsaPred<GradientOp>);
+  if (*gradients.begin() != *this)
+    return success();
   auto function = (*this)->getParentOfType<FunctionOpInterface>();
-  bool isKnown = false;
-  // Each weight has a gradient, so an argument takes no more than the comparison of a name.
-  auto name = StringAttr::get(getContext(), NnDialect::kParameterAttr);
-  ArrayAttr attributes = function ? function.getArgAttrsAttr() : ArrayAttr();
-  for (unsigned i = 0; attributes && i < attributes.size(); ++i) {
-    if (cast<DictionaryAttr>(attributes[i]).get(name) != getParameterAttr())
-      continue;
-    isKnown = true;
-    auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[i]);
-    if (!type || !isa<FloatType>(type.getElementType()))
-      return emitOpError() << "expected parameter '" << getParameter() << "' to be of float type, "
-                           << "got " << function.getArgumentTypes()[i];
-    bool isPart = bool(function.getArgAttr(i, NnDialect::kParameterOffsetsAttr));
-    if (getType().getElementType() != getComputeType(type.getElementType()) ||
-        (!isPart && getType().getShape() != type.getShape()))
-      return emitOpError() << "expected result of type "
-                           << type.clone(getComputeType(type.getElementType())) << ", got "
-                           << getType();
-  }
-  if (!isKnown)
-    return emitOpError() << "expected a parameter of the function, got '" << getParameter() << "'";
+  llvm::DenseMap<StringAttr, SmallVector<unsigned, 1>> arguments;
+  for (unsigned i = 0; function && i < function.getNumArguments(); ++i)
+    if (auto name = function.getArgAttrOfType<StringAttr>(i, NnDialect::kParameterAttr))
+      arguments[name].push_back(i);
+  for (Operation *user : gradients)
+    if (failed(verifyParameter(cast<GradientOp>(user), function, arguments)))
+      return failure();
   return success();
 }
 

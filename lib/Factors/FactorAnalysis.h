@@ -175,8 +175,7 @@ mlir::SmallVector<mlir::func::FuncOp> getGlobalFunctions(mlir::ModuleOp module);
 dist::ShardingAttr getShardingAttr(mlir::Value value);
 void setShardingAttr(mlir::Value value, dist::ShardingAttr attr);
 
-/// Sets an attribute on each argument for which `attrs` has one. All are set at once,
-/// because each change builds the list of all arguments' attributes anew.
+/// Sets an attribute on each argument for which `attrs` has one.
 void setArgumentAttrs(mlir::func::FuncOp func, llvm::StringRef name,
                       mlir::ArrayRef<mlir::Attribute> attrs);
 

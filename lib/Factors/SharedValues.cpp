@@ -134,16 +134,13 @@ meshwright::getStatedSharding(const SharedValue &value) {
   return std::optional<StatedSharding>(first);
 }
 
-void meshwright::setSharding(const SharedValue &value, Attribute attr) {
+void meshwright::setSharding(const SharedValue &value, Attribute attr, SignatureAttrs &signatures) {
   if (nn::StateOp state = value.state)
     state->setAttr(DistDialect::kShardingAttr, attr);
-  // To set an attribute copies those of all arguments of the function.
   for (BlockArgument argument : value.arguments)
-    if (auto func = getFunction(argument);
-        func.getArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr) != attr)
-      func.setArgAttr(argument.getArgNumber(), DistDialect::kShardingAttr, attr);
+    signatures.setArgument(getFunction(argument), argument.getArgNumber(),
+                           DistDialect::kShardingAttr, attr);
   for (OpOperand *operand : value.written)
-    if (auto func = getFunction(*operand);
-        func.getResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr) != attr)
-      func.setResultAttr(operand->getOperandNumber(), DistDialect::kShardingAttr, attr);
+    signatures.setResult(getFunction(*operand), operand->getOperandNumber(),
+                         DistDialect::kShardingAttr, attr);
 }

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_LIB_FACTORS_SHAREDVALUES_H
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -51,8 +52,8 @@ mlir::SmallVector<StatedSharding> getStatedShardings(const SharedValue &value);
 /// both places if two places state different ones.
 mlir::FailureOr<std::optional<StatedSharding>> getStatedSharding(const SharedValue &value);
 
-/// States a sharding at all places of the value.
-void setSharding(const SharedValue &value, mlir::Attribute attr);
+/// States a sharding at all places of the value. `signatures` writes it to functions.
+void setSharding(const SharedValue &value, mlir::Attribute attr, SignatureAttrs &signatures);
 
 } // namespace meshwright
 

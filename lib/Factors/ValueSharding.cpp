@@ -7,6 +7,8 @@
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 
+#include "meshwright/lib/Support/SignatureAttrs.h"
+
 #include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
@@ -232,18 +234,8 @@ void meshwright::setShardingAttr(Value value, ShardingAttr attr) {
 }
 
 void meshwright::setArgumentAttrs(func::FuncOp func, StringRef name, ArrayRef<Attribute> attrs) {
-  SmallVector<DictionaryAttr> all;
-  auto id = StringAttr::get(func.getContext(), name);
-  for (auto [i, attr] : llvm::enumerate(attrs)) {
-    DictionaryAttr own = func.getArgAttrDict(i);
-    if (attr) {
-      NamedAttrList list(own);
-      list.set(id, attr);
-      own = list.getDictionary(func.getContext());
-    } else if (!own) {
-      own = DictionaryAttr::get(func.getContext());
-    }
-    all.push_back(own);
-  }
-  func.setAllArgAttrs(all);
+  SignatureAttrs signatures;
+  for (auto [i, attr] : llvm::enumerate(attrs))
+    if (attr)
+      signatures.setArgument(func, i, name, attr);
 }

@@ -23,12 +23,6 @@ static FunctionOpInterface getFunction(BlockArgument argument) {
   return func && block->isEntryBlock() ? func : nullptr;
 }
 
-/// Returns true if the state holds a trained parameter.
-static bool isTrained(FunctionOpInterface func, StringAttr name) {
-  nn::StateOp state = nn::lookupState(func, name);
-  return state && state.isTrained();
-}
-
 SmallVector<StringAttr, 1> Weight::getNames() const {
   SmallVector<StringAttr, 1> names{name};
   if (auto aliases = getFunction(stored).getArgAttrOfType<ArrayAttr>(stored.getArgNumber(),
@@ -37,7 +31,9 @@ SmallVector<StringAttr, 1> Weight::getNames() const {
   return names;
 }
 
-std::optional<Weight> meshwright::getWeight(Value value) {
+/// `lookupState` finds the state of a name.
+static std::optional<Weight>
+findWeight(Value value, llvm::function_ref<nn::StateOp(FunctionOpInterface, StringAttr)> lookupState) {
   Weight weight;
   while (auto result = dyn_cast<OpResult>(value = rt::getSource(value))) {
     Operation *op = result.getOwner();
@@ -56,8 +52,9 @@ std::optional<Weight> meshwright::getWeight(Value value) {
   weight.name = func.getArgAttrOfType<StringAttr>(index, NnDialect::kParameterAttr);
   auto state = func.getArgAttrOfType<StringAttr>(index, NnDialect::kStateAttr);
   weight.isState = bool(state);
-  if (!weight.name && state && isTrained(func, state))
-    weight.name = state;
+  if (!weight.name && state)
+    if (nn::StateOp op = lookupState(func, state); op && op.isTrained())
+      weight.name = state;
   if (!weight.name)
     return std::nullopt;
   weight.offsets =
@@ -65,4 +62,15 @@ std::optional<Weight> meshwright::getWeight(Value value) {
   weight.isWhole &= !weight.offsets;
   std::reverse(weight.links.begin(), weight.links.end());
   return weight;
+}
+
+std::optional<Weight> meshwright::getWeight(Value value) {
+  return findWeight(value, [](FunctionOpInterface func, StringAttr name) {
+    return nn::lookupState(func, name);
+  });
+}
+
+std::optional<Weight> WeightFinder::find(Value value) const {
+  return findWeight(value,
+                    [&](FunctionOpInterface, StringAttr name) { return states.lookup(name); });
 }

@@ -15,8 +15,8 @@
 #ifndef MESHWRIGHT_LIB_WEIGHTS_WEIGHTS_H
 #define MESHWRIGHT_LIB_WEIGHTS_WEIGHTS_H
 
-#include "mlir/IR/BuiltinAttributes.h"
-#include "mlir/IR/Value.h"
+#include "meshwright/dialects/Nn/Nn.h"
+
 #include "llvm/ADT/SmallVector.h"
 
 #include <optional>
@@ -48,6 +48,18 @@ struct Weight {
 /// The weight that a value is. Nothing for a value that is computed otherwise, for an input, and for
 /// a state that is no trained parameter.
 std::optional<Weight> getWeight(mlir::Value value);
+
+/// Finds the weights that many values are: it reads the states of the program once.
+class WeightFinder {
+public:
+  /// `from` is the module or an op in it.
+  explicit WeightFinder(mlir::Operation *from) : states(nn::getStates(from)) {}
+  /// As `getWeight`.
+  std::optional<Weight> find(mlir::Value value) const;
+
+private:
+  llvm::DenseMap<mlir::StringAttr, nn::StateOp> states;
+};
 
 } // namespace meshwright
 

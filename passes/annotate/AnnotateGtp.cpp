@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -125,8 +126,9 @@ GatherKind GtpPolicy::getKind(const StoredWeight &weight) {
 SmallVector<StoredWeight> GtpPolicy::collect(const FactorAnalysis &factors) {
   SmallVector<StoredWeight> all;
   llvm::DenseSet<Value> seen;
+  WeightFinder weights(module);
   auto add = [&](const SharedValue *shared, ArrayRef<BlockArgument> arguments) {
-    std::optional<Weight> weight = getWeight(arguments.front());
+    std::optional<Weight> weight = weights.find(arguments.front());
     auto type = cast<RankedTensorType>(arguments.front().getType());
     if (weight && type.getRank() > 1 && isa<FloatType>(type.getElementType()))
       all.push_back({shared, llvm::to_vector(arguments), weight->name});
@@ -262,6 +264,7 @@ LogicalResult GtpPolicy::insert(const FactorAnalysis &factors) {
 }
 
 LogicalResult GtpPolicy::annotate(const FactorAnalysis &factors) {
+  SignatureAttrs signatures;
   for (auto &[weight, storage] : stored) {
     BlockArgument first = weight.arguments.front();
     auto fetches = llvm::make_filter_range(first.getUsers(), llvm::IsaPred<FetchOp>);
@@ -285,9 +288,10 @@ LogicalResult GtpPolicy::annotate(const FactorAnalysis &factors) {
       sharding.dims[0].back().append(storage.axes);
     ShardingAttr attr = writeSharding(sharding, first, factors, mesh, symbol);
     if (weight.shared)
-      setSharding(*weight.shared, attr);
+      setSharding(*weight.shared, attr, signatures);
     else
-      setShardingAttr(first, attr);
+      signatures.setArgument(cast<func::FuncOp>(first.getOwner()->getParentOp()), first.getArgNumber(),
+                             DistDialect::kShardingAttr, attr);
   }
   return success();
 }

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Factors/ShardingPropagation.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/ADT/SetVector.h"
@@ -265,10 +266,11 @@ void ScatterModes::annotate() {
                                       factors, mesh, symbol));
   // Results of the model have whole tokens.
   Operation *terminator = func.getBody().front().getTerminator();
+  SignatureAttrs signatures;
   for (auto [i, value] : llvm::enumerate(terminator->getOperands()))
     if (stream.count(value) && !func.getResultAttr(i, DistDialect::kShardingAttr))
-      func.setResultAttr(i, DistDialect::kShardingAttr,
-                         writeSharding(shardings.get(value), value, factors, mesh, symbol));
+      signatures.setResult(func, i, DistDialect::kShardingAttr,
+                           writeSharding(shardings.get(value), value, factors, mesh, symbol));
 }
 
 struct AnnotateScatterModesPass

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/bind/Passes.h"
 
@@ -126,6 +127,7 @@ static LogicalResult bind(func::FuncOp func, ArrayRef<nn::StateOp> states) {
 /// another name of a parameter, or the name of one that the function has in parts.
 static LogicalResult bindParameters(func::FuncOp func,
                                     const llvm::DenseMap<StringAttr, nn::StateOp> &states) {
+  SignatureAttrs signatures;
   for (BlockArgument argument : func.getArguments()) {
     unsigned i = argument.getArgNumber();
     std::optional<Weight> weight = getWeight(argument);
@@ -138,10 +140,10 @@ static LogicalResult bindParameters(func::FuncOp func,
         continue;
       bool isPart = bool(weight->offsets);
       if (name == parameter && !isPart) {
-        func.setArgAttr(i, NnDialect::kStateAttr, name);
+        signatures.setArgument(func, i, NnDialect::kStateAttr, name);
         if (Attribute sharding = state->getAttr(dist::DistDialect::kShardingAttr);
             sharding && !func.getArgAttr(i, dist::DistDialect::kShardingAttr))
-          func.setArgAttr(i, dist::DistDialect::kShardingAttr, sharding);
+          signatures.setArgument(func, i, dist::DistDialect::kShardingAttr, sharding);
         continue;
       }
       InFlightDiagnostic error = emitError(argument.getLoc())

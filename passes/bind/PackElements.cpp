@@ -14,6 +14,7 @@
 #include "meshwright/passes/bind/PackElements.h"
 
 #include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/bind/Passes.h"
 
@@ -196,13 +197,14 @@ LogicalResult Packing::pack(func::FuncOp function) {
     return success();
   };
   StringRef name = DistDialect::kShardingAttr;
+  SignatureAttrs signatures;
   for (auto [i, type] : llvm::enumerate(function.getArgumentTypes()))
     if (failed(packAttr(type, function.getArgAttr(i, name),
-                        [&, i = i](ShardingAttr to) { function.setArgAttr(i, name, to); })))
+                        [&, i = i](ShardingAttr to) { signatures.setArgument(function, i, name, to); })))
       return failure();
   for (auto [i, type] : llvm::enumerate(function.getResultTypes()))
     if (failed(packAttr(type, function.getResultAttr(i, name),
-                        [&, i = i](ShardingAttr to) { function.setResultAttr(i, name, to); })))
+                        [&, i = i](ShardingAttr to) { signatures.setResult(function, i, name, to); })))
       return failure();
   return success();
 }

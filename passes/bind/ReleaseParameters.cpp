@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/passes/bind/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -23,6 +24,7 @@ struct ReleaseParametersPass
     : meshwright::impl::ReleaseParametersPassBase<ReleaseParametersPass> {
   void runOnOperation() override {
     bool changed = false;
+    SignatureAttrs signatures;
     for (auto func : getOperation().getOps<func::FuncOp>())
       for (unsigned i = 0; i < func.getNumArguments(); ++i) {
         if (!func.getArgAttr(i, NnDialect::kStateAttr) ||
@@ -30,7 +32,7 @@ struct ReleaseParametersPass
           continue;
         for (StringRef name : {NnDialect::kAliasesAttr, NnDialect::kMagnitudeAttr,
                                NnDialect::kParameterAttr})
-          func.removeArgAttr(i, name);
+          signatures.setArgument(func, i, name, nullptr);
         changed = true;
       }
     if (!changed)

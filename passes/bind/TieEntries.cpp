@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/passes/bind/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -38,24 +39,28 @@ struct TieEntriesPass : meshwright::impl::TieEntriesPassBase<TieEntriesPass> {
     auto values = getSharedValues(functions);
     if (failed(values))
       return signalPassFailure();
+    SignatureAttrs signatures;
     for (const SharedValue &value : *values) {
-      if (keepFirst)
-        resolve(value);
+      if (keepFirst) {
+        if (Attribute first = takeFirst(value))
+          setSharding(value, first, signatures);
+        continue;
+      }
       auto stated = getStatedSharding(value);
       if (failed(stated))
         return signalPassFailure();
       if (*stated)
-        setSharding(value, (*stated)->attr);
+        setSharding(value, (*stated)->attr, signatures);
     }
   }
 
 private:
-  void resolve(const SharedValue &value);
+  Attribute takeFirst(const SharedValue &value);
 };
 } // namespace
 
-/// Gives all places of a value the sharding of the first one that has one.
-void TieEntriesPass::resolve(const SharedValue &value) {
+/// The sharding of the first place of a value that has one; null if none has.
+Attribute TieEntriesPass::takeFirst(const SharedValue &value) {
   SmallVector<StatedSharding> stated = getStatedShardings(value);
   for (const StatedSharding &other : stated)
     if (other.attr != stated.front().attr)
@@ -65,6 +70,5 @@ void TieEntriesPass::resolve(const SharedValue &value) {
                              "as in the first one",
                              value.describe(), spell(other.attr), spell(stated.front().attr))
                    .str());
-  if (!stated.empty())
-    setSharding(value, stated.front().attr);
+  return stated.empty() ? Attribute() : stated.front().attr;
 }

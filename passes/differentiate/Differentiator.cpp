@@ -26,8 +26,9 @@ Differentiator::Differentiator(func::FuncOp func, ArrayRef<GradientOp> gradients
       builder(func.getContext(), this) {
   for (GradientOp gradient : gradients)
     arguments[gradient.getParameterAttr()];
+  WeightFinder weights(func);
   for (BlockArgument argument : func.getArguments())
-    if (std::optional<Weight> weight = getWeight(argument)) {
+    if (std::optional<Weight> weight = weights.find(argument)) {
       auto requested = arguments.find(weight->name);
       if (requested != arguments.end())
         requested->second.push_back(argument);

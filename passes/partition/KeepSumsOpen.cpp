@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Stages/StageMeshes.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/passes/partition/Partitioner.h"
 #include "meshwright/passes/partition/Passes.h"
 
@@ -134,6 +135,7 @@ struct KeepSumsOpenPass : meshwright::impl::KeepSumsOpenPassBase<KeepSumsOpenPas
     MeshAttr mesh = meshOp->getMesh();
     OpenSums sums(mesh, *factors);
     int64_t open = 0;
+    SignatureAttrs signatures;
     for (const SharedValue &value : factors->getSharedValues()) {
       if (!value.state || !transient.contains(value.name))
         continue;
@@ -148,8 +150,10 @@ struct KeepSumsOpenPass : meshwright::impl::KeepSumsOpenPassBase<KeepSumsOpenPas
       SmallVector<AxisRefAttr> unreduced;
       for (const Axis &axis : *axes)
         unreduced.push_back(getAxisRef(axis, mesh));
-      setSharding(value, ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(),
-                                           unreduced, ReductionKind::Sum));
+      setSharding(value,
+                  ShardingAttr::get(attr.getContext(), attr.getMesh(), attr.getDims(), unreduced,
+                                    ReductionKind::Sum),
+                  signatures);
       ++open;
     }
     if (open)

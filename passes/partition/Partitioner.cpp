@@ -10,6 +10,7 @@
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
@@ -535,8 +536,8 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
                      TypeAttr::get(value.getType()));
   };
   SmallVector<Type> argumentTypes, resultTypes;
-  SmallVector<Attribute> argumentShardings, argumentGlobals;
-  for (BlockArgument arg : block.getArguments()) {
+  SignatureAttrs signatures;
+  for (auto [i, arg] : llvm::enumerate(block.getArguments())) {
     LocalForm &form = getForm(arg);
     RankedTensorType type = getLocalType(arg, form.target);
     form.local = {local->addArgument(type, arg.getLoc()), form.target, form.unreduced};
@@ -545,8 +546,8 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
       statedParts.insert(arg);
     argumentTypes.push_back(type);
     auto [sharding, global] = describe(arg, form.target, form.unreduced);
-    argumentShardings.push_back(sharding);
-    argumentGlobals.push_back(global);
+    signatures.setArgument(func, i, DistDialect::kShardingAttr, sharding);
+    signatures.setArgument(func, i, DistDialect::kGlobalAttr, global);
   }
   for (Operation &op : block.without_terminator()) {
     noteEqualElements(&op);
@@ -569,12 +570,11 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
     results.push_back(*result);
     resultTypes.push_back(result->getType());
     auto [sharding, global] = describe(value, target, unreduced);
-    func.setResultAttr(i, DistDialect::kShardingAttr, sharding);
-    func.setResultAttr(i, DistDialect::kGlobalAttr, global);
+    signatures.setResult(func, i, DistDialect::kShardingAttr, sharding);
+    signatures.setResult(func, i, DistDialect::kGlobalAttr, global);
   }
   func::ReturnOp::create(builder, terminator->getLoc(), results);
-  setArgumentAttrs(func, DistDialect::kShardingAttr, argumentShardings);
-  setArgumentAttrs(func, DistDialect::kGlobalAttr, argumentGlobals);
+  signatures.apply();
   block.dropAllUses();
   block.erase();
   func.setType(FunctionType::get(func.getContext(), argumentTypes, resultTypes));

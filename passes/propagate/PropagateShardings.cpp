@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/ShardingPropagation.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/passes/propagate/Passes.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -93,13 +94,15 @@ void ShardingWriter::write(func::FuncOp func) {
   for (Operation &op : block.without_terminator())
     for (Value value : op.getResults())
       setShardingAttr(value, spell(value));
+  SignatureAttrs signatures;
   for (auto [i, value] : llvm::enumerate(block.getTerminator()->getOperands()))
     if (!func.getResultAttr(i, DistDialect::kShardingAttr))
-      func.setResultAttr(i, DistDialect::kShardingAttr, spell(value));
+      signatures.setResult(func, i, DistDialect::kShardingAttr, spell(value));
 }
 
 void ShardingWriter::writeStates(ModuleOp module) {
   llvm::DenseMap<StringAttr, ShardingAttr> known;
+  SignatureAttrs signatures;
   for (auto [i, value] : llvm::enumerate(factors.getSharedValues())) {
     if (!value.state)
       continue;
@@ -108,7 +111,7 @@ void ShardingWriter::writeStates(ModuleOp module) {
         writeSharding(shardings.getShared(i), value.getFirst(), factors, mesh, symbol),
         stated.empty() ? ShardingAttr() : dyn_cast<ShardingAttr>(stated.front().attr));
     known[value.name] = attr;
-    setSharding(value, attr);
+    setSharding(value, attr, signatures);
   }
   for (auto state : module.getOps<nn::StateOp>()) {
     ShardingAttr &attr = known[state.getSymNameAttr()];

@@ -39,6 +39,7 @@ private:
   func::FuncOp func;
   MeshAttr mesh;
   CostModel model;
+  WeightFinder finder;
   LaunchTasks launches;
   Schedule schedule;
   /// The first and the last reader of each task.
@@ -52,7 +53,7 @@ private:
 } // namespace
 
 FetchReader::FetchReader(func::FuncOp func)
-    : func(func), mesh(getSpmdMesh(func)), model(mesh),
+    : func(func), mesh(getSpmdMesh(func)), model(mesh), finder(func),
       launches(func, model, RunBeside::Always) {
   std::vector<ScheduleTask> &tasks = launches.tasks;
   firstReader.assign(tasks.size(), tasks.size());
@@ -108,7 +109,7 @@ void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
   int64_t shown = task.link == 0 ? task.time : schedule.shown[i];
   AxisList axes = getCollectiveAxes(gather, mesh);
   for (auto [n, operand] : llvm::enumerate(start->getOperands())) {
-    std::optional<Weight> weight = getWeight(operand);
+    std::optional<Weight> weight = finder.find(operand);
     if (!weight)
       continue;
     FetchReport::Weight &entry = getWeightOf(*weight);

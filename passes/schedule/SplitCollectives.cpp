@@ -280,8 +280,9 @@ void SplitCollectivesPass::runOnOperation() {
 
   // Values that depend on parameters only are no activations, so they have no rows.
   DenseSet<Value> flowing;
+  WeightFinder weights(func);
   for (BlockArgument argument : func.getArguments())
-    if (!getWeight(argument))
+    if (!weights.find(argument))
       flowing.insert(argument);
   SmallVector<Operation *, 0> order;
   DenseMap<Operation *, unsigned> positions;

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/dialects/Nn/Call.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/train/RandomSteps.h"
 
@@ -89,9 +90,10 @@ Value Microbatches::takeMean(Writer &w, const std::string &name, Value value) {
 /// Says of each input that is not the batch that it is none: each microbatch has all of it.
 static void stateWholeInputs(func::FuncOp entry) {
   OpBuilder builder(entry.getContext());
+  SignatureAttrs signatures;
   for (auto [i, isBatch] : llvm::enumerate(nn::findBatchInputs(entry)))
     if (entry.getArgAttr(i, NnDialect::kInputAttr) && !isBatch)
-      entry.setArgAttr(i, nn::kBatchAttr, builder.getBoolAttr(false));
+      signatures.setArgument(entry, i, nn::kBatchAttr, builder.getBoolAttr(false));
 }
 
 /// Makes a private copy of an entry. A call runs it on all microbatches but the last, and then the

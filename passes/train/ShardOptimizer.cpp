@@ -8,8 +8,10 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
+#include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/passes/train/Passes.h"
 
+#include "llvm/ADT/StringMap.h"
 #include "llvm/Support/FormatVariadic.h"
 
 namespace meshwright {
@@ -59,6 +61,9 @@ private:
   OnOffAuto mode;
   CostModel cost;
   SmallVector<Kept> all;
+  /// By the function and the parameter.
+  llvm::DenseMap<std::pair<Operation *, StringAttr>, SmallVector<nn::GradientOp, 1>> gradients;
+  SignatureAttrs signatures;
 };
 
 } // namespace
@@ -69,22 +74,34 @@ void OptimizerShards::collect() {
     nn::StateOp state = value.state;
     return state ? state.getRole().value_or("") : StringRef();
   };
+  llvm::StringMap<size_t> byName;
   for (const SharedValue &value : factors.getSharedValues())
-    if (getRole(value) == "parameter" && !value.written.empty())
+    if (getRole(value) == "parameter" && !value.written.empty()) {
+      byName[value.name] = all.size();
       all.push_back({&value, {}});
+    }
+  for (auto func : module.getOps<func::FuncOp>())
+    for (auto gradient : func.getOps<nn::GradientOp>())
+      gradients[{func, gradient.getParameterAttr()}].push_back(gradient);
   for (const SharedValue &value : factors.getSharedValues()) {
     StringRef role = getRole(value);
     bool isGradient = role == "gradient";
     if (role != "optimizer" && role != "master" && !isGradient)
       continue;
-    for (Kept &kept : all)
-      if (value.name.getValue().ends_with(("." + kept.parameter->name.getValue()).str()) &&
-          factors.getClasses(value.getFirst()) == factors.getClasses(kept.parameter->getFirst())) {
-        if (isGradient)
-          kept.gradients = &value;
-        else
-          kept.states.push_back(&value);
-      }
+    // The name ends with that of the parameter, which may have dots itself.
+    for (StringRef rest = value.name.getValue().split('.').second; !rest.empty();
+         rest = rest.split('.').second) {
+      auto found = byName.find(rest);
+      if (found == byName.end())
+        continue;
+      Kept &kept = all[found->second];
+      if (factors.getClasses(value.getFirst()) != factors.getClasses(kept.parameter->getFirst()))
+        continue;
+      if (isGradient)
+        kept.gradients = &value;
+      else
+        kept.states.push_back(&value);
+    }
   }
 }
 
@@ -163,12 +180,12 @@ void OptimizerShards::annotate(const Kept &kept, const ValueSharding &whole,
   };
   ShardingAttr attr = spell(sharding, *kept.parameter);
   for (const SharedValue *state : kept.states)
-    setSharding(*state, spell(sharding, *state));
+    setSharding(*state, spell(sharding, *state), signatures);
   // The program reads the whole parameter, and shards of the sum would be scattered, in each
   // microbatch.
-  setSharding(*kept.parameter, spell(whole, *kept.parameter));
+  setSharding(*kept.parameter, spell(whole, *kept.parameter), signatures);
   if (kept.gradients)
-    setSharding(*kept.gradients, spell(whole, *kept.gradients));
+    setSharding(*kept.gradients, spell(whole, *kept.gradients), signatures);
   for (OpOperand *written : kept.parameter->written) {
     // The new value is computed in shards, and gathered where it becomes the state.
     Value next = written->get();
@@ -176,9 +193,8 @@ void OptimizerShards::annotate(const Kept &kept, const ValueSharding &whole,
     written->set(ConstrainOp::create(builder, next.getLoc(), next, attr));
     auto func = written->getOwner()->getParentOfType<func::FuncOp>();
     if (!kept.gradients) {
-      for (auto gradient : func.getOps<nn::GradientOp>())
-        if (gradient.getParameterAttr() == kept.parameter->name)
-          constrain(gradient.getResult(), attr);
+      for (nn::GradientOp gradient : gradients.lookup({func, kept.parameter->name}))
+        constrain(gradient.getResult(), attr);
       continue;
     }
     // The gradient of the last microbatch is added to the sum of the others, and reduced with it.
