@@ -64,6 +64,12 @@ LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                                << "got " << attribute.getValue();
     return success();
   }
+  if (name == kCopiesAttr) {
+    if (!isa<FunctionOpInterface>(op) || !isa<UnitAttr>(attribute.getValue()))
+      return op->emitOpError() << "'" << name << "': expected no value, on a function, got "
+                               << attribute.getValue();
+    return success();
+  }
   if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr && name != kResidentAttr &&
       name != kPrefetchAttr)
     return op->emitOpError() << "unknown attribute '" << name << "'";

@@ -39,6 +39,9 @@ def Rt_Dialect : Dialect {
     /// On a function with a ceiling: bytes of it that a rank holds for other entries
     /// and for commits (i64).
     static constexpr llvm::StringLiteral kResidentAttr = "rt.resident_memory";
+    /// On a function that is to be scheduled: new values of whole states take part in the
+    /// arena, and a commit copies them, instead of a second buffer for each.
+    static constexpr llvm::StringLiteral kCopiesAttr = "rt.copies_states";
     /// On a function that is to be scheduled: "all" if collectives are cut into
     /// chunks where possible, "none" if not. Without it they are if that is faster.
     static constexpr llvm::StringLiteral kChunksAttr = "rt.chunks";

@@ -51,6 +51,21 @@ static bool isAtSameOffset(Operation *op, unsigned operand) {
   return true;
 }
 
+/// Returns true if one loop over the elements computes all results. Its kernel reads all operands at
+/// an element before it writes there.
+static bool isOneLoop(rt::KernelOp kernel) {
+  auto shapeOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape(); };
+  return llvm::all_of(kernel.getOps(),
+                      [](Operation &op) {
+                        return op.hasTrait<dist::Elementwise>() ||
+                               op.hasTrait<OpTrait::ConstantLike>() ||
+                               op.hasTrait<OpTrait::IsTerminator>();
+                      }) &&
+         llvm::all_of(kernel.getYielded(), [&](Value value) {
+           return shapeOf(value) == shapeOf(kernel.getYielded().front());
+         });
+}
+
 bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned result) {
   if (rt::getBufferBytes(kernel.getOperand(operand)) !=
       rt::getBufferBytes(Value(kernel.getResult(result))))
@@ -70,6 +85,6 @@ bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned
       }
   for (auto [i, value] : llvm::enumerate(kernel.getYielded()))
     if (i != result && dependent.contains(value))
-      return false;
+      return isOneLoop(kernel);
   return true;
 }

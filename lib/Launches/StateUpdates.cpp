@@ -87,6 +87,7 @@ static OpResult getKernelResult(Value value) {
 
 std::vector<StateUpdate> meshwright::findStateUpdates(func::FuncOp func) {
   std::vector<StateUpdate> updates;
+  bool copies = func->hasAttr(rt::RtDialect::kCopiesAttr);
   llvm::DenseMap<StringAttr, Value> old;
   for (BlockArgument argument : func.getArguments())
     if (StringAttr state = rt::getState(argument))
@@ -114,9 +115,11 @@ std::vector<StateUpdate> meshwright::findStateUpdates(func::FuncOp func) {
     if (update.old && at == update.old)
       update.values.assign(chain.rbegin(), chain.rend());
     bool isPossible = true;
-    for (size_t i = 0; i < update.values.size(); ++i)
-      isPossible &= getUpdateKind(update.getKernel(i), update.values[i].getResultNumber(),
-                                  update.getOld(i)) != UpdateKind::None;
+    for (size_t i = 0; i < update.values.size(); ++i) {
+      UpdateKind kind = getUpdateKind(update.getKernel(i), update.values[i].getResultNumber(),
+                                      update.getOld(i));
+      isPossible &= kind == UpdateKind::Rows || (kind == UpdateKind::Whole && !copies);
+    }
     if (isPossible)
       updates.push_back(std::move(update));
   }

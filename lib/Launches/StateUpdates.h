@@ -62,7 +62,8 @@ struct StateUpdate {
   mlir::Value getOld(size_t i) const { return i == 0 ? old : mlir::Value(values[i - 1]); }
 };
 
-/// The updates of all states whose new values kernels of the function compute.
+/// The updates of all states whose new values kernels of the function compute; those of rows alone
+/// if it copies states (`rt.copies_states`).
 std::vector<StateUpdate> findStateUpdates(mlir::func::FuncOp func);
 
 /// How an entry gives a state its new value.

@@ -205,6 +205,10 @@ bool Grouper::joinOne(Operation *op, ArrayRef<size_t> readers, bool isRead) {
     return dependents.contains(reader);
   };
   for (size_t reader : readers) {
+    // The others would wait for all of the kernel: the updates of all weights for one of them.
+    if (readers.size() > 1 && countOf(op->getResult(0)) == 1 &&
+        llvm::any_of(groups[reader].results, [](Value result) { return countOf(result) > 1; }))
+      continue;
     if (!groups[reader].isRows || (asResult && wouldCycle(reader)))
       continue;
     if (canTake(groups[reader], op, asResult, reason)) {

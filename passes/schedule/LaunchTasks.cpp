@@ -84,12 +84,27 @@ static bool getsNoWeightAhead(func::FuncOp func) {
   return most && most.getInt() == 0;
 }
 
+/// Keeps, of the kernels whose results take next to no memory, those that only such kernels read.
+static void findDraining(std::vector<ScheduleTask> &tasks) {
+  std::vector<bool> onlyDrain(tasks.size(), true);
+  for (size_t i = tasks.size(); i-- > 0;) {
+    ScheduleTask &task = tasks[i];
+    task.drains &= onlyDrain[i];
+    for (unsigned dependence : task.dependences)
+      if (!task.drains && task.reads(dependence))
+        onlyDrain[dependence] = false;
+  }
+}
+
 LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside beside) {
   DenseMap<Operation *, unsigned> numbers;
   DenseMap<Operation *, SmallVector<Value, 1>> overwritten;
-  for (const StateUpdate &update : findStateUpdates(func))
+  llvm::SmallDenseSet<Value> overStates;
+  for (const StateUpdate &update : findStateUpdates(func)) {
+    overStates.insert_range(update.values);
     if (update.old)
       overwritten[update.getKernel(0)].push_back(update.old);
+  }
   SmallVector<CollectiveOpInterface> collectives;
   for (auto start : func.front().getOps<rt::StartOp>())
     collectives.push_back(start.getCollective());
@@ -108,8 +123,14 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
       addReaders(task, old, numbers);
     if (kernel) {
       task.time = getKernelTime(kernel, model);
-      for (Value result : kernel->getResults())
+      task.drains = true;
+      for (Value result : kernel->getResults()) {
+        if (overStates.contains(result))
+          continue;
         task.bytes += rt::getBufferBytes(result);
+        // Single elements, such as the rate of an optimizer.
+        task.drains &= cast<RankedTensorType>(result.getType()).getNumElements() == 1;
+      }
     } else {
       Operation *collective = start.getCollective();
       bool waits = getsNoWeightAhead(func) && start.getCollective().getRole() == CollectiveRole::Weights;
@@ -129,4 +150,5 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
     tasks.push_back(std::move(task));
     launches.push_back(&op);
   }
+  findDraining(tasks);
 }

@@ -96,6 +96,9 @@ public:
     return bytes;
   }
   int64_t getFreed(unsigned i) const { return getFreedBefore(i) + getLastRead(i); }
+  /// Bytes that are alive while the task runs, if it begins next.
+  int64_t getLiveWith(unsigned i) const { return live - getFreedBefore(i) + tasks[i].bytes; }
+  int64_t getPeak() const { return result.peak; }
 
   Schedule end() {
     int64_t last = now;
@@ -112,9 +115,9 @@ public:
   }
 
   int64_t now = 0;
-  int64_t live = 0;
 
 private:
+  int64_t live = 0;
   /// Waits before a kernel for the collectives that have ended, even if they take twice as long as
   /// modelled.
   void freeEnded(unsigned kernel) {
@@ -278,12 +281,13 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       unsigned turn = rules.inTurn && !tasks[i].link ? graph.next[i] : 0;
       if (tasks[i].inTurn)
         turn = graph.reader[i];
-      return std::tuple(tasks[i].link == 0, stage, turn, graph.distance[i], -graph.remaining[i],
+      int rank = tasks[i].link ? 0 : tasks[i].drains ? 2 : 1;
+      return std::tuple(rank, stage, turn, graph.distance[i], -graph.remaining[i],
                         i);
     };
     return getKey(a) < getKey(b);
   };
-  std::set<unsigned, decltype(isBefore)> ready(isBefore);
+  std::set<unsigned, decltype(isBefore)> ready(isBefore), draining(isBefore);
   // Tasks whose operands are there at a later time.
   using Entry = std::pair<int64_t, unsigned>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> later;
@@ -295,7 +299,10 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       add(i);
   while (!ready.empty() || !later.empty()) {
     while (!later.empty() && later.top().first <= simulation.now) {
-      ready.insert(later.top().second);
+      unsigned i = later.top().second;
+      ready.insert(i);
+      if (tasks[i].drains)
+        draining.insert(i);
       later.pop();
     }
     if (ready.empty()) {
@@ -320,9 +327,12 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
         chosen = kernel;
       }
     }
+    // Kernels that drain fill the time in which others wait, as long as that takes no more memory.
+    if (!draining.empty() && simulation.getLiveWith(*chosen) > simulation.getPeak())
+      chosen = ready.find(*draining.begin());
     if (memory) {
       auto fits = [&](unsigned i) {
-        return simulation.live - simulation.getFreedBefore(i) + tasks[i].bytes <= memory;
+        return simulation.getLiveWith(i) <= memory;
       };
       chosen = std::find_if(ready.begin(), ready.end(), fits);
       if (chosen == ready.end()) {
@@ -338,6 +348,7 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
     }
     unsigned i = *chosen;
     ready.erase(chosen);
+    draining.erase(i);
     simulation.begin(i);
     for (ArrayRef<unsigned> list : {ArrayRef(graph.users[i]), ArrayRef(graph.holds[i])})
       for (unsigned user : list)

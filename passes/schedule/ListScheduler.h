@@ -42,6 +42,9 @@ struct ScheduleTask {
   /// Of a collective that only waits for its time: of several that could begin, the first to be read
   /// begins first.
   bool inTurn = false;
+  /// Of a kernel: its results take next to no memory, and only such kernels read them. The memory of its
+  /// operands is free behind it: the update of a weight frees its gradient.
+  bool drains = false;
 
   bool reads(unsigned dependence) const { return !llvm::is_contained(unread, dependence); }
 };
@@ -71,6 +74,8 @@ struct Schedule {
 ///  2. `scheduleGraph` is a list scheduler: it simulates the rank and begins, whenever the
 ///     compute stream is free, the ready task that comes first by these rules:
 ///     - a collective before any kernel;
+///     - a kernel that drains (`ScheduleTask::drains`) behind any other, but before a task that
+///       would raise the peak of memory;
 ///     - then the kernel that is fewest stages ahead of the others (`Rules::ahead`);
 ///     - then, with `Rules::inTurn`, the kernel that leads to the earliest collective;
 ///     - then the kernel from which a collective follows soonest, because busy links

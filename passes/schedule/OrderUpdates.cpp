@@ -9,6 +9,7 @@
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/passes/schedule/Passes.h"
 
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
 namespace meshwright {
@@ -80,14 +81,118 @@ static void order(rt::KernelOp kernel, Value old) {
 
 namespace {
 
+/// Moves kernels of updates to where their last operand is there and the old values have been read, so
+/// that their operands are free then: otherwise all gradients stay to the end of a step.
+class Hoisting {
+public:
+  explicit Hoisting(Block &block) : block(block) {
+    for (auto [i, op] : llvm::enumerate(block))
+      positions[&op] = i;
+  }
+
+  /// Hoists a kernel that replaces these values.
+  void add(rt::KernelOp kernel, ArrayRef<Value> old);
+  /// Moves all kernels.
+  void apply();
+
+private:
+  Operation *findLastProducer(Operation *op);
+  void place(Operation *op);
+
+  Block &block;
+  DenseMap<Operation *, unsigned> positions;
+  /// The last producers of small ops, which many updates share.
+  DenseMap<Operation *, Operation *> lastProducers;
+  /// The kernels behind each op.
+  DenseMap<Operation *, SmallVector<Operation *, 1>> hoisted;
+  DenseSet<Operation *> placed;
+};
+
+} // namespace
+
+/// Returns true if an op computes single elements, such as the rate of an optimizer.
+static bool isSmall(Operation *op) {
+  return (isa<rt::KernelOp>(op) || rt::isView(op) || op->hasTrait<OpTrait::ConstantLike>()) &&
+         llvm::all_of(op->getResultTypes(), [](Type type) {
+           return cast<RankedTensorType>(type).getNumElements() == 1;
+         });
+}
+
+/// The last op that has to stand before `op`: small producers may move with it. Null for none.
+Operation *Hoisting::findLastProducer(Operation *op) {
+  Operation *last = nullptr;
+  for (Value operand : op->getOperands()) {
+    Operation *producer = operand.getDefiningOp();
+    if (producer && isSmall(producer)) {
+      auto known = lastProducers.find(producer);
+      if (known == lastProducers.end()) {
+        Operation *found = findLastProducer(producer);
+        known = lastProducers.try_emplace(producer, found).first;
+      }
+      producer = known->second;
+    }
+    if (producer && (!last || positions[last] < positions[producer]))
+      last = producer;
+  }
+  return last;
+}
+
+void Hoisting::add(rt::KernelOp kernel, ArrayRef<Value> old) {
+  Operation *last = findLastProducer(kernel);
+  for (Value value : old) {
+    llvm::SmallSetVector<Operation *, 4> readers;
+    addReaders(value, readers);
+    readers.remove(kernel);
+    for (Operation *reader : readers)
+      if (!last || positions[last] < positions[reader])
+        last = reader;
+  }
+  if (last && positions[last] + 1 < positions[kernel])
+    hoisted[last].push_back(kernel);
+}
+
+/// Puts an op at the end, and the producers of its operands before it.
+void Hoisting::place(Operation *op) {
+  if (!placed.insert(op).second)
+    return;
+  for (Value operand : op->getOperands())
+    if (Operation *producer = operand.getDefiningOp())
+      place(producer);
+  op->moveBefore(block.getTerminator());
+}
+
+void Hoisting::apply() {
+  if (hoisted.empty())
+    return;
+  SmallVector<Operation *, 0> ops;
+  for (Operation &op : block.without_terminator())
+    ops.push_back(&op);
+  for (Operation *op : ops) {
+    place(op);
+    for (Operation *kernel : hoisted.lookup(op))
+      place(kernel);
+  }
+}
+
+namespace {
+
 struct OrderUpdatesPass : meshwright::impl::OrderUpdatesPassBase<OrderUpdatesPass> {
   void runOnOperation() override {
     func::FuncOp func = getOperation();
     if (func.isExternal() || !func.getBody().hasOneBlock())
       return;
+    llvm::MapVector<rt::KernelOp, SmallVector<Value, 4>> old;
     for (const StateUpdate &update : findStateUpdates(func))
-      if (update.old)
+      if (update.old) {
         order(update.getKernel(0), update.old);
+        if (update.values.size() == 1)
+          old[update.getKernel(0)].push_back(update.old);
+      }
+    Hoisting hoisting(func.front());
+    for (auto &[kernel, values] : old)
+      if (values.size() == kernel->getNumResults())
+        hoisting.add(kernel, values);
+    hoisting.apply();
   }
 };
 

@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/OverlapCollectives.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
@@ -30,7 +31,7 @@ constexpr llvm::StringLiteral kPass = "overlap-collectives";
 class Program {
 public:
   Program(func::FuncOp func, const CostModel &model, RunBeside beside)
-      : block(func.front()), launches(func, model, beside) {}
+      : block(&func.front()), launches(func, model, beside) {}
 
   ArrayRef<ScheduleTask> getTasks() const { return launches.tasks; }
 
@@ -44,7 +45,7 @@ private:
   void place(Operation *op);
   void placeOperands(Operation *op);
 
-  Block &block;
+  Block *block;
   LaunchTasks launches;
   DenseSet<Operation *> placed;
 };
@@ -56,7 +57,7 @@ void Program::place(Operation *op) {
   if (!placed.insert(op).second)
     return;
   placeOperands(op);
-  op->moveBefore(block.getTerminator());
+  op->moveBefore(block->getTerminator());
 }
 
 void Program::placeOperands(Operation *op) {
@@ -73,6 +74,11 @@ void Program::arrange(const Schedule &schedule, bool blocking) {
     for (; !blocking && wait != end && wait->second == i; ++wait)
       for (Operation *op : getStart(wait->first).getFuture().getUsers())
         place(op);
+    // A collective that reads a state ends before a kernel writes over it.
+    for (unsigned read : launches.tasks[i].unread)
+      if (rt::StartOp other = getStart(read))
+        for (Operation *op : other.getFuture().getUsers())
+          place(op);
     place(launches.launches[i]);
     rt::StartOp start = getStart(i);
     if (start && (blocking || launches.tasks[i].link == 0))
@@ -80,11 +86,25 @@ void Program::arrange(const Schedule &schedule, bool blocking) {
         place(wait);
   }
   // Ops that only the function's results need, then waits whose results have no users.
-  placeOperands(block.getTerminator());
+  placeOperands(block->getTerminator());
   for (unsigned i : order)
     if (rt::StartOp start = getStart(i))
       for (Operation *wait : start.getFuture().getUsers())
         place(wait);
+}
+
+/// The bytes that a rank holds for other entries and for commits.
+static int64_t getResidentBytes(func::FuncOp func) {
+  auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kResidentAttr);
+  return attr ? attr.getInt() : 0;
+}
+
+/// The bytes that a rank needs in any order.
+static int64_t getFixedBytes(func::FuncOp func) {
+  int64_t bytes = getPackingBytes(func) - getSavedBytes(func) + getResidentBytes(func);
+  for (Type type : func.getArgumentTypes())
+    bytes += rt::getBufferBytes(type);
+  return bytes;
 }
 
 /// Finds an order within the ceiling, and its schedule. `plain` has the same launches,
@@ -102,13 +122,8 @@ void Program::arrange(const Schedule &schedule, bool blocking) {
 /// The error names the smallest arena of all these orders.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
-  int64_t packing = getPackingBytes(func), fixed = packing - getSavedBytes(func);
-  for (Type type : func.getArgumentTypes())
-    fixed += rt::getBufferBytes(type);
-  int64_t resident = 0;
-  if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kResidentAttr))
-    resident = attr.getInt();
-  fixed += resident;
+  int64_t packing = getPackingBytes(func), resident = getResidentBytes(func);
+  int64_t fixed = getFixedBytes(func);
   int64_t budget = ceiling - fixed, communication = schedule.communication;
   int64_t least = std::numeric_limits<int64_t>::max(), last = 0, live = 0;
   // An order is searched if it needs no more at one time.
@@ -200,7 +215,44 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
   return {error, fixed + least};
 }
 
-OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, int64_t ceiling) {
+namespace {
+
+/// The launches of a function, and the order that hides most.
+struct Launches {
+  Launches(func::FuncOp func, const CostModel &model, OnOffAuto mode)
+      : plain(func, model, RunBeside::Never),
+        program(func, model,
+                mode == OnOffAuto::On    ? RunBeside::Always
+                : mode == OnOffAuto::Off ? RunBeside::Never
+                                         : RunBeside::ByLink) {
+    anyBeside = llvm::any_of(program.getTasks(),
+                             [](const ScheduleTask &task) { return task.link != 0; });
+    if (!anyBeside)
+      return;
+    schedule = scheduleTasks(program.getTasks());
+    program.arrange(schedule);
+  }
+
+  Program plain, program;
+  /// Whether any collective runs beside kernels.
+  bool anyBeside;
+  Schedule schedule;
+};
+
+} // namespace
+
+/// Returns true if the present order fits beside second buffers for the states.
+static bool fitsPresent(func::FuncOp func, int64_t ceiling) {
+  int64_t budget = ceiling - getFixedBytes(func);
+  auto fits = [&](SearchEffort effort) {
+    BufferPlan plan = planBuffersWithin(func, effort, budget, budget);
+    return plan.arena + plan.recovery <= budget;
+  };
+  return fits(SearchEffort::Some) || fits(SearchEffort::Much);
+}
+
+OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, int64_t ceiling,
+                                             bool bestOnly) {
   if (func.isExternal() || !func.getBody().hasOneBlock())
     return {success()};
   MeshAttr mesh = getSpmdMesh(func);
@@ -212,23 +264,25 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   mode = getRequestedOverlap(func).value_or(mode);
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
-  Program plain(func, model, RunBeside::Never);
-  Program program(func, model,
-                  mode == OnOffAuto::On    ? RunBeside::Always
-                  : mode == OnOffAuto::Off ? RunBeside::Never
-                                           : RunBeside::ByLink);
-  ArrayRef<ScheduleTask> tasks = program.getTasks();
-  bool anyBeside = llvm::any_of(tasks, [](const ScheduleTask &task) { return task.link != 0; });
-  Schedule schedule;
-  if (anyBeside) {
-    schedule = scheduleTasks(tasks);
-    program.arrange(schedule);
-  }
+  Launches launches(func, model, mode);
   OverlapResult result{success()};
+  bool mayCopy = !func->hasAttr(rt::RtDialect::kCopiesAttr) && !findStateUpdates(func).empty();
+  if (bestOnly || (ceiling && mayCopy)) {
+    if (fitsPresent(func, ceiling))
+      ceiling = 0;
+    else if (bestOnly)
+      return {failure()};
+    else
+      func->setAttr(rt::RtDialect::kCopiesAttr, UnitAttr::get(func.getContext()));
+    if (ceiling)
+      launches = Launches(func, model, mode);
+  }
   if (ceiling)
-    result = fit(func, ceiling, program, anyBeside ? &plain : nullptr, schedule);
-  if (failed(result.status) || !anyBeside)
+    result = fit(func, ceiling, launches.program, launches.anyBeside ? &launches.plain : nullptr,
+                 launches.schedule);
+  if (failed(result.status) || !launches.anyBeside)
     return result;
+  const Schedule &schedule = launches.schedule;
   DistDialect::getDecisionLog(func.getContext())
       .add(kPass.str(), Outcome::Note, func.getLoc(),
            "collectives start when their operands are there and are waited for where their "

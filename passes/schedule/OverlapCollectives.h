@@ -22,9 +22,11 @@ struct OverlapResult {
 };
 
 /// Orders the launches of a function as `--overlap-collectives` does. The function's own requests
-/// (`rt.overlap`, and `rt.memory_ceiling` where `ceiling` is 0) hold.
+/// (`rt.overlap`, and `rt.memory_ceiling` where `ceiling` is 0) hold. If the order that hides most does
+/// not keep to the ceiling beside second buffers for states, the function copies states
+/// (`rt.copies_states`). With `bestOnly` it fails then, without an error.
 OverlapResult overlapCollectives(mlir::func::FuncOp func, OnOffAuto mode = OnOffAuto::Auto,
-                                 int64_t ceiling = 0);
+                                 int64_t ceiling = 0, bool bestOnly = false);
 
 } // namespace meshwright
 

@@ -444,6 +444,11 @@ def OrderUpdatesPass : Pass<"order-updates", "::mlir::func::FuncOp"> {
     one. Moves kernels that compute new values behind the last reader of the old one, or
     readers before them, where values permit that.
 
+    Then it moves kernels that write all their results over states to where their last operand is
+    there and the old values have been read. So the update of a weight frees its gradient, which
+    would stay to the end of a step otherwise. Single elements that the updates read, such as a rate,
+    move with them.
+
     Before:
     ```mlir
     nn.state @s : tensor<4xf32>

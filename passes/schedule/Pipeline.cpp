@@ -22,11 +22,11 @@ void meshwright::buildLaunchPipeline(OpPassManager &pm, const ScheduleOptions &o
   FormKernelsPassOptions kernels;
   kernels.keepProbed = options.keepProbed;
   pm.addNestedPass<func::FuncOp>(createFormKernelsPass(kernels));
-  pm.addNestedPass<func::FuncOp>(createOrderUpdatesPass());
   // Weights are packed before an order is chosen, because a memory ceiling counts them.
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
   pm.addNestedPass<func::FuncOp>(createFuseDecodingsPass());
   pm.addNestedPass<func::FuncOp>(createPlanPrefetchPass());
+  pm.addNestedPass<func::FuncOp>(createOrderUpdatesPass());
 }
 
 void meshwright::buildPlanPipeline(OpPassManager &pm, const ScheduleOptions &options) {

@@ -111,12 +111,35 @@ static SmallVector<FunctionOpInterface> getOtherWriters(FunctionOpInterface func
   return others;
 }
 
+namespace {
+/// How to schedule a copy of a function.
+struct HowToPlan {
+  /// 0 for none.
+  int64_t ceiling = 0;
+  /// The function and the other entries copy states.
+  bool copies = false;
+  /// Only the order that hides most.
+  bool bestOnly = false;
+  /// Nothing but the memory with which calls recover.
+  bool recoveryOnly = false;
+};
+} // namespace
+
+static bool plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &planned);
+
+static RecoveryMemory getRecovery(FunctionOpInterface function, bool copies) {
+  PlannedMemory planned;
+  plan(function, {/*ceiling=*/0, copies, /*bestOnly=*/false, /*recoveryOnly=*/true}, planned);
+  return planned.recovery;
+}
+
 /// The memory with which calls of `others` recover, beyond `own`, which the calls of another entry
 /// need.
-static int64_t countRecovery(ArrayRef<FunctionOpInterface> others, const RecoveryMemory &own) {
+static int64_t countRecovery(ArrayRef<FunctionOpInterface> others, const RecoveryMemory &own,
+                             bool copies) {
   RecoveryMemory all = own;
   for (FunctionOpInterface entry : others)
-    all.add(planMemory(entry).recovery);
+    all.add(getRecovery(entry, copies));
   return all.getBytes() - own.getBytes();
 }
 
@@ -128,15 +151,16 @@ void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, FunctionOpInterf
     return;
   Resident resident = countResident(original);
   int64_t bytes = resident.weights + resident.state;
+  bool copies = func->hasAttr(rt::RtDialect::kCopiesAttr);
   if (auto others = getOtherWriters(original); !others.empty())
-    bytes += countRecovery(others, planMemory(original).recovery);
+    bytes += countRecovery(others, getRecovery(original, copies), copies);
   func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(ceiling));
   if (bytes)
     func->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(bytes));
 }
 
-/// Sets the memory of a copy that is scheduled under the ceiling. Returns false if that fails.
-static bool plan(FunctionOpInterface function, int64_t ceiling, PlannedMemory &planned) {
+/// Sets the memory of a copy that is scheduled. Returns false if that fails.
+static bool plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &planned) {
   auto module = function->getParentOfType<ModuleOp>();
   if (!module)
     return false;
@@ -151,12 +175,20 @@ static bool plan(FunctionOpInterface function, int64_t ceiling, PlannedMemory &p
       other.erase();
   // A request for this ceiling has noted what other entries need.
   auto noted = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr);
-  if (!ceiling || !noted || noted.getInt() != ceiling)
-    setCeiling(copy, ceiling, function);
+  bool isNoted = noted && noted.getInt() == how.ceiling &&
+                 how.copies == copy->hasAttr(rt::RtDialect::kCopiesAttr);
+  copy->removeAttr(rt::RtDialect::kCopiesAttr);
+  if (how.copies)
+    copy->setAttr(rt::RtDialect::kCopiesAttr, UnitAttr::get(copy.getContext()));
+  if (!how.ceiling || !isNoted)
+    setCeiling(copy, how.ceiling, function);
   auto schedule = [&]() -> LogicalResult {
     if (failed(isolated.run([](OpPassManager &pm) { buildLaunchPipeline(pm); })))
       return failure();
-    OverlapResult order = overlapCollectives(copy);
+    // Calls recover from updates of states alone.
+    if (how.recoveryOnly && findStateUpdates(copy).empty())
+      return failure();
+    OverlapResult order = overlapCollectives(copy, OnOffAuto::Auto, /*ceiling=*/0, how.bestOnly);
     planned.needed = order.needed;
     if (failed(order.status))
       return failure();
@@ -171,12 +203,29 @@ static bool plan(FunctionOpInterface function, int64_t ceiling, PlannedMemory &p
   return true;
 }
 
+bool meshwright::fitsBesideSecondBuffers(FunctionOpInterface function, int64_t ceiling) {
+  PlannedMemory ignored;
+  return plan(function, {ceiling, /*copies=*/false, /*bestOnly=*/true}, ignored);
+}
+
+bool meshwright::writesStates(ModuleOp module) {
+  return llvm::any_of(module.getOps<FunctionOpInterface>(), writesState);
+}
+
 PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory planned;
-  if (plan(function, ceiling, planned))
+  bool copies = function->hasAttr(rt::RtDialect::kCopiesAttr);
+  if (auto module = function->getParentOfType<ModuleOp>();
+      ceiling && !copies && module && writesStates(module)) {
+    if (plan(function, {ceiling, /*copies=*/false, /*bestOnly=*/true}, planned))
+      return planned;
+    copies = true;
+    planned = PlannedMemory();
+  }
+  if (plan(function, {ceiling, copies}, planned))
     return planned;
   PlannedMemory again;
-  if (ceiling && plan(function, 0, again)) {
+  if (ceiling && plan(function, {/*ceiling=*/0, copies}, again)) {
     again.refusal = std::move(planned.refusal);
     again.needed = planned.needed;
     return again;
@@ -209,7 +258,7 @@ std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {
   for (auto [size, function] : functions) {
     // No order fits into one byte, so the error names the fewest bytes.
     PlannedMemory planned;
-    if (!plan(function, least.value_or(1), planned) && planned.needed)
+    if (!plan(function, {least.value_or(1), writesStates(module)}, planned) && planned.needed)
       least = std::max(least, std::optional(planned.needed));
   }
   return least;
@@ -217,7 +266,8 @@ std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {
 
 Memory meshwright::planSessionMemory(FunctionOpInterface function) {
   PlannedMemory planned = planMemory(function);
-  planned.memory.state += countRecovery(getOtherWriters(function), planned.recovery);
+  planned.memory.state += countRecovery(getOtherWriters(function), planned.recovery,
+                                        function->hasAttr(rt::RtDialect::kCopiesAttr));
   for (const nn::CallStep &step : nn::getSteps(function))
     if (step.function != function)
       planned.memory.activationsPeak = std::max(planned.memory.activationsPeak,

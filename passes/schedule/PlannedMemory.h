@@ -35,8 +35,16 @@ struct PlannedMemory {
 
 /// Schedules a copy of the module of an SPMD or a global program, as the attributes of its
 /// function request, and measures it. `ceiling` is in bytes; 0 for none. If a program
-/// cannot be scheduled (it branches), all values count, from definition to last use.
+/// cannot be scheduled (it branches), all values count, from definition to last use. Under a ceiling
+/// the entries copy states (`rt.copies_states`) if the order that hides most does not fit otherwise.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
+
+/// Returns true if the order of an SPMD function that hides most keeps to the ceiling beside second
+/// buffers for states.
+bool fitsBesideSecondBuffers(mlir::FunctionOpInterface function, int64_t ceiling);
+
+/// Returns true if a function of the module gives a state a new value.
+bool writesStates(mlir::ModuleOp module);
 
 /// The bytes that a rank needs in the most frugal order of each SPMD function: the least ceiling
 /// that `planMemory` keeps to. Nothing if no function can be scheduled.

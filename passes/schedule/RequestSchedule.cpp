@@ -27,17 +27,29 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
 
   void runOnOperation() override {
     Builder builder(&getContext());
+    SmallVector<func::FuncOp> functions;
     for (auto func : getOperation().getOps<func::FuncOp>()) {
       if (!dist::getSpmdMeshSymbol(func))
         continue;
+      functions.push_back(func);
       if (overlap != OnOffAuto::Auto)
         func->setAttr(rt::RtDialect::kOverlapAttr,
                       builder.getStringAttr(stringify(overlap.getValue())));
       if (prefetch.number)
         func->setAttr(rt::RtDialect::kPrefetchAttr, builder.getI64IntegerAttr(*prefetch.number));
-      if (!memoryCeiling)
-        continue;
+    }
+    if (!memoryCeiling)
+      return;
+    bool hasSecondBuffers = writesStates(getOperation()) && llvm::all_of(functions, [&](auto func) {
+                              return func.isExternal() || fitsBesideSecondBuffers(func, memoryCeiling);
+                            });
+    if (!hasSecondBuffers && writesStates(getOperation()))
+      copyStates(functions);
+    for (func::FuncOp func : functions)
       setCeiling(func, memoryCeiling, func);
+    if (hasSecondBuffers)
+      return;
+    for (func::FuncOp func : functions) {
       std::string refusal;
       if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
         refusal = chooseChunks(func);
@@ -49,8 +61,21 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
       signalPassFailure();
     }
   }
+  void copyStates(ArrayRef<func::FuncOp> functions);
   std::string chooseChunks(func::FuncOp func);
 };
+
+/// Lets commits copy the states of all functions. New values in the arena share its memory; second
+/// buffers save the copies.
+void RequestSchedulePass::copyStates(ArrayRef<func::FuncOp> functions) {
+  for (func::FuncOp func : functions)
+    func->setAttr(rt::RtDialect::kCopiesAttr, UnitAttr::get(&getContext()));
+  dist::DistDialect::getDecisionLog(&getContext())
+      .add("request-schedule", Outcome::Note, getOperation().getLoc(),
+           "new values of states are copied when a call commits: second buffers for them need more "
+           "memory than the ceiling leaves",
+           {{"memory_ceiling_bytes", double(memoryCeiling)}});
+}
 
 /// Chooses between the chunks that pay, none, and all, under the memory ceiling. Chunks can
 /// need more memory, because many are in flight, or less, because each is smaller. Takes

@@ -3,10 +3,12 @@
 """Updates of states in place: calls that fail leave the state as it was."""
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
+import ml_dtypes
 import numpy as np
 import pytest
 from harness import TIMEOUT, launch, saved_state, tool
@@ -214,6 +216,48 @@ def test_slices_and_swaps(tmp_path, mesh, recover):
                     session.run(a, np.array([10]), entry="swap")
             state = session.state()
             assert all(np.array_equal(state[k], v) for k, v in {"a": a, "b": b, "c": cache}.items())
+
+
+# One loop computes the new values of three states, each of which reads the old ones of others.
+MIXED = """
+nn.state @a {{fill = 0.5 : f32}} : tensor<{shape}xf32>
+nn.state @b {{fill = -0.25 : bf16}} : tensor<{shape}xbf16>
+nn.state @c {{fill = 2.0 : f32}} : tensor<{shape}xf32>
+func.func @main(%x: tensor<{shape}xf32> {{nn.input = "x"}}) {{
+  %a = nn.read @a : tensor<{shape}xf32>
+  %b = nn.read @b : tensor<{shape}xbf16>
+  %c = nn.read @c : tensor<{shape}xf32>
+  %wide = nn.cast %b : (tensor<{shape}xbf16>) -> tensor<{shape}xf32>
+  %0 = nn.sub %a, %wide : (tensor<{shape}xf32>, tensor<{shape}xf32>) -> tensor<{shape}xf32>
+  %1 = nn.sub %c, %wide : (tensor<{shape}xf32>, tensor<{shape}xf32>) -> tensor<{shape}xf32>
+  %2 = nn.sub %1, %0 : (tensor<{shape}xf32>, tensor<{shape}xf32>) -> tensor<{shape}xf32>
+  %3 = nn.mul %x, %c : (tensor<{shape}xf32>, tensor<{shape}xf32>) -> tensor<{shape}xf32>
+  %4 = nn.sub %2, %3 : (tensor<{shape}xf32>, tensor<{shape}xf32>) -> tensor<{shape}xf32>
+  %5 = nn.sub %4, %0 : (tensor<{shape}xf32>, tensor<{shape}xf32>) -> tensor<{shape}xf32>
+  %6 = nn.cast %5 : (tensor<{shape}xf32>) -> tensor<{shape}xbf16>
+  nn.write @c, %2 : tensor<{shape}xf32>
+  nn.write @a, %0 : tensor<{shape}xf32>
+  nn.write @b, %6 : tensor<{shape}xbf16>
+  return
+}}
+"""
+
+
+@pytest.mark.parametrize("recover", [True, False])
+@pytest.mark.parametrize("shape", [(7,), (1,), (5, 1), (3, 37), (2, 4100), (6, 5, 32)], ids=str)
+def test_states_in_one_loop(tmp_path, shape, recover):
+    (tmp_path / "m.mlir").write_text(MIXED.format(shape="x".join(map(str, shape))))
+    plan = mw.load(tmp_path / "m.mlir").parallelize(mesh={"tp": 1})
+    assert sorted(re.findall(r'"([abc])"', re.search(r"over (\[.*?\])", plan.ir("rt"))[1])) == ["a", "b", "c"]
+    a, b, c = (np.full(shape, value, np.float32) for value in (0.5, -0.25, 2))
+    with plan.start(recover=recover) as session:
+        for n in range(3):
+            x = np.random.default_rng(n).standard_normal(shape).astype(np.float32)
+            session.run(x)
+            new, other = a - b, (c - b) - (a - b)
+            a, b, c = new, (other - x * c - new).astype(ml_dtypes.bfloat16).astype(np.float32), other
+            state = session.state()
+            assert all(np.array_equal(np.asarray(state[k], np.float32), v) for k, v in {"a": a, "b": b, "c": c}.items())
 
 
 PROCESS = """

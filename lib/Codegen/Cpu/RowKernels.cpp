@@ -245,9 +245,13 @@ void RowKernel::emitItem(Builder &builder, const RowPiece &piece, const PieceIte
   if (block)
     return emitBlock(piece, items, block);
   for (int64_t pass = 0; pass < piece.numPasses; ++pass) {
+    // Outputs may be in the place of inputs, so all elements come before the first store.
+    SmallVector<std::pair<const Store *, Value>> ofRow;
     for (const Store &store : piece.stores)
       if (store.perRow && store.level == pass)
-        row->store(row->emit(store.value, store.from), outputs[store.output], store.to);
+        ofRow.push_back({&store, row->emit(store.value, store.from)});
+    for (auto [store, element] : ofRow)
+      row->store(element, outputs[store->output], store->to);
     std::set<int64_t> widths;
     for (const Statistic &statistic : piece.statistics)
       if (statistic.level == pass)
@@ -282,6 +286,7 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
       row->store(term, exponentialBuffers[&statistic], getColumnAccess(piece));
     terms.push_back(term);
   }
+  SmallVector<std::pair<const Store *, Value>> stored;
   for (const Store &store : piece.stores) {
     if (store.perRow || store.level != pass || columns != piece.getNumColumns())
       continue;
@@ -289,11 +294,13 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
         store.value ? row->emit(store.value, store.from)
                     : emitConstant(
                           b, cast<MemRefType>(outputs[store.output].getType()).getElementType(), 0);
-    if (streams(piece, store))
-      row->stream(element, outputs[store.output], store.to, isAligned, streamBytes);
-    else
-      row->store(element, outputs[store.output], store.to);
+    stored.push_back({&store, element});
   }
+  for (auto [store, element] : stored)
+    if (streams(piece, *store))
+      row->stream(element, outputs[store->output], store->to, isAligned, streamBytes);
+    else
+      row->store(element, outputs[store->output], store->to);
   // Each pass prefetches a share, so that memory is never idle. If passes have different columns,
   // the last pass prefetches all.
   if (!further)

@@ -296,13 +296,15 @@ void RowKernel::emitRows(const Share &share, Value block) {
   item = clamp(*b, item, rows, share.blocks * perBlock, hasRow);
   startRow(piece, item);
   for (int64_t pass = 0; pass < piece.numPasses; ++pass) {
-    for (const Store &value : piece.stores) {
-      if (!value.perRow || value.level != pass)
-        continue;
-      Value element = row->emit(value.value, value.from);
+    // Outputs may be in the place of inputs, so all elements come before the first store.
+    SmallVector<std::pair<const Store *, Value>> ofRow;
+    for (const Store &value : piece.stores)
+      if (value.perRow && value.level == pass)
+        ofRow.push_back({&value, row->emit(value.value, value.from)});
+    for (auto [value, element] : ofRow) {
       Value isFirst =
           arith::CmpIOp::create(*b, arith::CmpIPredicate::eq, lane, emitIndex(*b, 0));
-      store(value, element, andOf(hasRow, isFirst));
+      store(*value, element, andOf(hasRow, isFirst));
     }
     std::set<int64_t> widths;
     for (const Statistic &statistic : piece.statistics)
@@ -329,6 +331,7 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
                                      Reducer(*b, statistic).getNeutral(width));
     terms.push_back(term);
   }
+  SmallVector<std::pair<const Store *, Value>> stored;
   for (const Store &value : piece.stores) {
     if (value.perRow || value.level != pass || columns != piece.getNumColumns())
       continue;
@@ -337,8 +340,10 @@ SmallVector<Value> RowKernel::emitChunk(const RowPiece &piece, int64_t pass, int
             ? row->emit(value.value, value.from)
             : emitConstant(*b, cast<MemRefType>(outputs[value.output].getType()).getElementType(),
                            0);
-    store(value, element, andOf(hasRow, chunk.exists));
+    stored.push_back({&value, element});
   }
+  for (auto [value, element] : stored)
+    store(*value, element, andOf(hasRow, chunk.exists));
   return terms;
 }
 

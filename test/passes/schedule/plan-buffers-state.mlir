@@ -39,6 +39,18 @@ func.func @read_first(%c: tensor<8x4xf32> {nn.state = "c"}, %i: tensor<2xi64> {n
   return %1, %0 : tensor<8x4xf32>, tensor<8x4xf32>
 }
 
+// An optimizer's states, which one loop computes together, are all in their places.
+
+// CHECK-LABEL: func.func @moments
+// CHECK-SAME: rt.arena = 0
+// CHECK: rt.kernel {{.+}} at [0, 0] over ["s", "t"] :
+func.func @moments(%s: tensor<16xf32> {nn.state = "s"}, %t: tensor<16xf32> {nn.state = "t"}, %x: tensor<16xf32> {nn.input = "x"})
+    -> (tensor<16xf32> {nn.state = "s"}, tensor<16xf32> {nn.state = "t"}) {
+  %0 = nn.add %s, %x : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+  %1 = nn.sub %t, %0 : (tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+  return %0, %1 : tensor<16xf32>, tensor<16xf32>
+}
+
 // The output is the old value, so it stays.
 
 // CHECK-LABEL: func.func @old_value
