@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/Support/SignatureAttrs.h"
@@ -47,13 +48,24 @@ struct Storage {
   GatherKind kind;
 };
 
+/// Slow links come last: then a gather over them moves the smallest shards, and those of fast links
+/// follow in a step of their own.
+static AxisList sortByLink(AxisList axes, MeshAttr mesh) {
+  constexpr int64_t kBytes = int64_t(1) << 30;
+  CostModel model(mesh);
+  llvm::stable_sort(axes, [&](const Axis &a, const Axis &b) {
+    return model.getTime(a, kBytes, /*steps=*/0) < model.getTime(b, kBytes, /*steps=*/0);
+  });
+  return axes;
+}
+
 class GtpPolicy {
 public:
   GtpPolicy(ModuleOp module, MeshOp meshOp, AxisList axes, std::optional<int64_t> align,
             const GatherRules &kinds)
       : module(module), meshOp(meshOp), mesh(meshOp.getMesh()),
-        symbol(FlatSymbolRefAttr::get(meshOp)), axes(std::move(axes)), align(align), kinds(kinds),
-        matched(kinds.rules.size()), functions(getGlobalFunctions(module)) {}
+        symbol(FlatSymbolRefAttr::get(meshOp)), axes(sortByLink(std::move(axes), mesh)), align(align),
+        kinds(kinds), matched(kinds.rules.size()), functions(getGlobalFunctions(module)) {}
 
   /// Inserts the fetches. `factors` are those of the functions before.
   LogicalResult insert(const FactorAnalysis &factors);

@@ -26,9 +26,10 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// A gather of a weight, the ops that give its result the form that readers use, and its readers.
+/// The first collective of a gathered weight, the ops behind it that give its result the form that
+/// readers use, and its readers. Over links of different speed a gather takes several collectives.
 struct Fetch {
-  AllGatherOp gather;
+  Operation *gather;
   SmallVector<Operation *> links;
   /// In the order of the program.
   SmallVector<Operation *> readers;
@@ -48,7 +49,7 @@ private:
   /// Readers at most this many other weights apart share a gather: the next one would begin at once.
   static constexpr size_t kNearby = 1;
 
-  void collect(AllGatherOp gather);
+  void collect(Operation *gather);
   bool share(const Fetch &fetch, Operation *reader, Operation *next) const;
   void split(const Fetch &fetch, ArrayRef<Operation *> readers);
 
@@ -64,15 +65,36 @@ private:
 
 } // namespace
 
+/// Returns true for a collective that gathers a weight, or takes a step of it.
+static bool isStep(Operation *op) {
+  auto collective = dyn_cast<CollectiveOpInterface>(op);
+  return collective && collective.communicates() &&
+         collective.getRole() == CollectiveRole::Weights && op->getNumOperands() == 1;
+}
+
+/// Returns true for an op that gives a gathered weight another form.
+static bool isLink(Operation *op) {
+  return op->hasTrait<KeepsWeight>() && op->getNumOperands() == 1 &&
+         (isStep(op) || !isa<CollectiveOpInterface>(op));
+}
+
+/// Returns true for a step that takes another one further.
+static bool followsStep(Operation *op) {
+  Operation *before = op->getOperand(0).getDefiningOp();
+  while (before && isLink(before) && !isStep(before))
+    before = before->getOperand(0).getDefiningOp();
+  return before && isStep(before);
+}
+
 FetchSplitter::FetchSplitter(func::FuncOp func) {
   for (Operation &op : func.front()) {
     if (op.getNumOperands() > 0 && op.hasAttr(nn::NnDialect::kBackwardAttr))
       backward = std::min<int64_t>(backward, numbers.size());
     numbers[&op] = numbers.size();
   }
-  for (auto gather : func.getOps<AllGatherOp>())
-    if (gather.getRole() == CollectiveRole::Weights && gather->getNumOperands() == 1)
-      collect(gather);
+  for (auto collective : func.getOps<CollectiveOpInterface>())
+    if (isStep(collective) && !followsStep(collective))
+      collect(collective);
   for (auto [i, fetch] : llvm::enumerate(fetches))
     for (Operation *reader : fetch.readers)
       reads.emplace_back(reader, i);
@@ -82,16 +104,14 @@ FetchSplitter::FetchSplitter(func::FuncOp func) {
   });
 }
 
-void FetchSplitter::collect(AllGatherOp gather) {
+void FetchSplitter::collect(Operation *gather) {
   Fetch fetch{gather, {}, {}};
   llvm::SetVector<Operation *> readers;
   SmallVector<Operation *> worklist{gather};
   while (!worklist.empty()) {
     Operation *op = worklist.pop_back_val();
     for (Operation *user : op->getUsers()) {
-      bool isLink = user->hasTrait<KeepsWeight>() && user->getNumOperands() == 1 &&
-                    !isa<CollectiveOpInterface>(user);
-      if (!isLink)
+      if (!isLink(user))
         readers.insert(user);
       else if (!llvm::is_contained(fetch.links, user)) {
         fetch.links.push_back(user);
@@ -133,11 +153,14 @@ bool FetchSplitter::share(const Fetch &fetch, Operation *reader, Operation *next
 void FetchSplitter::split(const Fetch &fetch, ArrayRef<Operation *> readers) {
   OpBuilder builder(readers.front());
   IRMapping mapping;
-  Operation *gather = builder.clone(*fetch.gather, mapping);
-  gather->setAttr(DistDialect::kPhaseAttr, builder.getStringAttr(getPhase(readers.front())));
+  auto phase = builder.getStringAttr(getPhase(readers.front()));
+  builder.clone(*fetch.gather, mapping)->setAttr(DistDialect::kPhaseAttr, phase);
   SmallVector<Operation *> copies;
-  for (Operation *link : fetch.links)
+  for (Operation *link : fetch.links) {
     copies.push_back(builder.clone(*link, mapping));
+    if (isStep(link))
+      copies.back()->setAttr(DistDialect::kPhaseAttr, phase);
+  }
   for (Operation *reader : readers)
     for (OpOperand &operand : reader->getOpOperands())
       operand.set(mapping.lookupOrDefault(operand.get()));
@@ -148,11 +171,15 @@ void FetchSplitter::split(const Fetch &fetch, ArrayRef<Operation *> readers) {
 }
 
 void FetchSplitter::notePhases() {
-  for (const Fetch &fetch : fetches)
-    if (!fetch.readers.empty())
-      fetch.gather->setAttr(DistDialect::kPhaseAttr,
-                            StringAttr::get(fetch.gather->getContext(),
-                                            getPhase(fetch.readers.front())));
+  for (const Fetch &fetch : fetches) {
+    if (fetch.readers.empty())
+      continue;
+    auto phase = StringAttr::get(fetch.gather->getContext(), getPhase(fetch.readers.front()));
+    fetch.gather->setAttr(DistDialect::kPhaseAttr, phase);
+    for (Operation *link : fetch.links)
+      if (isStep(link))
+        link->setAttr(DistDialect::kPhaseAttr, phase);
+  }
 }
 
 int64_t FetchSplitter::run() {

@@ -113,43 +113,29 @@ static int64_t getFixedBytes(func::FuncOp func) {
 /// Outline, until an arena fits into the bytes that arguments and packing leave:
 ///  1. the present order, with a small and a large search budget;
 ///  2. the frugal orders, in which nothing runs beside kernels: the original one, and that with
-///     the least memory per step, each with a large budget;
+///     the least memory per step, each with a large budget. If neither fits, no order does: the
+///     error names the smallest arena so far;
 ///  3. `tryOrders`: list schedules under nine falling memory limits, and the best of them with a
-///     large budget. If no frugal order fits, only the one with the fewest live bytes is searched,
-///     if they are fewer than the frugal orders need;
+///     large budget;
 ///  4. the same for `plain`;
 ///  5. the best frugal order.
-/// The error names the smallest arena of all these orders.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
   int64_t packing = getPackingBytes(func), resident = getResidentBytes(func);
   int64_t fixed = getFixedBytes(func);
   int64_t budget = ceiling - fixed, communication = schedule.communication;
-  int64_t least = std::numeric_limits<int64_t>::max(), last = 0, live = 0;
-  // An order is searched if it needs no more at one time.
-  int64_t worth = budget;
-  bool mayFit = false;
-  // An arena can be larger than the largest sum of live buffers, so it is planned. `last` is a
-  // bound on it where no search is made.
-  auto fits = [&](SearchEffort effort, bool searches = true) {
-    BufferPlan plan = planBuffersWithin(func, effort, budget, searches ? worth : 0);
-    last = plan.arena + plan.recovery;
-    live = plan.live + plan.recovery;
-    mayFit = live <= worth;
-    if (searches && mayFit)
-      least = std::min(least, last);
-    return searches && last <= budget;
-  };
-  // The smallest arena of the present order, for the error.
-  auto measure = [&] {
-    BufferPlan plan = planBuffers(func, SearchEffort::Much, budget);
-    last = plan.arena + plan.recovery;
-    least = std::min(least, last);
+  // An arena can be larger than the largest sum of live buffers, so it is planned, if those fit.
+  BufferPlan plan;
+  auto getBytes = [&] { return plan.arena + plan.recovery; };
+  auto mayFit = [&] { return plan.live + plan.recovery <= budget; };
+  auto fits = [&](SearchEffort effort) {
+    plan = planBuffersWithin(func, effort, budget, budget);
+    return getBytes() <= budget;
   };
   struct Order {
     Schedule schedule;
     bool blocks;
-    int64_t arena = std::numeric_limits<int64_t>::max();
+    int64_t bytes = std::numeric_limits<int64_t>::max();
   };
   auto arrange = [&](Program &program, const Order &order) {
     schedule = order.schedule;
@@ -162,16 +148,18 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
     return fits(effort);
   };
   // The memory limits of these orders do not depend on the ceiling.
-  auto tryOrders = [&](Program &program, int64_t arena, bool blocks) {
-    ArrayRef<ScheduleTask> tasks = program.getTasks();
+  auto tryOrders = [&](Program &program, int64_t live, bool blocks) {
     Order best;
     for (int64_t tenths = 9; tenths > 0; --tenths) {
-      Order order{scheduleTasks(tasks, std::max<int64_t>(1, arena / 10 * tenths)), blocks};
-      arrange(program, order);
-      if (fits(SearchEffort::Some, /*searches=*/worth == budget))
+      // An order uses what its limit allows.
+      if (live / 10 * (tenths - 1) > budget)
+        continue;
+      int64_t limit = std::max<int64_t>(1, live / 10 * tenths);
+      Order order{scheduleTasks(program.getTasks(), limit), blocks};
+      if (tryOrder(program, order, SearchEffort::Some))
         return true;
-      order.arena = last;
-      if (mayFit && order.arena < best.arena)
+      order.bytes = getBytes();
+      if (mayFit() && order.bytes < best.bytes)
         best = std::move(order);
     }
     // A larger search may find what the small one did not.
@@ -180,26 +168,26 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
   if (fits(SearchEffort::Some) || fits(SearchEffort::Much))
     return {success()};
   const Order present{schedule, /*blocks=*/false};
-  const int64_t first = live;
+  const int64_t live = plan.live + plan.recovery;
   Program &blocking = plain ? *plain : program;
   Order frugal;
-  for (Schedule order :
-       {simulateInOrder(blocking.getTasks()), scheduleTasks(blocking.getTasks(), 1)}) {
-    arrange(blocking, {order, /*blocks=*/true});
-    measure();
-    if (last < frugal.arena)
-      frugal = {std::move(order), /*blocks=*/true, last};
-  }
-  if (frugal.arena > budget) {
-    arrange(program, present);
-    if (first < frugal.arena)
-      measure();
-    worth = least - 1;
-  }
-  if (tryOrders(program, first, /*blocks=*/false) ||
-      (plain && tryOrders(*plain, first, /*blocks=*/true)) ||
-      (frugal.arena <= budget && tryOrder(blocking, frugal, SearchEffort::Much)))
+  auto measure = [&](Program &program, Order order) {
+    arrange(program, order);
+    plan = planBuffers(func, SearchEffort::Much, budget);
+    order.bytes = getBytes();
+    if (order.bytes < frugal.bytes)
+      frugal = std::move(order);
+  };
+  measure(blocking, {simulateInOrder(blocking.getTasks()), /*blocks=*/true});
+  measure(blocking, {scheduleTasks(blocking.getTasks(), 1), /*blocks=*/true});
+  if (frugal.bytes <= budget &&
+      (tryOrders(program, live, /*blocks=*/false) ||
+       (plain && tryOrders(*plain, live, /*blocks=*/true)) ||
+       tryOrder(blocking, frugal, SearchEffort::Much)))
     return {success()};
+  if (live < frugal.bytes)
+    measure(program, present);
+  const int64_t least = frugal.bytes;
   InFlightDiagnostic error = emitError(func.getLoc(), "'")
                              << func.getName() << "' needs " << fixed + least
                              << " bytes on a rank, " << fixed << " for parameters and inputs";

@@ -31,13 +31,16 @@ public:
   /// Orders the gathers behind the launches before these kernels.
   void write(func::FuncOp func);
 
-  int64_t getNumFetches() const { return fetches.size(); }
+  int64_t getNumFetches() const { return uses.size(); }
   int64_t getMostAhead() const;
 
 private:
-  /// A gather of weights, by its task and that of its first reader.
+  /// A gather of weights, by its task and that of its first reader. Over links of different speed a
+  /// gather takes several steps, each of which is read by the next.
   struct Fetch {
     unsigned task, reader;
+    /// The number of the gathered weight, in the order in which kernels read them.
+    unsigned use = 0;
     /// The kernel that may run beside its begin.
     unsigned beside = 0;
   };
@@ -57,6 +60,8 @@ private:
   DenseMap<int, std::vector<Interval>> others;
   /// In the order in which they are read.
   std::vector<Fetch> fetches;
+  /// The first reader of each gathered weight.
+  std::vector<unsigned> uses;
   /// For each task, picoseconds of the kernels before it.
   std::vector<int64_t> begins;
 };
@@ -129,6 +134,16 @@ PrefetchPlan::PrefetchPlan(func::FuncOp func, const CostModel &model)
   llvm::sort(fetches, [](const Fetch &a, const Fetch &b) {
     return std::pair(a.reader, a.task) < std::pair(b.reader, b.task);
   });
+  // A step comes before the one that reads it.
+  DenseMap<unsigned, unsigned> useOf;
+  for (Fetch &fetch : fetches)
+    if (!isFetch(launches.launches[fetch.reader])) {
+      useOf[fetch.task] = fetch.use = uses.size();
+      uses.push_back(fetch.reader);
+    }
+  for (Fetch &fetch : llvm::reverse(fetches))
+    if (auto last = useOf.find(fetch.reader); last != useOf.end())
+      useOf[fetch.task] = fetch.use = last->second;
 }
 
 /// Other collectives begin when the kernels before them have ended, one after the other on a link.
@@ -159,21 +174,24 @@ int64_t PrefetchPlan::getBegin(int link, int64_t end, int64_t time) const {
 void PrefetchPlan::choose(std::optional<int64_t> ahead) {
   ArrayRef<ScheduleTask> tasks = launches.tasks;
   DenseMap<int, int64_t> taken;
+  DenseMap<unsigned, int64_t> planned;
   for (size_t i = fetches.size(); i-- > 0;) {
     Fetch &fetch = fetches[i];
     const ScheduleTask &task = tasks[fetch.task];
     // Back from the first reader, or from where the link has to begin with the next gather.
-    int64_t end = begins[fetch.reader];
+    auto next = planned.find(fetch.reader);
+    int64_t end = next == planned.end() ? begins[fetch.reader] : next->second;
     if (auto known = taken.find(task.link); known != taken.end())
       end = std::min(end, known->second);
     // A gather may take longer than modelled: a rank comes late.
     int64_t begin = getBegin(task.link, end, kSlack * task.time);
-    taken[task.link] = begin;
+    taken[task.link] = planned[fetch.task] = begin;
     fetch.beside = fetch.reader;
     while (fetch.beside > 0 && begins[fetch.beside] > begin)
       --fetch.beside;
     if (ahead)
-      fetch.beside = std::max(fetch.beside, *ahead > int64_t(i) ? 0 : fetches[i - *ahead].reader);
+      fetch.beside =
+          std::max(fetch.beside, *ahead > int64_t(fetch.use) ? 0 : uses[fetch.use - *ahead]);
   }
 }
 
@@ -198,9 +216,9 @@ void PrefetchPlan::write(func::FuncOp func) {
 
 int64_t PrefetchPlan::getMostAhead() const {
   int64_t most = 0;
-  for (auto [i, fetch] : llvm::enumerate(fetches)) {
+  for (const Fetch &fetch : fetches) {
     int64_t before = 0;
-    for (size_t j = i; j-- > 0 && fetches[j].reader > fetch.beside;)
+    for (size_t j = fetch.use; j-- > 0 && uses[j] > fetch.beside;)
       ++before;
     most = std::max(most, before);
   }

@@ -35,6 +35,8 @@ private:
   void addScatters(unsigned i, CollectiveOpInterface scatter);
   FetchReport::Weight &getWeightOf(const Weight &weight);
   int64_t getSlot(int64_t offset, int64_t bytes);
+  bool isStep(unsigned i) const;
+  void addAxes(ArrayRef<Axis> axes);
 
   func::FuncOp func;
   MeshAttr mesh;
@@ -47,6 +49,12 @@ private:
   /// The first readers of all gathers of weights, in order.
   std::vector<unsigned> uses;
   llvm::MapVector<Location, FetchReport::Weight> weights;
+  /// The results of gathers that another gather takes further, over another link.
+  struct Step {
+    FetchReport::Gather cost;
+    AxisList axes;
+  };
+  DenseMap<Value, Step> steps;
   FetchReport report;
 };
 
@@ -102,6 +110,20 @@ static double getShare(Operation *op, unsigned i) {
   return double(getTensorBytes(op->getResult(i).getType())) / std::max<int64_t>(all, 1);
 }
 
+/// Returns true for a gather that another gather takes further.
+bool FetchReader::isStep(unsigned i) const {
+  unsigned reader = firstReader[i];
+  return reader < launches.launches.size() && getCollective(reader) &&
+         getCollective(reader).getRole() == CollectiveRole::Weights;
+}
+
+void FetchReader::addAxes(ArrayRef<Axis> axes) {
+  for (const Axis &axis : axes)
+    if (std::string name = mesh.getAxes()[axis.axis].getName().str();
+        !llvm::is_contained(report.axes, name))
+      report.axes.push_back(name);
+}
+
 void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
   auto start = cast<rt::StartOp>(launches.launches[i]);
   const ScheduleTask &task = launches.tasks[i];
@@ -115,7 +137,8 @@ void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
     FetchReport::Weight &entry = getWeightOf(*weight);
     if (FormAttr form = getForm(operand.getType()))
       entry.kind = stringify(form.getKind()).str();
-    int64_t ranks = getNumShards(axes);
+    Step step = steps.lookup(rt::getBuffer(operand));
+    step.axes.append(axes);
     auto whole = cast<RankedTensorType>(gather->getResult(n).getType());
     ShardingAttr sharding = func.getArgAttrOfType<ShardingAttr>(
         weight->stored.getArgNumber(), DistDialect::kShardingAttr);
@@ -129,30 +152,35 @@ void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
                                   [&] { return func.emitError(); });
           succeeded(layout)) {
         const LayoutFactor &rows = layout->dims[0].factors.back();
-        if (getNumShards(rows.axes) == ranks)
+        // Other ranks may share the way over a slow link.
+        llvm::erase_if(step.axes, [&](const Axis &axis) { return !contains(rows.axes, axis); });
+        if (getNumShards(rows.axes) == getNumShards(step.axes))
           entry.rows = entry.rows / rows.padded * rows.size;
       }
     entry.bytes = double(entry.rows) / whole.getDimSize(0) * getTensorBytes(whole);
     double share = getShare(gather, n);
-    FetchReport::Gather own;
+    FetchReport::Gather &own = step.cost;
     if (auto phase = gather->getAttrOfType<StringAttr>(DistDialect::kPhaseAttr))
       own.phase = phase.str();
-    own.bytes = std::llround(cost.bytes * share);
-    own.seconds = task.time * share * 1e-12;
-    own.exposedSeconds = shown * share * 1e-12;
+    own.ahead += llvm::lower_bound(uses, firstReader[i]) - llvm::lower_bound(uses, i + 1);
+    own.bytes += std::llround(cost.bytes * share);
+    own.seconds += task.time * share * 1e-12;
+    own.exposedSeconds += shown * share * 1e-12;
+    if (isStep(i)) {
+      for (Operation *user : start.getFuture().getUsers())
+        steps[user->getResult(n)] = step;
+      continue;
+    }
+    addAxes(step.axes);
+    report.ranks = std::max(report.ranks, getNumShards(step.axes));
     own.first = i;
     own.last = std::max<int64_t>(lastReader[i], i);
-    own.ahead = llvm::lower_bound(uses, firstReader[i]) - llvm::lower_bound(uses, i + 1);
     if (std::optional<ArrayRef<int64_t>> offsets = start.getOffsets())
       own.slot = getSlot((*offsets)[n], getTensorBytes(whole));
-    entry.gathers.push_back(std::move(own));
+    entry.gathers.push_back(own);
   }
   report.gatherSeconds += task.time * 1e-12;
   report.exposedSeconds += shown * 1e-12;
-  report.ranks = getNumShards(axes);
-  if (report.axes.empty())
-    for (auto axis : gather.getAxes().getAsRange<AxisRefAttr>())
-      report.axes.push_back(axis.getName().str());
 }
 
 /// A gradient has the location of the weight that it is of.
@@ -166,11 +194,18 @@ void FetchReader::addScatters(unsigned i, CollectiveOpInterface scatter) {
     auto known = weights.find(scatter->getLoc());
     if (known == weights.end())
       continue;
-    FetchReport::Scatter &sum = known->second.scatter.emplace();
+    // Ranks that hold the same shards sum them, too.
+    if (llvm::none_of(getCollectiveAxes(scatter, mesh), [&](const Axis &axis) {
+          return llvm::is_contained(report.axes, mesh.getAxes()[axis.axis].getName().str());
+        }))
+      continue;
+    std::optional<FetchReport::Scatter> &sum = known->second.scatter;
+    if (!sum)
+      sum.emplace();
     double share = getShare(scatter, n);
-    sum.bytes = std::llround(cost.bytes * share);
-    sum.seconds = task.time * share * 1e-12;
-    sum.exposedSeconds = shown * share * 1e-12;
+    sum->bytes += std::llround(cost.bytes * share);
+    sum->seconds += task.time * share * 1e-12;
+    sum->exposedSeconds += shown * share * 1e-12;
   }
 }
 
@@ -181,7 +216,7 @@ std::optional<FetchReport> FetchReader::read() {
   };
   unsigned count = launches.launches.size();
   for (unsigned i = 0; i < count; ++i)
-    if (isOf(i, CollectiveRole::Weights) && firstReader[i] < count)
+    if (isOf(i, CollectiveRole::Weights) && firstReader[i] < count && !isStep(i))
       uses.push_back(firstReader[i]);
   llvm::sort(uses);
   for (unsigned i = 0; i < count; ++i)
@@ -189,6 +224,9 @@ std::optional<FetchReport> FetchReader::read() {
       addGathers(i, getCollective(i));
   if (weights.empty())
     return std::nullopt;
+  llvm::sort(report.axes, [&](StringRef a, StringRef b) {
+    return mesh.getAxisIndex(a) < mesh.getAxisIndex(b);
+  });
   for (unsigned i = 0; i < count; ++i)
     if (isOf(i, CollectiveRole::Gradients))
       addScatters(i, getCollective(i));

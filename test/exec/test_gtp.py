@@ -173,6 +173,28 @@ def test_the_least_ceiling():
         peak(least - 1)
 
 
+@pytest.mark.parametrize("options", [{}, dict(gtp_prefetch=1, recompute="full"), dict(gtp_gather="mxfp8")], ids=str)
+def test_weights_over_hosts(options):
+    """Shards cross the network once, and the host gathers what it has: the bits and the bytes of one axis."""
+    net = Net()
+    (losses, state), (others, other) = walk({"gtp": 4}, **options), walk({"host": 2, "gtp": 2}, gtp=["host", "gtp"], **options)
+    assert losses == others
+    assert all(torch.equal(value, other[name]) for name, value in state.items())
+    train = mw.from_torch(net, (), batches(1)[0], training=True).train(mw.Adam(lr=0.02, eps=1e-3))
+    one, two = (train.parallelize(**how, **options).report("json") for how in
+                (dict(mesh={"gtp": 4}), dict(mesh={"host": 2, "gtp": 2}, gtp=["host", "gtp"])))
+    sent = {}
+    for c in two["collectives"]:
+        if c["role"] == "weights":
+            sent[tuple(c["axes"])] = sent.get(tuple(c["axes"]), 0) + c["bytes_per_rank"]
+    # The step over the network has a quarter of the weight, that in the host a half.
+    assert sent.keys() == {("host",), ("gtp",)} and sent["gtp",] == 2 * sent["host",]
+    assert two["gtp"]["axes"] == ["host", "gtp"] and two["gtp"]["ranks"] == one["gtp"]["ranks"] == 4
+    for a, b in zip(one["gtp"]["weights"], two["gtp"]["weights"], strict=True):
+        assert [(g["phase"], g["bytes_per_rank"]) for g in a["gathers"]] == [(g["phase"], g["bytes_per_rank"]) for g in b["gathers"]]
+        assert a["scatter"]["bytes_per_rank"] == b["scatter"]["bytes_per_rank"]
+
+
 def test_frozen_weights_are_gathered_alone():
     full = report(Rows(), torch.randn(8, 6, 24), train=False, mesh={"gtp": 2})
     assert all(len(weight["gathers"]) == 1 and weight["scatter"] is None for weight in full["gtp"]["weights"])
