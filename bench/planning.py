@@ -9,6 +9,12 @@ the tool without its start: the least of several runs. With `--instructions` val
 instructions instead, which no other process disturbs.
 
     PYTHONPATH=build/python PATH=build/bin:$PATH python bench/planning.py [--repeats 3] [--instructions] [--json FILE]
+
+With `--grow` it asks how the time grows: training steps of the shape of Llama-3-8B with 32, 128 and 256
+layers are planned on gtp=8 and reported, without a memory ceiling, and with one half-way between the least
+that a plan needs and all that it takes. The ratios are of processor times of one process.
+
+    PYTHONPATH=build/python python bench/planning.py --grow [--repeats 3]
 """
 
 import argparse
@@ -19,6 +25,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import meshwright as mw
@@ -78,14 +85,52 @@ def measure(command, options):
     return min(costs)
 
 
+def plan_step(layers, repeats):
+    """Processor seconds of plan and report without a ceiling, and with one."""
+    config = tf.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers, num_attention_heads=32,
+                            num_key_value_heads=8, vocab_size=32000, use_cache=False, tie_word_embeddings=False)
+    with torch.device("meta"):
+        net, ids = tf.LlamaForCausalLM(config).train(), torch.zeros(8, 2048, dtype=torch.long)
+    step = mw.from_torch(net, (), dict(input_ids=ids, labels=ids.clone()), training=True).train(mw.AdamW(lr=1e-3))
+    how = dict(mesh={"gtp": 8}, recompute="full")
+
+    def measure(**ceiling):
+        costs = []
+        for _ in range(repeats):
+            begin = time.process_time()
+            report = step.parallelize(**how, **ceiling).report(format="json")
+            costs.append(time.process_time() - begin)
+        return min(costs), report["gtp"]["peak"]["bytes"]
+
+    free, most = measure()
+    try:
+        step.parallelize(**how, memory_ceiling="1M")
+    except mw.Error as error:
+        least = int(re.search(r"needs (\d+) bytes", str(error))[1])
+    return free, measure(memory_ceiling=(least + most) // 2)[0]
+
+
+def grow(options):
+    first = None
+    for layers in (32, 128, 256):
+        free, under = plan_step(layers, options.repeats)
+        first = first or free
+        print(f"{layers:>4} layers: {free / first:>5.1f} times that of 32; with a ceiling {under / free:.1f} times that without",
+              flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=48)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--instructions", action="store_true", help="count instructions by valgrind")
     parser.add_argument("--no-compile", action="store_true", help="plan only")
+    parser.add_argument("--grow", action="store_true", help="how the time grows with layers, and with a ceiling")
     parser.add_argument("--json")
     options = parser.parse_args()
+    if options.grow:
+        grow(options)
+        return
     rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Launches/InPlace.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -54,7 +55,6 @@ static bool isAtSameOffset(Operation *op, unsigned operand) {
 /// Returns true if one loop over the elements computes all results. Its kernel reads all operands at
 /// an element before it writes there.
 static bool isOneLoop(rt::KernelOp kernel) {
-  auto shapeOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape(); };
   return llvm::all_of(kernel.getOps(),
                       [](Operation &op) {
                         return op.hasTrait<dist::Elementwise>() ||

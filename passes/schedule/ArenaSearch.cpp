@@ -31,14 +31,17 @@
 //      next.
 //    - A walk that makes no progress jumps back by a random distance (kStallBudget).
 //
-// Complexity, for n blocks with k neighbours each: simple orders take n k log k; a walk
+// Complexity, for n blocks with k neighbours each: simple orders take n k at most; a walk
 // without backtracking takes n k^2 visits; all walks together take at most kSomeVisits,
-// or kMuchVisits times 1 + kMoreSearches. Memory is n k. The random numbers have a fixed
-// seed, so the result is the same on all machines.
+// or kMuchVisits times 1 + kMoreSearches, and there are none if one would take more.
+// Memory is n, and n k for walks. The random numbers have a fixed seed, so the result is
+// the same on all machines.
 //
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/passes/schedule/ArenaSearch.h"
+
+#include "meshwright/passes/schedule/PlacedBlocks.h"
 
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/ADT/STLExtras.h"
@@ -51,6 +54,7 @@
 #include <limits>
 #include <list>
 #include <numeric>
+#include <queue>
 #include <random>
 #include <tuple>
 #include <vector>
@@ -134,11 +138,10 @@ public:
   int64_t run(SearchEffort effort);
 
 private:
+  int64_t countVisits(bool isForward) const;
   void findNeighbours();
   std::vector<size_t> sort(BlockRank rank) const;
-  /// The gaps below a limit between the `placed` blocks, from low to high; of blocks that are sorted
-  /// by their offsets, and of any.
-  SmallVector<Gap> getGapsOfSorted(ArrayRef<size_t> placed, int64_t limit);
+  /// The gaps below a limit between the `placed` blocks, from low to high.
   SmallVector<Gap> getGaps(ArrayRef<size_t> placed, int64_t limit);
   void sortByOffset(SmallVectorImpl<size_t> &placed) const;
   void placeInGaps(ArrayRef<size_t> order);
@@ -184,7 +187,24 @@ ArenaSearch::ArenaSearch(MutableArrayRef<MemoryBlock> blocks, int64_t enough)
   this->enough = std::max(enough, target);
   for (const MemoryBlock &block : blocks)
     unit = std::gcd(unit, block.bytes);
-  findNeighbours();
+}
+
+/// The visits of a walk without backtracking (`WalkPlan::visits`), without a plan.
+int64_t ArenaSearch::countVisits(bool isForward) const {
+  std::vector<std::pair<int64_t, int64_t>> times;
+  for (const MemoryBlock &block : blocks)
+    times.push_back(isForward ? std::pair(block.begin, block.end)
+                              : std::pair(-block.end, -block.begin));
+  llvm::sort(times);
+  std::priority_queue<int64_t, std::vector<int64_t>, std::greater<>> ends;
+  int64_t visits = 0;
+  for (auto [begin, end] : times) {
+    while (!ends.empty() && ends.top() < begin)
+      ends.pop();
+    ends.push(end);
+    visits += int64_t(ends.size()) * int64_t(ends.size());
+  }
+  return visits;
 }
 
 void ArenaSearch::findNeighbours() {
@@ -250,15 +270,11 @@ void ArenaSearch::sortByOffset(SmallVectorImpl<size_t> &placed) const {
 SmallVector<Gap> ArenaSearch::getGaps(ArrayRef<size_t> placed, int64_t limit) {
   SmallVector<size_t> byOffset(placed);
   sortByOffset(byOffset);
-  return getGapsOfSorted(byOffset, limit);
-}
-
-SmallVector<Gap> ArenaSearch::getGapsOfSorted(ArrayRef<size_t> placed, int64_t limit) {
   visits += placed.size() + 1;
   SmallVector<Gap> gaps;
   int64_t end = 0;
   const MemoryBlock *below = nullptr;
-  for (size_t other : placed) {
+  for (size_t other : byOffset) {
     if (offsets[other] > end)
       gaps.push_back({end, offsets[other], below, &blocks[other]});
     if (int64_t top = offsets[other] + blocks[other].bytes; top > end) {
@@ -284,36 +300,9 @@ void ArenaSearch::keep() {
 }
 
 void ArenaSearch::placeInGaps(ArrayRef<size_t> order) {
-  llvm::fill(offsets, kNone);
-  SmallVector<size_t> placed;
-  // All placed blocks, from low to high, with their lifetimes.
-  struct Placed {
-    int64_t offset, begin, end;
-    size_t block;
-  };
-  std::vector<Placed> all;
-  for (size_t i : order) {
-    placed.clear();
-    llvm::copy_if(neighbours[i], std::back_inserter(placed),
-                  [&](size_t other) { return offsets[other] != kNone; });
-    if (placed.size() * llvm::Log2_64_Ceil(placed.size() + 1) < all.size()) {
-      sortByOffset(placed);
-    } else {
-      // A walk over all blocks takes less than to sort so many neighbours.
-      placed.clear();
-      for (const Placed &other : all)
-        if (other.begin <= blocks[i].end && blocks[i].begin <= other.end)
-          placed.push_back(other.block);
-    }
-    SmallVector<Gap> gaps = getGapsOfSorted(placed, kNone);
-    auto fits = [&](const Gap &gap) { return gap.getBytes() >= blocks[i].bytes; };
-    offsets[i] = llvm::find_if(gaps, fits)->begin;
-    auto isBelow = [](const Placed &a, const Placed &b) {
-      return std::pair(a.offset, a.block) < std::pair(b.offset, b.block);
-    };
-    Placed own{offsets[i], blocks[i].begin, blocks[i].end, i};
-    all.insert(llvm::upper_bound(all, own, isBelow), own);
-  }
+  PlacedBlocks placed(blocks);
+  for (size_t i : order)
+    offsets[i] = placed.place(blocks[i]);
   keep();
 }
 
@@ -507,8 +496,13 @@ bool ArenaSearch::walkEachWay(int64_t limit, int64_t mostVisits) {
 void ArenaSearch::search(int64_t mostVisits) {
   if (isEnough())
     return;
-  if (walkPlans.empty())
+  if (walkPlans.empty()) {
+    // Not even one walk would end.
+    if (std::min(countVisits(/*isForward=*/true), countVisits(/*isForward=*/false)) > mostVisits / 4)
+      return;
+    findNeighbours();
     walkPlans = {makePlan(/*isForward=*/true), makePlan(/*isForward=*/false)};
+  }
   int64_t failed = llvm::alignDown(target, unit);
   if (walkEachWay(failed, mostVisits / 4))
     return;

@@ -129,7 +129,8 @@ static bool plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &pla
 
 static RecoveryMemory getRecovery(FunctionOpInterface function, bool copies) {
   PlannedMemory planned;
-  plan(function, {/*ceiling=*/0, copies, /*bestOnly=*/false, /*recoveryOnly=*/true}, planned);
+  if (writesState(function))
+    plan(function, {/*ceiling=*/0, copies, /*bestOnly=*/false, /*recoveryOnly=*/true}, planned);
   return planned.recovery;
 }
 

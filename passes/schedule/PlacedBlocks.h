@@ -1,0 +1,62 @@
+//===- PlacedBlocks.h - the lowest gap for a block of memory ----*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SCHEDULE_PLACEDBLOCKS_H
+#define MESHWRIGHT_PASSES_SCHEDULE_PLACEDBLOCKS_H
+
+#include "meshwright/passes/schedule/ArenaSearch.h"
+
+#include "llvm/ADT/DenseMap.h"
+
+#include <vector>
+
+namespace meshwright {
+
+/// Gives each block the lowest gap between the blocks before it that are needed at the same time.
+///
+/// A search through all of these blocks would take time that grows with the square of their number. So
+/// they are in lists of spans of time, by their offsets. A walk along the lists of a block's spans ends at
+/// the first gap.
+class PlacedBlocks {
+public:
+  explicit PlacedBlocks(llvm::ArrayRef<MemoryBlock> blocks);
+
+  /// Returns the offset of the block, which is among those of the constructor.
+  int64_t place(const MemoryBlock &block);
+
+private:
+  static constexpr int64_t kSpans = 64;
+  /// A block of more spans is in a list of its own kind.
+  static constexpr int64_t kFewSpans = 4;
+  /// So many blocks that stay to the end have a floor.
+  static constexpr size_t kManyLast = 64;
+
+  struct Placed {
+    int64_t offset, top, begin, end;
+    bool isBeside(const MemoryBlock &block) const {
+      return begin <= block.end && block.begin <= end;
+    }
+  };
+  using List = std::vector<Placed>;
+
+  int64_t findGap(const MemoryBlock &block) const;
+  int64_t findGapOfMany(const MemoryBlock &block, llvm::ArrayRef<const List *> lists, int64_t end) const;
+  int64_t getFloor(const MemoryBlock &block) const;
+
+  int64_t last = 0, span = 1;
+  std::vector<List> spans;
+  List longer;
+  /// The first steps of the blocks that stay to the end, in order, and the bytes of all up to each. They
+  /// are stacked at the bottom; the others come above those that begin before they end.
+  std::vector<int64_t> begins, heights;
+  /// The bytes of those that are placed, by their first step.
+  llvm::DenseMap<int64_t, int64_t> stacked;
+};
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_SCHEDULE_PLACEDBLOCKS_H
