@@ -21,18 +21,25 @@ static bool isSplat(Operation *op) {
   return elements && elements.isSplat();
 }
 
+/// Returns true for an op that may be part of a mask.
+static bool makesMask(Operation *op) {
+  return op && (isa<dist::PositionsOp>(op) || op->hasTrait<dist::View>() || isSplat(op) ||
+                (op->hasTrait<dist::Elementwise>() && op->hasTrait<dist::Cheap>()));
+}
+
 bool isPaddingMask(Operation *op) {
   if (auto positions = dyn_cast<dist::PositionsOp>(op)) {
     dist::MeshAttr mesh = dist::getSpmdMesh(op);
     return mesh && dist::getFactor(positions, mesh).isPadded();
   }
-  if (!op->hasTrait<dist::View>() &&
-      !(op->hasTrait<dist::Elementwise>() && op->hasTrait<dist::Cheap>()))
+  // Most ops end here: a sum along the layers of a model has terms that are no masks.
+  if (!makesMask(op) || isSplat(op) ||
+      !llvm::all_of(op->getOperands(), [](Value v) { return makesMask(v.getDefiningOp()); }))
     return false;
   bool readsMask = false;
   for (Value operand : op->getOperands()) {
     Operation *producer = operand.getDefiningOp();
-    if (!producer || (!isSplat(producer) && !isPaddingMask(producer)))
+    if (!isSplat(producer) && !isPaddingMask(producer))
       return false;
     readsMask |= !isSplat(producer);
   }

@@ -65,7 +65,8 @@ public:
             const GatherRules &kinds)
       : module(module), meshOp(meshOp), mesh(meshOp.getMesh()),
         symbol(FlatSymbolRefAttr::get(meshOp)), axes(sortByLink(std::move(axes), mesh)), align(align),
-        kinds(kinds), matched(kinds.rules.size()), functions(getGlobalFunctions(module)) {}
+        kinds(kinds), matched(kinds.rules.size()), functions(getGlobalFunctions(module)),
+        weights(module) {}
 
   /// Inserts the fetches. `factors` are those of the functions before.
   LogicalResult insert(const FactorAnalysis &factors);
@@ -90,6 +91,7 @@ private:
   /// Whether a rule has matched a weight.
   SmallVector<bool> matched;
   SmallVector<func::FuncOp> functions;
+  WeightFinder weights;
   /// The ops of each function on which its losses and outputs depend.
   llvm::DenseSet<Operation *> forward;
   SmallVector<std::pair<StoredWeight, Storage>> stored;
@@ -122,7 +124,7 @@ static bool isFactor(OpOperand &use) {
 GatherKind GtpPolicy::getKind(const StoredWeight &weight) {
   std::optional<size_t> rule;
   for (BlockArgument argument : weight.arguments)
-    for (StringAttr name : getWeight(argument)->getNames())
+    for (StringAttr name : weights.find(argument)->getNames())
       if (std::optional<size_t> own = kinds.find(name); own && (!rule || *own < *rule))
         rule = own;
   if (!rule)
@@ -138,7 +140,6 @@ GatherKind GtpPolicy::getKind(const StoredWeight &weight) {
 SmallVector<StoredWeight> GtpPolicy::collect(const FactorAnalysis &factors) {
   SmallVector<StoredWeight> all;
   llvm::DenseSet<Value> seen;
-  WeightFinder weights(module);
   auto add = [&](const SharedValue *shared, ArrayRef<BlockArgument> arguments) {
     std::optional<Weight> weight = weights.find(arguments.front());
     auto type = cast<RankedTensorType>(arguments.front().getType());

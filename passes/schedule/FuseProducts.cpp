@@ -36,7 +36,8 @@ namespace {
 class Fuser {
 public:
   Fuser(Block &body, std::vector<KernelGroup> &groups, const GroupingOptions &options)
-      : body(body), groups(groups), options(options), spans(body) {}
+      : body(body), groups(groups), options(options), spans(body),
+        weights(body.getParentOp()) {}
 
   void run();
 
@@ -79,6 +80,7 @@ private:
   llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
   /// From the first result to the last op of each group, as it is or was.
   Spans spans;
+  WeightFinder weights;
 };
 
 } // namespace
@@ -224,7 +226,7 @@ bool Fuser::canCompute(nn::LinearOp linear, const KernelGroup &group) const {
   KernelRegion region = KernelRegion::of(group.ops, group.results);
   if (!options.target.canComputeProduct(region))
     return false;
-  std::optional<Weight> weight = getWeight(linear.getWeight());
+  std::optional<Weight> weight = weights.find(linear.getWeight());
   return weight->isStored() || !options.target.getPackedWeight(region) ||
          isWorthPackingAtUse(linear) ||
          isPreparedBefore(linear->getParentOfType<func::FuncOp>(), *weight);
@@ -261,7 +263,7 @@ bool Fuser::fuseAhead(size_t made) {
         continue;
       }
       auto linear = dyn_cast<nn::LinearOp>(user);
-      if (!linear || linear.getInput() != read || !getWeight(linear.getWeight()) ||
+      if (!linear || linear.getInput() != read || !weights.find(linear.getWeight()) ||
           owners.size() != 1)
         return false;
       OpSet ops;
@@ -297,7 +299,7 @@ bool Fuser::fuseAhead(size_t made) {
 /// groups changed.
 bool Fuser::fuse(size_t product) {
   auto linear = cast<nn::LinearOp>(groups[product].ops.front());
-  if (!getWeight(linear.getWeight()))
+  if (!weights.find(linear.getWeight()))
     return false;
   // The readers may read a view of the product.
   Value value = linear.getResult();

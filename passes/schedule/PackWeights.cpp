@@ -265,6 +265,7 @@ void PackWeightsPass::castBefore(func::FuncOp func, const KernelTarget &kernelTa
 /// Lets products read their weights packed.
 void PackWeightsPass::packProducts(func::FuncOp func, const KernelTarget &kernelTarget) {
   llvm::MapVector<std::tuple<Value, int64_t, Type, Attribute>, Readers> forms;
+  WeightFinder weights(func);
   for (auto launch : func.getOps<rt::KernelOp>()) {
     std::optional<PackedWeight> weight =
         kernelTarget.getPackedWeight(lower::KernelRegion::of(launch));
@@ -273,7 +274,7 @@ void PackWeightsPass::packProducts(func::FuncOp func, const KernelTarget &kernel
     OpOperand &operand = launch->getOpOperand(weight->operand);
     Source source = findSource(operand.get());
     rt::PrepareOp earlier = rt::getPrepare(source.buffer);
-    if (!getWeight(source.value) || (earlier && earlier.getPacking()))
+    if (!weights.find(source.value) || (earlier && earlier.getPacking()))
       continue;
     const mw_rt_packing &form = weight->packing;
     auto packing = rt::PackingAttr::get(&getContext(), form.k, form.n, form.transposed != 0,

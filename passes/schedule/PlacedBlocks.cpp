@@ -9,15 +9,21 @@
 
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/SmallVector.h"
+#include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace meshwright;
 using llvm::ArrayRef;
 
-PlacedBlocks::PlacedBlocks(ArrayRef<MemoryBlock> blocks) : spans(kSpans) {
+PlacedBlocks::PlacedBlocks(ArrayRef<MemoryBlock> blocks) {
   for (const MemoryBlock &block : blocks)
     last = std::max(last, block.end);
-  span = last / kSpans + 1;
+  spans.resize(last / kSpan + 1);
+  for (size_t count = spans.size();; count = llvm::divideCeil(count, kFanOut)) {
+    taken.emplace_back(count);
+    if (count == 1)
+      break;
+  }
   std::vector<std::pair<int64_t, int64_t>> stay;
   for (const MemoryBlock &block : blocks)
     if (block.end == last)
@@ -38,6 +44,51 @@ int64_t PlacedBlocks::getFloor(const MemoryBlock &block) const {
   return above == begins.begin() ? 0 : heights[above - begins.begin() - 1];
 }
 
+/// Adds a range to others, which do not touch each other.
+void PlacedBlocks::add(std::vector<Range> &ranges, Range own) {
+  auto first = llvm::lower_bound(
+      ranges, own, [](const Range &a, const Range &b) { return a.end < b.begin; });
+  auto behind = first;
+  for (; behind != ranges.end() && behind->begin <= own.end; ++behind)
+    own = {std::min(own.begin, behind->begin), std::max(own.end, behind->end)};
+  if (first == behind) {
+    ranges.insert(first, own);
+    return;
+  }
+  *first = own;
+  ranges.erase(first + 1, behind);
+}
+
+/// Takes a range in spans from one to another, and in all groups that have them.
+void PlacedBlocks::take(int64_t from, int64_t to, Range own) {
+  for (auto &level : taken) {
+    for (int64_t i = from; i <= to; ++i)
+      add(level[i], own);
+    from /= kFanOut;
+    to /= kFanOut;
+  }
+}
+
+/// Visits the ranges that are taken in spans from one to another, by the largest groups within them.
+template <typename Visit>
+void PlacedBlocks::forEachTaken(int64_t from, int64_t to, Visit visit) const {
+  for (const auto &level : taken) {
+    auto visitOne = [&](int64_t i) {
+      for (const Range &range : level[i])
+        visit(range);
+    };
+    bool isLast = &level == &taken.back();
+    for (; from <= to && (isLast || from % kFanOut != 0); ++from)
+      visitOne(from);
+    for (; from <= to && (to + 1) % kFanOut != 0; --to)
+      visitOne(to);
+    if (from > to)
+      return;
+    from /= kFanOut;
+    to /= kFanOut;
+  }
+}
+
 int64_t PlacedBlocks::place(const MemoryBlock &block) {
   if (!begins.empty() && block.end == last) {
     // Those of one step are taken in any order.
@@ -54,26 +105,29 @@ int64_t PlacedBlocks::place(const MemoryBlock &block) {
                                   [](const Placed &a, const Placed &b) { return a.offset < b.offset; }),
                 own);
   };
-  int64_t from = block.begin / span, to = block.end / span;
-  if (to - from >= kFewSpans)
+  int64_t from = block.begin / kSpan, to = block.end / kSpan;
+  if (to - from >= kFewSpans) {
     insert(longer);
-  else
-    for (int64_t i = from; i <= to; ++i)
-      insert(spans[i]);
+    return offset;
+  }
+  for (int64_t i = from; i <= to; ++i)
+    insert(spans[i]);
+  take(from, to, {own.offset, own.top});
   return offset;
 }
 
 int64_t PlacedBlocks::findGap(const MemoryBlock &block) const {
+  int64_t from = block.begin / kSpan, to = block.end / kSpan;
+  if (to - from >= kFewSpans)
+    return findGapOfMany(block);
   SmallVector<const List *> lists{&longer};
-  for (int64_t i = block.begin / span; i <= block.end / span; ++i)
+  for (int64_t i = from; i <= to; ++i)
     lists.push_back(&spans[i]);
-  int64_t end = getFloor(block);
-  if (int64_t(lists.size()) > kFewSpans + 1)
-    return findGapOfMany(block, lists, end);
   // A merge of the lists. A block may be in several.
   SmallVector<List::const_iterator> next;
   for (const List *list : lists)
     next.push_back(list->begin());
+  int64_t end = getFloor(block);
   while (true) {
     size_t lowest = lists.size();
     for (size_t i = 0; i < lists.size(); ++i)
@@ -91,18 +145,35 @@ int64_t PlacedBlocks::findGap(const MemoryBlock &block) const {
   }
 }
 
-int64_t PlacedBlocks::findGapOfMany(const MemoryBlock &block, ArrayRef<const List *> lists,
-                                    int64_t end) const {
-  std::vector<std::pair<int64_t, int64_t>> beside;
-  for (const List *list : lists)
-    for (const Placed &other : *list)
+int64_t PlacedBlocks::findGapOfMany(const MemoryBlock &block) const {
+  int64_t from = block.begin / kSpan, to = block.end / kSpan;
+  std::vector<Range> beside;
+  for (int64_t i : {from, to})
+    for (const Placed &other : spans[i])
       if (other.isBeside(block))
-        beside.emplace_back(other.offset, other.top);
-  llvm::sort(beside);
-  for (auto [offset, top] : beside) {
-    if (offset - end >= block.bytes)
-      break;
-    end = std::max(end, top);
+        beside.push_back({other.offset, other.top});
+  forEachTaken(from + 1, to - 1, [&](const Range &range) { beside.push_back(range); });
+  llvm::sort(beside, [](const Range &a, const Range &b) { return a.begin < b.begin; });
+  int64_t end = getFloor(block);
+  // Returns true if the gap below a range is large enough.
+  auto isAbove = [&](const Range &range) {
+    if (range.begin - end >= block.bytes)
+      return true;
+    end = std::max(end, range.end);
+    return false;
+  };
+  auto next = beside.begin();
+  for (const Placed &other : longer) {
+    if (!other.isBeside(block))
+      continue;
+    for (; next != beside.end() && next->begin <= other.offset; ++next)
+      if (isAbove(*next))
+        return end;
+    if (isAbove({other.offset, other.top}))
+      return end;
   }
+  for (; next != beside.end(); ++next)
+    if (isAbove(*next))
+      return end;
   return end;
 }

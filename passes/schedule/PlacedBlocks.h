@@ -29,7 +29,9 @@ public:
   int64_t place(const MemoryBlock &block);
 
 private:
-  static constexpr int64_t kSpans = 64;
+  /// The steps of a span.
+  static constexpr int64_t kSpan = 64;
+  static constexpr int64_t kFanOut = 8;
   /// A block of more spans is in a list of its own kind.
   static constexpr int64_t kFewSpans = 4;
   /// So many blocks that stay to the end have a floor.
@@ -42,14 +44,23 @@ private:
     }
   };
   using List = std::vector<Placed>;
+  struct Range {
+    int64_t begin, end;
+  };
 
+  static void add(std::vector<Range> &ranges, Range own);
+  void take(int64_t from, int64_t to, Range own);
+  template <typename Visit> void forEachTaken(int64_t from, int64_t to, Visit visit) const;
   int64_t findGap(const MemoryBlock &block) const;
-  int64_t findGapOfMany(const MemoryBlock &block, llvm::ArrayRef<const List *> lists, int64_t end) const;
+  int64_t findGapOfMany(const MemoryBlock &block) const;
   int64_t getFloor(const MemoryBlock &block) const;
 
-  int64_t last = 0, span = 1;
+  int64_t last = 0;
   std::vector<List> spans;
   List longer;
+  /// The ranges of offsets that blocks of `spans` take, at any time of each span, of each kFanOut spans,
+  /// and so on. Ranges that touch are one, so there are few.
+  std::vector<std::vector<std::vector<Range>>> taken;
   /// The first steps of the blocks that stay to the end, in order, and the bytes of all up to each. They
   /// are stacked at the bottom; the others come above those that begin before they end.
   std::vector<int64_t> begins, heights;
