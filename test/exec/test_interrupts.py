@@ -52,7 +52,7 @@ sent = None
 
 def interrupt():
     global sent
-    time.sleep(1.5)
+    time.sleep(0.75)
     sent = time.monotonic()
     os.kill(os.getpid(), signal.SIGINT)
 

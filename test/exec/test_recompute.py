@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Recomputation: the same steps in less memory, on several meshes."""
 
+import re
+
 import meshwright as mw
 import pytest
 import torch
@@ -111,12 +113,22 @@ def test_bf16():
     compare(steps_of(full), steps_of(none), 1e-3)
 
 
+def least_of(net, mesh, **options):
+    """The least bytes that a plan needs, as the error says."""
+    with pytest.raises(mw.Error) as caught:
+        plan_of(net, mesh, memory_ceiling=1024, **options)
+    return int(re.search(r"needs (\d+) bytes", str(caught.value))[1])
+
+
 @pytest.mark.parametrize("mesh", ["one rank", "tp=2"])
 def test_auto_keeps_to_the_ceiling(mesh):
     net = Stack(layers=6)
-    none, full = (plan_of(net, mesh, recompute=mode) for mode in ("none", "full"))
-    most, least = total_of(none), total_of(full)
-    assert plan_of(net, mesh, memory_ceiling=most).report(format="json")["memory_per_rank"] == memory_of(none)
+    none = plan_of(net, mesh, recompute="none")
+    assert plan_of(net, mesh, memory_ceiling=total_of(none)).report(format="json")["memory_per_rank"] == memory_of(none)
+    # Commits copy states before anything is computed again.
+    most, least = (least_of(net, mesh, recompute=mode) for mode in ("none", "full"))
+    (decision,) = decision_of(plan_of(net, mesh, memory_ceiling=most))
+    assert most < total_of(none) and decision["outcome"] == "declined"
     want, repeated = steps_of(none), []
     for ceiling in ((most + least) // 2, most - (most - least) // 8):
         plan = plan_of(net, mesh, memory_ceiling=ceiling)
