@@ -41,6 +41,8 @@ static std::optional<Traffic> planBefore(const Program::State &program, Parallel
   if (!program.isSpmd) {
     options.sequenceParallel = OnOffAuto::Off;
     mlir::PassManager manager(context.get());
+    // The plan itself is verified behind each pass of the same phases.
+    manager.enableVerifier(false);
     buildParallelizePipeline(manager, options, Phase::Partitioned);
     if (failed(manager.run(*module)))
       return std::nullopt;
@@ -174,6 +176,8 @@ LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnosti
     meshwright::setTarget(func, text);
     if (choosesChunks)
       func->removeAttr(rt::RtDialect::kChunksAttr);
+    if (options)
+      func->removeAttr(rt::RtDialect::kCopiesAttr);
   }
   Report former = std::exchange(report, planned);
   if (options && failed(requestSchedule(*retargeted))) {
