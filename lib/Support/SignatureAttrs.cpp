@@ -31,7 +31,7 @@ void SignatureAttrs::setResult(func::FuncOp func, unsigned i, StringRef name, At
   set(it->second, name, attr);
 }
 
-/// All dictionaries of a list; those that have changed are new.
+/// The dictionaries of all arguments or results: new ones where `changed` has an entry, else the old ones.
 template <typename Changed, typename GetOld>
 static SmallVector<DictionaryAttr> collect(MLIRContext *context, unsigned count, Changed &changed,
                                            GetOld getOld) {

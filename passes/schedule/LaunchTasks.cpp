@@ -84,7 +84,8 @@ static bool getsNoWeightAhead(func::FuncOp func) {
   return most && most.getInt() == 0;
 }
 
-/// Keeps, of the kernels whose results take next to no memory, those that only such kernels read.
+/// Decides which kernels drain. `drains` marks those whose results take next to no memory. The mark is
+/// removed where another task reads a result.
 static void findDraining(std::vector<ScheduleTask> &tasks) {
   std::vector<bool> onlyDrain(tasks.size(), true);
   for (size_t i = tasks.size(); i-- > 0;) {

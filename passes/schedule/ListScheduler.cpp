@@ -282,8 +282,7 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       if (tasks[i].inTurn)
         turn = graph.reader[i];
       int rank = tasks[i].link ? 0 : tasks[i].drains ? 2 : 1;
-      return std::tuple(rank, stage, turn, graph.distance[i], -graph.remaining[i],
-                        i);
+      return std::tuple(rank, stage, turn, graph.distance[i], -graph.remaining[i], i);
     };
     return getKey(a) < getKey(b);
   };

@@ -61,10 +61,11 @@ private:
   /// The ranges of offsets that blocks of `spans` take, at any time of each span, of each kFanOut spans,
   /// and so on. Ranges that touch are one, so there are few.
   std::vector<std::vector<std::vector<Range>>> taken;
-  /// The first steps of the blocks that stay to the end, in order, and the bytes of all up to each. They
-  /// are stacked at the bottom; the others come above those that begin before they end.
+  /// Blocks that stay to the end are stacked at the bottom, by their first steps: `begins` has these in
+  /// order, and `heights` the bytes of the stack up to each. Another block is placed above the part of the
+  /// stack that begins before the block ends.
   std::vector<int64_t> begins, heights;
-  /// The bytes of those that are placed, by their first step.
+  /// For each first step, the bytes of the stacked blocks that have an offset already.
   llvm::DenseMap<int64_t, int64_t> stacked;
 };
 
