@@ -34,6 +34,7 @@
 
 #include <memory>
 
+#include "meshwright/dialects/Dist/DistAttrInterfaces.h.inc"
 #include "meshwright/dialects/Dist/DistDialect.h.inc"
 
 #define GET_ATTRDEF_CLASSES

@@ -12,6 +12,7 @@ using namespace mlir;
 using namespace meshwright::dist;
 
 #include "meshwright/dialects/Dist/DistDialect.cpp.inc"
+#include "meshwright/dialects/Dist/DistAttrInterfaces.cpp.inc"
 #include "meshwright/dialects/Dist/DistInterfaces.cpp.inc"
 
 void DistDialect::initialize() {

@@ -124,7 +124,10 @@ def Dist_LookupOpInterface : OpInterface<"LookupOpInterface"> {
                     /*defaultImplementation=*/[{ return false; }]>,
     InterfaceMethod<"The number of that operand, if the op has it.",
                     "std::optional<unsigned>", "getOffsetOperand", (ins), /*methodBody=*/"",
-                    /*defaultImplementation=*/[{ return std::nullopt; }]>
+                    /*defaultImplementation=*/[{ return std::nullopt; }]>,
+    InterfaceMethod<"Returns true if index -1 names no row. Padding of the indices must be -1 then.",
+                    "bool", "skipsMinusOne", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return false; }]>
   ];
   let extraClassDeclaration = [{
     ::mlir::Value getTable() {

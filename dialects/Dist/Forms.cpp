@@ -60,7 +60,12 @@ FormAttr dist::getForm(Type type) {
 int64_t dist::getStoredBytes(RankedTensorType type) {
   if (FormAttr form = getForm(type))
     return form.getNumGroups(type.getDimSize(0)) * form.getGroupBytes(type.getDimSize(1));
-  return getBytesOf(type.getElementType(), type.getNumElements());
+  return getBytesOf(type.getElementType(), getStoredElements(type));
+}
+
+int64_t dist::getStoredElements(RankedTensorType type) {
+  auto compact = dyn_cast_or_null<CompactAttrInterface>(type.getEncoding());
+  return compact ? compact.getCapacity(type.getShape()) : type.getNumElements();
 }
 
 RankedTensorType dist::getBytesType(RankedTensorType type) {

@@ -24,6 +24,9 @@ FormAttr getForm(mlir::Type type);
 /// The bytes of a tensor of static shape in memory, scales included.
 int64_t getStoredBytes(mlir::RankedTensorType type);
 
+/// The most elements that a tensor of static shape holds.
+int64_t getStoredElements(mlir::RankedTensorType type);
+
 /// The tensor of i8 that has the bytes of one with a form, a row for each group of its rows. Other
 /// types stay.
 mlir::RankedTensorType getBytesType(mlir::RankedTensorType type);

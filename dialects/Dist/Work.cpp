@@ -7,13 +7,15 @@
 
 #include "meshwright/dialects/Dist/Work.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
+
 #include "mlir/IR/BuiltinTypes.h"
 
 using namespace mlir;
 
 int64_t meshwright::dist::countElements(Operation *op) {
   auto countOf = [](Value value) {
-    return cast<RankedTensorType>(value.getType()).getNumElements();
+    return getStoredElements(cast<RankedTensorType>(value.getType()));
   };
   int64_t most = countOf(op->getResult(0));
   for (Value operand : op->getOperands())

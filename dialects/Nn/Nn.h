@@ -9,6 +9,8 @@
 #define MESHWRIGHT_DIALECTS_NN_NN_H
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Dist/Forms.h"
+#include "meshwright/dialects/Nn/Routed.h"
 
 #include "mlir/Bytecode/BytecodeOpInterface.h"
 #include "mlir/IR/BuiltinAttributes.h"
@@ -17,6 +19,7 @@
 #include "mlir/IR/OpDefinition.h"
 #include "mlir/IR/OpImplementation.h"
 #include "mlir/IR/SymbolTable.h"
+#include "mlir/IR/TensorEncoding.h"
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "mlir/Interfaces/InferTypeOpInterface.h"
 #include "mlir/Interfaces/SideEffectInterfaces.h"

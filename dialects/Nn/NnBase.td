@@ -56,13 +56,18 @@ def Nn_ReduceKindAttr : EnumAttr<Nn_Dialect, Nn_ReduceKind, "reduce_kind"> {
   let assemblyFormat = "$value";
 }
 
+/// Verifies that an op with routed operands treats their rows one by one (Routed.h).
+def Nn_KeepsRows : NativeOpTrait<"KeepsRows"> {
+  let cppNamespace = "::meshwright::nn";
+}
+
 /// An op. Its traits include one of the kinds of OpTraits.td. `own` lists the methods of
 /// its interfaces that it defines instead of their defaults.
 class Nn_AnyOp<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
     : Op<Nn_Dialect, mnemonic, !listconcat([
         DeclareOpInterfaceMethods<Dist_ShardingRuleOpInterface, own>,
         DeclareOpInterfaceMethods<Dist_PaddingOpInterface, own>,
-        DeclareOpInterfaceMethods<Dist_WorkOpInterface, own>], traits)>;
+        DeclareOpInterfaceMethods<Dist_WorkOpInterface, own>, Nn_KeepsRows], traits)>;
 
 /// An op without side effects.
 class Nn_Op<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>

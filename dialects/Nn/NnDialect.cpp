@@ -115,7 +115,7 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   if (attribute.getName() == kTableRowsAttr) {
     auto lookup = dyn_cast<dist::LookupOpInterface>(op);
     if (!lookup || !lookup.takesOffset())
-      return op->emitOpError("expected nn.table_rows on an nn.embedding or nn.scatter_add");
+      return op->emitOpError("expected nn.table_rows on an op that takes an offset in a table");
     auto rows = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!rows || !rows.getType().isInteger(64) || rows.getInt() < 1)
       return op->emitOpError() << "expected nn.table_rows to be an i64 integer from 1 on, got "

@@ -52,7 +52,7 @@ def Nn_Dialect : Dialect {
     static constexpr llvm::StringLiteral kStageAttr = "nn.stage";
     /// On an op of a backward pass, until `recompute` has run (unit).
     static constexpr llvm::StringLiteral kBackwardAttr = "nn.backward";
-    /// On an nn.embedding or nn.scatter_add with an offset: the rows of the whole table,
+    /// On an op with an offset in a table (LookupOpInterface): the rows of the whole table,
     /// without padding (i64). An id at or above this number is in no part of the table,
     /// and is an error.
     static constexpr llvm::StringLiteral kTableRowsAttr = "nn.table_rows";

@@ -11,7 +11,9 @@
 include "meshwright/dialects/Nn/NnBase.td"
 include "meshwright/dialects/Nn/NnCall.td"
 include "meshwright/dialects/Nn/NnAttentionOps.td"
+include "meshwright/dialects/Nn/NnExpertOps.td"
 include "meshwright/dialects/Nn/NnGradientOps.td"
+include "meshwright/dialects/Nn/NnRowOps.td"
 
 //===----------------------------------------------------------------------===//
 // Elementwise

@@ -17,7 +17,9 @@ RankedTensorType Writer::join(ArrayRef<Value> values, Type element) {
   SmallVector<ArrayRef<int64_t>> shapes;
   for (Value value : values)
     shapes.push_back(shapeOf(value));
-  return RankedTensorType::get(*broadcastShapes(shapes), element);
+  auto routed = llvm::find_if(values, [](Value value) { return getRouted(value.getType()); });
+  Attribute encoding = routed == values.end() ? Attribute() : typeOf(*routed).getEncoding();
+  return RankedTensorType::get(*broadcastShapes(shapes), element, encoding);
 }
 
 Value Writer::cast(Value x, Type element) {
@@ -89,16 +91,26 @@ Value Writer::reduce(ReduceKind kind, Value x, ArrayRef<int64_t> dims, bool keep
       shape.push_back(size);
     else if (keep)
       shape.push_back(1);
-  return ReduceOp::create(builder, loc, typeOf(x).clone(shape), kind, x, dims, keep);
+  RankedTensorType type = typeOf(x).clone(shape);
+  // A sum over the tokens of routed rows is of the experts, or of all of them.
+  if (getRouted(type) && llvm::is_contained(dims, 1))
+    type = RankedTensorType::get(shape, type.getElementType());
+  return ReduceOp::create(builder, loc, type, kind, x, dims, keep);
 }
 
-Value Writer::sumTo(Value x, ArrayRef<int64_t> shape) {
+Value Writer::sumTo(Value x, RankedTensorType like) {
+  ArrayRef<int64_t> shape = like.getShape();
+  // A value beside routed rows is one for all tokens, also where there is one token.
+  int64_t tokens = 0;
+  if (DispatchOp dispatch = getRouted(x.getType()) && !getRouted(like) ? getDispatch(x) : DispatchOp())
+    tokens = shapeOf(dispatch.getIndices()).size() - 1;
   int64_t missing = shapeOf(x).size() - shape.size();
   SmallVector<int64_t> dims;
   bool stretches = false;
   for (auto [d, size] : llvm::enumerate(shapeOf(x))) {
     bool isMissing = int64_t(d) < missing;
-    bool isStretched = !isMissing && shape[d - missing] != size;
+    bool isToken = int64_t(d) > 0 && int64_t(d) <= tokens;
+    bool isStretched = !isMissing && (isToken || shape[d - missing] != size);
     stretches |= isStretched;
     if (isMissing || isStretched)
       dims.push_back(d);

@@ -85,8 +85,8 @@ public:
   /// Reduces `dims`, which stay with size 1 if `keep` is set.
   mlir::Value reduce(ReduceKind kind, mlir::Value x, llvm::ArrayRef<int64_t> dims,
                      bool keep = true);
-  /// The sums of x over the dimensions along which a value of this shape stretches to that of x.
-  mlir::Value sumTo(mlir::Value x, llvm::ArrayRef<int64_t> shape);
+  /// The sums of x over the dimensions along which a value of the type `like` stretches to x.
+  mlir::Value sumTo(mlir::Value x, mlir::RankedTensorType like);
   mlir::Value matmul(mlir::Value x, mlir::Value y, bool transposeX = false,
                      bool transposeY = false);
   /// Without a bias.

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 14
+#define MW_RT_ABI_VERSION 15
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -162,6 +162,14 @@ typedef struct mw_rt_collective {
   CALL(INDEX_COPY, index_copy)                                                                     \
   CALL(REPLACE_ROWS, replace_rows)                                                                 \
   CALL(SCATTER_ADD, scatter_add)                                                                   \
+  CALL(TOP_K, top_k)                                                                               \
+  CALL(ROUTE, route)                                                                               \
+  CALL(TAKE_ROWS, take_rows)                                                                       \
+  CALL(SUM_ROWS, sum_rows)                                                                         \
+  CALL(REPEAT_ROWS, repeat_rows)                                                                   \
+  CALL(SUM_GROUPS, sum_groups)                                                                     \
+  CALL(GROUPED_PRODUCT, grouped_product)                                                           \
+  CALL(GROUPED_OUTER, grouped_outer)                                                               \
   CALL(MASK, mask)                                                                                 \
   CALL(AXIS_INDEX, axis_index)                                                                     \
   CALL(REORDER, reorder)                                                                           \
@@ -182,6 +190,14 @@ typedef struct mw_rt_collective {
   CALL(index_copy)                                                                                 \
   CALL(replace_rows)                                                                               \
   CALL(scatter_add)                                                                                \
+  CALL(top_k)                                                                                      \
+  CALL(route)                                                                                      \
+  CALL(take_rows)                                                                                  \
+  CALL(sum_rows)                                                                                   \
+  CALL(repeat_rows)                                                                                \
+  CALL(sum_groups)                                                                                 \
+  CALL(grouped_product)                                                                            \
+  CALL(grouped_outer)                                                                              \
   CALL(mask)                                                                                       \
   CALL(axis_index)                                                                                 \
   CALL(reorder)                                                                                    \
@@ -283,6 +299,66 @@ typedef struct mw_rt_scatter_add {
   mw_rt_call call;
   int64_t dtype, index_dtype, offset_dtype, outer, size, inner, count, along, total;
 } mw_rt_scatter_add;
+
+/* The indices of the `k` largest elements of each row, the largest first; of equal ones the lowest
+ * index. NaN is larger than all numbers. Buffers: scores [rows, size], result [rows, k] (i64). */
+typedef struct mw_rt_top_k {
+  mw_rt_call call;
+  int64_t dtype, rows, size, k;
+} mw_rt_top_k;
+
+/* The places of the rows of a routing. Buffers: indices [tokens, choices], offset or null, and the
+ * results, all i64: offsets [experts + 1], the choices of the rows [capacity], and the places of the
+ * choices [tokens, choices]. A choice of an expert from the offset on has a row, experts first, then in
+ * the order of choices. -1 has none; other indices below 0, or not below `total`, are an error, and so
+ * are more rows than the capacity. */
+typedef struct mw_rt_route {
+  mw_rt_call call;
+  int64_t index_dtype, offset_dtype, tokens, choices, experts, total, capacity;
+} mw_rt_route;
+
+/* Rows by choice. Buffers: input [tokens, inner], choices [rows], result [rows, inner]. Row r is row
+ * choices[r] / group. */
+typedef struct mw_rt_take_rows {
+  mw_rt_call call;
+  int64_t dtype, rows, inner, group;
+} mw_rt_take_rows;
+
+/* Sums of rows at the places of choices. Buffers: rows [any, inner], places [tokens, choices], result
+ * [tokens, inner]. Place -1 adds nothing. */
+typedef struct mw_rt_sum_rows {
+  mw_rt_call call;
+  int64_t dtype, tokens, choices, inner;
+} mw_rt_sum_rows;
+
+/* Rows of experts. Buffers: table [experts, inner], offsets [experts + 1], result [rows, inner]. Row r
+ * is that of the expert whose rows contain r. Rows behind the last one are zeros. */
+typedef struct mw_rt_repeat_rows {
+  mw_rt_call call;
+  int64_t dtype, experts, rows, inner;
+} mw_rt_repeat_rows;
+
+/* Sums of the rows of each expert. Buffers: rows [any, inner], offsets [experts + 1], result [experts,
+ * inner], in `result`: the type of sums, or that of the rows. */
+typedef struct mw_rt_sum_groups {
+  mw_rt_call call;
+  int64_t dtype, result, experts, inner;
+} mw_rt_sum_groups;
+
+/* The rows of each expert times its matrix. Buffers: a [rows, k], b [experts, k, n], or [experts, n, k]
+ * with `transpose_b`, offsets [experts + 1], c [rows, n]. Sums are as in mw_rt_gemm. Rows behind the
+ * last one are zeros. */
+typedef struct mw_rt_grouped_product {
+  mw_rt_call call;
+  int64_t dtype, result, rows, experts, n, k, transpose_b;
+} mw_rt_grouped_product;
+
+/* c[e] = a[e]^T b[e] for the rows of each expert. Buffers: a [rows, m], b [rows, n], offsets [experts +
+ * 1], c [experts, m, n]. c is f64 for f64, else f32, and so are the sums. */
+typedef struct mw_rt_grouped_outer {
+  mw_rt_call call;
+  int64_t dtype, rows, experts, m, n;
+} mw_rt_grouped_outer;
 
 /* Masks a dimension that is sharded over `axes`. Buffers: input, result. In a local tensor [outer,
  * rows, inner], elements with a global index of `size` or above become `value` (the bits of a

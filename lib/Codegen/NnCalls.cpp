@@ -160,6 +160,99 @@ static LogicalResult describeScatterAdd(nn::ScatterAddOp op, mw_rt_scatter_add &
   return success();
 }
 
+//===----------------------------------------------------------------------===//
+// Rows of experts
+//===----------------------------------------------------------------------===//
+
+static LogicalResult describeTopK(nn::TopKOp op, mw_rt_top_k &what, RuntimeCall &call) {
+  ArrayRef<int64_t> shape = shapeOf(op.getScores());
+  call.inputs = {op.getScores()};
+  what.dtype = codeOf(op.getScores());
+  what.rows = countOf(shape.drop_back());
+  what.size = shape.back();
+  what.k = op.getK();
+  return success();
+}
+
+static LogicalResult describeRoute(nn::RouteOp op, mw_rt_route &what, RuntimeCall &call) {
+  ArrayRef<int64_t> shape = shapeOf(op.getIndices());
+  call.inputs = {op.getIndices(), op.getOffset()};
+  what.index_dtype = codeOf(op.getIndices());
+  if (op.getOffset())
+    what.offset_dtype = codeOf(op.getOffset());
+  what.tokens = countOf(shape.drop_back());
+  what.choices = shape.back();
+  what.experts = op.getExperts();
+  what.total = op.getTotal().value_or(op.getExperts());
+  what.capacity = shapeOf(op.getChoices()).front();
+  return success();
+}
+
+static LogicalResult describeTakeRows(nn::TakeRowsOp op, mw_rt_take_rows &what, RuntimeCall &call) {
+  call.inputs = {op.getInput(), op.getChoices()};
+  what.dtype = codeOf(op.getInput());
+  what.rows = shapeOf(op.getChoices()).front();
+  what.inner = countOf(shapeOf(op.getResult()).drop_front());
+  what.group = op.getEach() ? 1 : op.getGroup();
+  return success();
+}
+
+static LogicalResult describeSumRows(nn::SumRowsOp op, mw_rt_sum_rows &what, RuntimeCall &call) {
+  ArrayRef<int64_t> places = shapeOf(op.getPlaces());
+  call.inputs = {op.getRows(), op.getPlaces()};
+  what.dtype = codeOf(op.getRows());
+  what.tokens = countOf(op.getEach() ? places : places.drop_back());
+  what.choices = op.getEach() ? 1 : places.back();
+  what.inner = countOf(shapeOf(op.getRows()).drop_front());
+  return success();
+}
+
+static LogicalResult describeRepeatRows(nn::RepeatRowsOp op, mw_rt_repeat_rows &what,
+                                        RuntimeCall &call) {
+  ArrayRef<int64_t> shape = shapeOf(op.getResult());
+  call.inputs = {op.getTable(), op.getOffsets()};
+  what.dtype = codeOf(op.getTable());
+  what.experts = shapeOf(op.getTable()).front();
+  what.rows = shape.front();
+  what.inner = countOf(shape.drop_front());
+  return success();
+}
+
+static LogicalResult describeSumGroups(nn::SumGroupsOp op, mw_rt_sum_groups &what, RuntimeCall &call) {
+  ArrayRef<int64_t> shape = shapeOf(op.getResult());
+  call.inputs = {op.getRows(), op.getOffsets()};
+  what.dtype = codeOf(op.getRows());
+  what.result = codeOf(op.getResult());
+  what.experts = shape.front();
+  what.inner = countOf(shape.drop_front());
+  return success();
+}
+
+static LogicalResult describeGroupedProduct(nn::GroupedProductOp op, mw_rt_grouped_product &what,
+                                            RuntimeCall &call) {
+  ArrayRef<int64_t> rows = shapeOf(op.getRows()), result = shapeOf(op.getResult());
+  call.inputs = {op.getRows(), op.getWeight(), op.getOffsets()};
+  what.dtype = codeOf(op.getRows());
+  what.result = codeOf(op.getResult());
+  what.rows = rows.front();
+  what.experts = shapeOf(op.getWeight()).front();
+  what.n = result.back();
+  what.k = rows.back();
+  what.transpose_b = !op.getInOut();
+  return success();
+}
+
+static LogicalResult describeGroupedOuter(nn::GroupedOuterOp op, mw_rt_grouped_outer &what,
+                                          RuntimeCall &call) {
+  call.inputs = {op.getLhs(), op.getRhs(), op.getOffsets()};
+  what.dtype = codeOf(op.getLhs());
+  what.rows = shapeOf(op.getLhs()).front();
+  what.experts = shapeOf(op.getResult()).front();
+  what.m = shapeOf(op.getLhs()).back();
+  what.n = shapeOf(op.getRhs()).back();
+  return success();
+}
+
 void addNnCalls(CallModels &models) {
   models.add(describeLinear);
   models.add(describeMatmul);
@@ -169,6 +262,14 @@ void addNnCalls(CallModels &models) {
   models.add(describeTakeAlong);
   models.add(describeIndexCopy);
   models.add(describeScatterAdd);
+  models.add(describeTopK);
+  models.add(describeRoute);
+  models.add(describeTakeRows);
+  models.add(describeSumRows);
+  models.add(describeRepeatRows);
+  models.add(describeSumGroups);
+  models.add(describeGroupedProduct);
+  models.add(describeGroupedOuter);
 }
 
 } // namespace meshwright::lower

@@ -85,7 +85,7 @@ int64_t meshwright::getTensorBytes(Type tensorType) {
   bool isShared = getElementsPerByte(tensor.getElementType()) > 1;
   return isShared || getForm(tensor)
              ? getStoredBytes(tensor)
-             : tensor.getNumElements() * getElementBytes(tensor.getElementType());
+             : getStoredElements(tensor) * getElementBytes(tensor.getElementType());
 }
 
 //===----------------------------------------------------------------------===//

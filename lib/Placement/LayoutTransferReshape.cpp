@@ -23,6 +23,7 @@
 
 #include "meshwright/dialects/Dist/Events.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include <algorithm>
 #include <numeric>
@@ -428,12 +429,9 @@ static uint32_t reshapeEvent(const Layout &input, const Layout &result, uint32_t
   return events.derive(cause, "reshape", numbers, to.size(), [&](unsigned d) { return depends[d]; });
 }
 
-MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
-                                              SmallVectorImpl<Layout> *alternatives) {
-  ArrayRef<int64_t> shape =
-      cast<RankedTensorType>(context.op->getResult(0).getType()).getShape();
-  const Layout &input = *context.operands[0];
-  Reshape reshape(input, shape, context.mesh, context.isExhaustive);
+/// The layouts that the result of a reshape may have, the likeliest first.
+static SmallVector<Layout, 1> reshape(const Layout &input, ArrayRef<int64_t> shape,
+                                      const TransferContext &context) {
   SmallVector<Layout, 1> candidates;
   bool uniform = llvm::all_of(input.dims, [](const DimLayout &dim) {
     return llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
@@ -445,15 +443,40 @@ MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
       layout.dims.emplace_back(makeFactor(size, /*uniform=*/true));
     layout.data = input.data;
     layout.parts = input.parts;
-  } else if (reshape.cut(/*join=*/false) || reshape.cut(/*join=*/true))
+  } else if (Reshape reshape(input, shape, context.mesh, context.isExhaustive);
+             reshape.cut(/*join=*/false) || reshape.cut(/*join=*/true))
     reshape.enumerate(candidates);
+  for (Layout &candidate : candidates)
+    mapEvents(candidate, [&](uint32_t cause) { return reshapeEvent(input, candidate, cause); });
+  return candidates;
+}
+
+/// The same of rows of experts, which stay: fewer of them exist than their layout counts.
+static SmallVector<Layout, 1> reshapeRows(const Layout &input, ArrayRef<int64_t> shape,
+                                          const TransferContext &context) {
+  Layout features = input;
+  DimLayout rows = features.dims.front();
+  features.dims.erase(features.dims.begin());
+  mapEvents(features, [](uint32_t) { return 0; });
+  SmallVector<Layout, 1> candidates = reshape(features, shape.drop_front(), context);
+  for (Layout &candidate : candidates)
+    candidate.dims.insert(candidate.dims.begin(), rows);
+  return candidates;
+}
+
+MaybeLayouts layout_transfer::transferReshape(const TransferContext &context,
+                                              SmallVectorImpl<Layout> *alternatives) {
+  ArrayRef<int64_t> from = shapeOf(context.op->getOperand(0)), to = shapeOf(context.op->getResult(0));
+  const Layout &input = *context.operands[0];
+  bool areRows = !from.empty() && !to.empty() && from.front() == to.front() &&
+                 input.dims.front().getLocalSize() != from.front();
+  SmallVector<Layout, 1> candidates =
+      areRows ? reshapeRows(input, to, context) : reshape(input, to, context);
   if (candidates.empty())
     return LogicalResult(report(context,
                                 "does not keep the factors of its operand, which has layout " +
                                     toString(input, context.mesh),
                                 0));
-  for (Layout &candidate : candidates)
-    mapEvents(candidate, [&](uint32_t cause) { return reshapeEvent(input, candidate, cause); });
   if (alternatives)
     for (Layout &candidate : MutableArrayRef<Layout>(candidates).drop_front())
       alternatives->push_back(std::move(candidate));

@@ -82,6 +82,7 @@ void meshwright::registerPlacementModels(DialectRegistry &registry) {
     attachMovementModels(context);
     attachTableModels(context);
     attachAttentionModels(context);
+    attachRowModels(context);
   });
   registry.addExtension(+[](MLIRContext *context, DistDialect *) {
     PlaceOp::attachInterface<PlaceModel>(*context);

@@ -34,6 +34,7 @@ struct RuleModel : LayoutOpInterface::ExternalModel<RuleModel<OpT, TransferT>, O
 void attachMovementModels(mlir::MLIRContext *context);
 void attachTableModels(mlir::MLIRContext *context);
 void attachAttentionModels(mlir::MLIRContext *context);
+void attachRowModels(mlir::MLIRContext *context);
 
 } // namespace meshwright::layout_transfer
 

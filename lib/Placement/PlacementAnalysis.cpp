@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
+#include "meshwright/lib/Placement/Models.h"
 #include "meshwright/lib/Placement/PlacementDerivation.h"
 
 #include "llvm/Support/Threading.h"
@@ -61,6 +62,15 @@ LogicalResult PlacementDerivation::checkCollective(Operation *op) {
   return diagnostic;
 }
 
+/// The number of the rank's first row of a table, or of its first expert. Null if the op reads none.
+static Value getOffset(Operation *op) {
+  if (auto model = dyn_cast<LayoutOpInterface>(op))
+    if (Value offset = model.getCheckedOffset())
+      return offset;
+  auto lookup = dyn_cast<LookupOpInterface>(op);
+  return lookup && lookup.takesOffset() ? lookup.getTableOffset() : Value();
+}
+
 LogicalResult PlacementDerivation::visitRankDependent(Operation *op, bool &handled) {
   handled = false;
   Dependence dependence;
@@ -79,13 +89,12 @@ LogicalResult PlacementDerivation::visitRankDependent(Operation *op, bool &handl
   llvm::sort(dependence.axes);
   dependence.axes.erase(std::unique(dependence.axes.begin(), dependence.axes.end()),
                         dependence.axes.end());
-  // The transfer of a lookup checks an offset that is a coordinate against the table.
-  if (auto lookup = dyn_cast<LookupOpInterface>(op); lookup && lookup.getOffsetOperand()) {
-    bool isOffsetAlone = llvm::all_of(op->getOpOperands(), [&](OpOperand &operand) {
-      return operand.getOperandNumber() == *lookup.getOffsetOperand() ||
-             !dependent.contains(operand.get());
+  // The transfer of a lookup, or a routing, checks an offset that is a coordinate against the table.
+  if (Value offset = getOffset(op)) {
+    bool isOffsetAlone = llvm::all_of(op->getOperands(), [&](Value operand) {
+      return operand == offset || !dependent.contains(operand);
     });
-    if (isOffsetAlone && rt::getSource(lookup.getTableOffset()).getDefiningOp<AxisIndexOp>())
+    if (isOffsetAlone && rt::getSource(offset).getDefiningOp<AxisIndexOp>())
       return success();
   }
   auto scalar = [](Value value) {

@@ -29,6 +29,10 @@ def Placement_LayoutOpInterface : OpInterface<"LayoutOpInterface"> {
                     "then does not tell which candidates of operands fit.",
                     "bool", "hasCandidates", (ins), /*methodBody=*/"",
                     /*defaultImplementation=*/[{ return false; }]>,
+    InterfaceMethod<"The operand that is the number of the rank's first expert, which `transfer` checks "
+                    "to be a coordinate. Null if there is none.",
+                    "::mlir::Value", "getCheckedOffset", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return {}; }]>,
     InterfaceMethod<"Returns true if the op may read a value that is this part of a whole as an "
                     "operand. `transfer` then checks how the parts of its operands combine.",
                     "bool", "takesPart",

@@ -31,6 +31,7 @@ public:
 private:
   void refinePieces() override;
   LogicalResult checkTable() override;
+  LogicalResult checkOwnPadding() override;
 
   LookupOpInterface lookup;
 };
@@ -105,7 +106,25 @@ LogicalResult TableTransfer::checkTable() {
   return success();
 }
 
+/// Checks that indices of padding name no row, where the op can skip them.
+LogicalResult TableTransfer::checkOwnPadding() {
+  if (!lookup.skipsMinusOne())
+    return success();
+  unsigned indices = lookup.getIndexOperand();
+  for (auto [d, dim] : llvm::enumerate(operands[indices]->dims))
+    for (const LayoutFactor &factor : dim.factors)
+      if (factor.isPadded() && factor.padding != State{-1, -1})
+        return report(context,
+                      "routes padding of dimension " + Twine(d) + " of operand " + Twine(indices) +
+                          ": expected -1 behind the " + Twine(factor.size) + " true of " +
+                          Twine(factor.padded) + " elements, got " + padding::toString(factor.padding),
+                      indices);
+  return success();
+}
+
 void layout_transfer::attachTableModels(MLIRContext *context) {
   nn::EmbeddingOp::attachInterface<RuleModel<nn::EmbeddingOp, TableTransfer>>(*context);
   nn::ScatterAddOp::attachInterface<RuleModel<nn::ScatterAddOp, TableTransfer>>(*context);
+  nn::DispatchOp::attachInterface<RuleModel<nn::DispatchOp, TableTransfer>>(*context);
+  nn::CombineOp::attachInterface<RuleModel<nn::CombineOp, TableTransfer>>(*context);
 }

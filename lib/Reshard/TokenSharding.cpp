@@ -134,7 +134,9 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
   for (ValueRange values : {ValueRange(op->getOperands()), ValueRange(op->getResults())})
     for (Value value : values) {
       const Layout *layout = placement.lookup(value);
-      if (!layout || !getType(value) || layout->uses(token.axes))
+      // Rows of some tokens alone cannot be gathered.
+      if (!layout || !getType(value) || layout->uses(token.axes) ||
+          isa_and_nonnull<CompactAttrInterface>(getType(value).getEncoding()))
         return std::nullopt;
     }
   FactorRule rule = interface.getFactorRule();

@@ -34,6 +34,8 @@ enum class AxisRole {
   Ulysses,
   /// The rows of weights as they are stored, and of what an update keeps for them.
   Gtp,
+  /// Experts.
+  Expert,
 };
 
 template <> struct Spellings<AxisRole> {
@@ -43,6 +45,7 @@ template <> struct Spellings<AxisRole> {
       {AxisRole::Ring, "ring"},
       {AxisRole::Ulysses, "ulysses"},
       {AxisRole::Gtp, "gtp"},
+      {AxisRole::Expert, "expert"},
   };
 };
 
@@ -78,6 +81,10 @@ inline constexpr AxisRoleDescription kAxisRoles[] = {
      "stores weights, gradients and averages in shards over axes, and gathers weights before they "
      "are used; an axis that no other option names splits the batch, too; auto: 'gtp' where the mesh "
      "has it"},
+    {AxisRole::Expert, "ep", "declare-mesh", /*isSingle=*/false,
+     "to split experts over (expert-parallel)", "expert-parallel", "axis[,axis...] | none | auto",
+     "splits the experts of each layer over axes, which other options may name, too; auto: 'ep' where "
+     "the mesh has it"},
 };
 
 inline const AxisRoleDescription &getRoleDescription(AxisRole role) {

@@ -41,7 +41,7 @@ bool ShardingRule::matches(StringRef name) const { return matchesPattern(pattern
 //===----------------------------------------------------------------------===//
 
 /// Options of later versions, for which the error says so.
-static constexpr StringRef laterOptions[] = {"data-parallel-attention", "expert-parallel"};
+static constexpr StringRef laterOptions[] = {"data-parallel-attention"};
 
 namespace {
 

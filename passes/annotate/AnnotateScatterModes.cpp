@@ -46,6 +46,10 @@ private:
   bool usesAxes(Value value) const { return anyOverlap(shardings.get(value).getAxes(), axes); }
   /// Returns true if the result of the op is a partial sum over the axes.
   bool isReduced(Operation *op) const;
+  bool contractsAxes(Operation *op) const;
+  bool sumsRoutedRows(Value rows) const;
+  void keepRows(Value rows);
+  static bool isRouted(Value value) { return bool(nn::getRouted(value.getType())); }
   /// The class of the tokens in a partial sum; -1 if the axes divide none.
   int chooseTokens(Value value) const;
   /// Returns true if `op` computes each token of the class `tokens` on its own, and its
@@ -69,9 +73,27 @@ private:
 };
 
 bool ScatterModes::isReduced(Operation *op) const {
-  // Sums without a matrix, with one number per row, are too small to gain.
-  if (op->getNumResults() != 1 || usesAxes(op->getResult(0)) || !isa<MatrixOpInterface>(op))
+  // Sums without a matrix, with one number per row, are too small to gain. Partial sums of routed rows
+  // are reduced behind the sum over experts.
+  if (op->getNumResults() != 1 || usesAxes(op->getResult(0)) || isRouted(op->getResult(0)))
     return false;
+  if (isa<nn::CombineOp>(op))
+    return contractsAxes(op) || sumsRoutedRows(op->getOperand(0));
+  return isa<MatrixOpInterface>(op) && contractsAxes(op);
+}
+
+/// Returns true if routed rows are partial sums over the axes.
+bool ScatterModes::sumsRoutedRows(Value rows) const {
+  Operation *op = rows.getDefiningOp();
+  if (!op || isa<nn::DispatchOp>(op))
+    return false;
+  return contractsAxes(op) || llvm::any_of(op->getOperands(), [&](Value operand) {
+           return isRouted(operand) && sumsRoutedRows(operand);
+         });
+}
+
+/// Returns true if the op contracts a factor that the axes shard.
+bool ScatterModes::contractsAxes(Operation *op) const {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands)) {
     const ValueSharding &sharding = shardings.get(operand);
@@ -122,7 +144,7 @@ bool ScatterModes::keepsTokens(Operation *op, int tokens) const {
 
 bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
   if (op->getNumResults() != 1 || usesAxes(op->getResult(0)) || isReduced(op) ||
-      !keepsTokens(op, tokens))
+      isRouted(op->getResult(0)) || !keepsTokens(op, tokens))
     return false;
   auto linear = dyn_cast<nn::LinearOp>(op);
   if (!linear)
@@ -242,6 +264,17 @@ bool ScatterModes::isProfitable() {
   return pays;
 }
 
+/// States the layout of routed rows, and of those that they are computed from.
+void ScatterModes::keepRows(Value rows) {
+  if (getShardingAttr(rows))
+    return;
+  setShardingAttr(rows, writeSharding(shardings.get(rows), rows, factors, mesh, symbol));
+  Operation *op = rows.getDefiningOp();
+  for (Value operand : op ? ValueRange(op->getOperands()) : ValueRange())
+    if (isRouted(operand))
+      keepRows(operand);
+}
+
 void ScatterModes::annotate() {
   auto scatter = [&](Value value, int tokens) {
     ValueSharding sharding = shardings.get(value);
@@ -255,6 +288,10 @@ void ScatterModes::annotate() {
   };
   for (auto [value, tokens] : stream)
     setShardingAttr(value, writeSharding(scatter(value, tokens), value, factors, mesh, symbol));
+  // Rows of experts that are partial sums are of whole tokens, also where the choices are in the stream.
+  for (auto combine : func.getBody().front().getOps<nn::CombineOp>())
+    if (sumsRoutedRows(combine.getRows()))
+      keepRows(combine.getRows());
   // Behind the stream tokens are whole, even for users that could take shards: one gather
   // serves all users.
   for (auto [value, tokens] : stream)

@@ -102,6 +102,14 @@ void TensorParallel::countFactors(Operation &op) {
   // A norm over heads and head size can be expanded into sums. A norm over the features
   // of the residual stream cannot: its users would exchange these sums each time.
   bool isNorm = op.hasTrait<RowNorm>();
+  // Experts are split by axes of their own.
+  if (auto routing = dyn_cast<LookupOpInterface>(op); routing && routing.skipsMinusOne()) {
+    std::optional<unsigned> table = routing.getTableOperand();
+    const FactorRule &rule = opFactors.rule;
+    for (int factor : (table ? rule.operands[*table] : rule.results[0])[routing.getTableDim()])
+      for (int cls : opFactors.classes[factor])
+        infos[cls].isForbidden = true;
+  }
   for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
     for (int cls : classes) {
       if (factor.kind == FactorKind::Special) {
@@ -275,19 +283,25 @@ void TensorParallel::choose() {
 void TensorParallel::annotate() {
   SmallVector<Attribute> attrs(func.getNumArguments());
   for (BlockArgument arg : func.getArguments()) {
-    if (!getWeight(arg) || getShardingAttr(arg))
+    ShardingAttr stated = getShardingAttr(arg);
+    auto isOpen = [&](size_t dim) { return !stated || stated.getDims()[dim].getIsOpen(); };
+    if (!getWeight(arg) || llvm::none_of(llvm::seq(factors.getClasses(arg).size()), isOpen))
       continue;
-    ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(arg));
-    AxisList used;
-    for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(arg), sharding.dims))
-      for (auto [cls, axes] : llvm::zip_equal(classes, dim)) {
+    ValueSharding sharding =
+        stated ? *readSharding(stated, arg, factors, mesh, [&] { return emitError(arg.getLoc()); })
+               : ValueSharding::getReplicated(factors.getClasses(arg));
+    AxisList used = sharding.getAxes();
+    bool isNew = false;
+    for (auto [d, classes] : llvm::enumerate(factors.getClasses(arg)))
+      for (auto [cls, axes] : llvm::zip_equal(classes, sharding.dims[d])) {
         auto it = chosen.find(cls);
-        if (it == chosen.end() || anyOverlap(used, it->second))
+        if (!isOpen(d) || it == chosen.end() || anyOverlap(used, it->second))
           continue;
         axes = it->second;
         used.append(axes.begin(), axes.end());
+        isNew = true;
       }
-    if (!sharding.isReplicated())
+    if (isNew)
       attrs[arg.getArgNumber()] = writeSharding(sharding, arg, factors, mesh, symbol);
   }
   setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);

@@ -39,6 +39,7 @@ private:
   /// Adds the mesh of the option, or compares it with the mesh that the module has.
   LogicalResult declareMesh(ModuleOp module);
   LogicalResult declareRoles(MeshOp meshOp);
+  LogicalResult checkNames(MeshOp meshOp);
   LogicalResult checkStorage(MeshOp meshOp);
 };
 
@@ -130,15 +131,27 @@ LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
   return success();
 }
 
+/// Checks that no option names an axis twice.
+LogicalResult DeclareMeshPass::checkNames(MeshOp meshOp) {
+  for (const AxisRoleDescription &known : kAxisRoles)
+    for (const StageMesh &view : getStageMeshes(meshOp)) {
+      RoleAxes axes(known.role, roles.getValue().get(known.role));
+      SmallVector<StringRef> names = axes.getNames(view);
+      for (auto [i, name] : llvm::enumerate(names))
+        if (!known.option.empty() && llvm::is_contained(ArrayRef(names).take_front(i), name))
+          return emitError(meshOp.getLoc())
+                 << known.option << ": axis \"" << name << "\" is named twice";
+    }
+  return success();
+}
+
 /// Checks that no axis that stores shards of weights also cuts weights where they are used.
 LogicalResult DeclareMeshPass::checkStorage(MeshOp meshOp) {
   for (const StageMesh &view : getStageMeshes(meshOp)) {
     RoleAxes tensorAxes(AxisRole::Tensor, roles.getValue().get(AxisRole::Tensor));
     RoleAxes storageAxes(AxisRole::Gtp, roles.getValue().get(AxisRole::Gtp));
     SmallVector<StringRef> tensor = tensorAxes.getNames(view), names = storageAxes.getNames(view);
-    for (auto [i, name] : llvm::enumerate(names)) {
-      if (llvm::is_contained(ArrayRef(names).take_front(i), name))
-        return emitError(meshOp.getLoc()) << "gtp: axis \"" << name << "\" is named twice";
+    for (StringRef name : names) {
       if (llvm::is_contained(tensor, name) && view.mesh.getAxisIndex(name) >= 0)
         return emitError(meshOp.getLoc())
                << "gtp: expected axes that do not shard the weights themselves, got \"" << name
@@ -171,7 +184,7 @@ LogicalResult DeclareMeshPass::declareRoles(MeshOp meshOp) {
     if (choice.kind == AxisChoice::Named && failed(RoleAxes(known.role, choice).check(meshOp)))
       return failure();
   }
-  if (failed(checkStorage(meshOp)))
+  if (failed(checkNames(meshOp)) || failed(checkStorage(meshOp)))
     return failure();
   replaceStageMeshes(meshOp, [&](MeshAttr given) {
     MeshAttr declared = given;

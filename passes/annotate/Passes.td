@@ -8,11 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
 #define MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
 
-include "mlir/Pass/PassBase.td"
-
-class AnnotatePass<string name> : Pass<name, "::mlir::ModuleOp"> {
-  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
-}
+include "meshwright/passes/annotate/ExpertPasses.td"
 
 def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
   let summary = "declare the mesh, where the module has none, and the roles of its axes";

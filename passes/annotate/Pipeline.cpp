@@ -131,6 +131,7 @@ static constexpr Policy policies[] = {
     {shardsSequences, addContextChoice},
     {folds, addFolds},
     {mayHave<AxisRole::Tensor>, add<createSplitFusedLinearsPass>},
+    {mayHave<AxisRole::Expert>, add<createAnnotateExpertParallelPass>},
     {mayHave<AxisRole::Tensor>, addTensorParallel},
     {shardsSequences, addContextParallel},
     {mayHave<AxisRole::Tensor>, addScatterModes},

@@ -27,6 +27,37 @@ namespace meshwright {
 
 namespace {
 
+/// A linear, or one for each expert.
+struct Projection {
+  Operation *op;
+  Value input, weight, bias;
+  /// The dimension of the weight that holds the output features.
+  int64_t outDim;
+
+  Value getResult() const { return op->getResult(0); }
+  RankedTensorType getType() const { return typeOf(getResult()); }
+  /// Writes the projection of some features, of a part of the weight.
+  Value create(OpBuilder &builder, Value partOfWeight, Value partOfBias) const {
+    SmallVector<int64_t> shape(getType().getShape());
+    shape.back() = shapeOf(partOfWeight)[outDim];
+    RankedTensorType type = getType().clone(shape);
+    if (auto linear = dyn_cast<nn::LinearOp>(op))
+      return nn::LinearOp::create(builder, op->getLoc(), type, input, partOfWeight, partOfBias,
+                                  linear.getInOutAttr());
+    return nn::GroupedLinearOp::create(builder, op->getLoc(), type, input, partOfWeight,
+                                       cast<nn::GroupedLinearOp>(op).getInOutAttr());
+  }
+};
+
+std::optional<Projection> getProjection(Operation *op) {
+  if (auto linear = dyn_cast<nn::LinearOp>(op))
+    return Projection{op, linear.getInput(), linear.getWeight(), linear.getBias(),
+                      linear.getInOut() ? 1 : 0};
+  if (auto linear = dyn_cast<nn::GroupedLinearOp>(op))
+    return Projection{op, linear.getRows(), linear.getWeight(), Value(), linear.getInOut() ? 2 : 1};
+  return std::nullopt;
+}
+
 /// A slice that reads a contiguous range of a linear's output features, through a chain of
 /// reshapes and transposes.
 struct Section {
@@ -40,7 +71,7 @@ struct Section {
 
 /// Follows a slice up to a linear. Returns nothing where the slice does not read one
 /// contiguous range of the output features.
-std::optional<Section> trace(nn::SliceOp slice, nn::LinearOp linear) {
+std::optional<Section> trace(nn::SliceOp slice, const Projection &linear) {
   Section section;
   section.slice = slice;
   int64_t dim = -1;
@@ -96,7 +127,7 @@ std::optional<Section> trace(nn::SliceOp slice, nn::LinearOp linear) {
 
 /// The sections that the users of a linear read, in the order of the features. Empty where a
 /// user reads anything but a section.
-SmallVector<Section> getSections(nn::LinearOp linear) {
+SmallVector<Section> getSections(const Projection &linear) {
   SmallVector<Section> sections;
   SmallVector<Value> worklist{linear.getResult()};
   while (!worklist.empty()) {
@@ -132,7 +163,8 @@ private:
     return weight && weight->isStored();
   }
   Value takePart(Value parameter, int64_t dim, int64_t start, int64_t size);
-  void split(nn::LinearOp linear, MutableArrayRef<Section> sections);
+  void split(const Projection &linear, MutableArrayRef<Section> sections);
+  bool pairFeatures();
   Value copyChain(OpBuilder &builder, const Section &section, Value value);
   void eraseWholes();
 
@@ -181,31 +213,25 @@ Value Splitter::copyChain(OpBuilder &builder, const Section &section, Value valu
     Operation *copy = builder.clone(*op);
     copy->removeAttr(nn::NnDialect::kIdAttr);
     copy->setOperand(0, value);
-    copy->getResult(0).setType(RankedTensorType::get(to, getElementTypeOrSelf(value)));
+    copy->getResult(0).setType(typeOf(value).clone(to));
     value = copy->getResult(0);
   }
   return value;
 }
 
-void Splitter::split(nn::LinearOp linear, MutableArrayRef<Section> sections) {
-  OpBuilder builder(linear);
-  int64_t outDim = linear.getInOut() ? 1 : 0;
+void Splitter::split(const Projection &linear, MutableArrayRef<Section> sections) {
+  OpBuilder builder(linear.op);
   for (Section &section : sections) {
-    Value weight = takePart(linear.getWeight(), outDim, section.start, section.size);
-    Value bias =
-        linear.getBias() ? takePart(linear.getBias(), 0, section.start, section.size) : Value();
-    SmallVector<int64_t> shape(linear.getType().getShape());
-    shape.back() = section.size;
-    auto type = RankedTensorType::get(shape, linear.getType().getElementType());
-    Value value = nn::LinearOp::create(builder, linear.getLoc(), type, linear.getInput(), weight,
-                                       bias, linear.getInOutAttr());
+    Value weight = takePart(linear.weight, linear.outDim, section.start, section.size);
+    Value bias = linear.bias ? takePart(linear.bias, 0, section.start, section.size) : Value();
+    Value value = linear.create(builder, weight, bias);
     value = copyChain(builder, section, value);
     if (auto id = section.slice->getAttr(nn::NnDialect::kIdAttr))
       value.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
     section.slice.replaceAllUsesWith(value);
   }
   dist::DistDialect::getDecisionLog(func.getContext())
-      .add("split-fused-linears", Outcome::Applied, linear.getLoc(),
+      .add("split-fused-linears", Outcome::Applied, linear.op->getLoc(),
            llvm::formatv("a projection to {0} features is split into {1}",
                          linear.getType().getShape().back(), sections.size())
                .str(),
@@ -227,7 +253,7 @@ void Splitter::split(nn::LinearOp linear, MutableArrayRef<Section> sections) {
           erased = true;
         }
   }
-  linear.erase();
+  linear.op->erase();
 }
 
 /// Erases the parameters of which only parts are used.
@@ -240,20 +266,68 @@ void Splitter::eraseWholes() {
   }
 }
 
+/// Returns true if features come from a projection, through ops that compute each on its own.
+static bool comeFromProjection(Value features) {
+  while (Operation *op = features.getDefiningOp()) {
+    if (getProjection(op))
+      return true;
+    auto same = llvm::find_if(op->getOperands(),
+                              [&](Value operand) { return operand.getType() == features.getType(); });
+    if (!op->hasTrait<dist::Elementwise>() || same == op->getOperands().end())
+      return false;
+    features = *same;
+  }
+  return false;
+}
+
+/// Writes slices of every n-th feature of a projection, as of gates and values that alternate, as one of
+/// n in a dimension of their own. The groups of n features can then be sharded.
+bool Splitter::pairFeatures() {
+  bool changed = false;
+  for (auto slice : llvm::to_vector(func.getOps<nn::SliceOp>())) {
+    RankedTensorType type = slice.getType();
+    int64_t last = type.getRank() - 1, stride = last < 0 ? 1 : slice.getStrides()[last];
+    SmallVector<int64_t> shape(shapeOf(slice.getInput()));
+    bool takesOthers = last >= 0 && ArrayRef(shape).drop_back() == type.getShape().drop_back();
+    if (stride < 2 || !takesOthers || shape[last] != stride * type.getShape()[last] ||
+        !comeFromProjection(slice.getInput()))
+      continue;
+    OpBuilder builder(slice);
+    nn::Writer w(builder, slice.getLoc());
+    shape[last] /= stride;
+    shape.push_back(stride);
+    int64_t start = slice.getStarts()[last];
+    Value pairs = w.reshape(slice.getInput(), shape);
+    Value part = w.reshape(w.slice(pairs, last + 1, start, start + 1), type.getShape());
+    if (auto id = slice->getAttr(nn::NnDialect::kIdAttr))
+      part.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
+    slice.replaceAllUsesWith(part);
+    slice.erase();
+    changed = true;
+  }
+  return changed;
+}
+
 bool Splitter::run() {
-  for (auto linear : llvm::to_vector(func.getOps<nn::LinearOp>())) {
-    if (!isParameter(linear.getWeight()) || (linear.getBias() && !isParameter(linear.getBias())))
+  bool changed = pairFeatures();
+  SmallVector<Operation *> projections;
+  for (Operation &op : func.getBody().getOps())
+    if (getProjection(&op))
+      projections.push_back(&op);
+  for (Operation *op : projections) {
+    std::optional<Projection> linear = getProjection(op);
+    if (!isParameter(linear->weight) || (linear->bias && !isParameter(linear->bias)))
       continue;
     // An annotation of a weight is about the whole weight.
-    if (func.getArgAttr(cast<BlockArgument>(linear.getWeight()).getArgNumber(),
+    if (func.getArgAttr(cast<BlockArgument>(linear->weight).getArgNumber(),
                         dist::DistDialect::kShardingAttr))
       continue;
-    SmallVector<Section> sections = getSections(linear);
+    SmallVector<Section> sections = getSections(*linear);
     if (sections.size() >= 2)
-      split(linear, sections);
+      split(*linear, sections);
   }
   eraseWholes();
-  return !slices.empty();
+  return changed || !slices.empty();
 }
 
 struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<SplitFusedLinearsPass> {

@@ -17,9 +17,9 @@ using namespace meshwright::nn;
 void Vjp::add(unsigned operand, Value term) {
   if (!wants(operand))
     return;
-  ArrayRef<int64_t> shape = shapeOf(op->getOperand(operand));
-  if (shapeOf(term) != shape)
-    term = writer.sumTo(getWide(term), shape);
+  RankedTensorType type = typeOf(op->getOperand(operand));
+  if (shapeOf(term) != type.getShape() || bool(getRouted(term.getType())) != bool(getRouted(type)))
+    term = writer.sumTo(getWide(term), type);
   term = writer.cast(term, wanted[operand]);
   Value &sum = contributions[operand];
   sum = sum ? writer.add(sum, term) : term;
@@ -58,6 +58,7 @@ void meshwright::registerDifferentiation(DialectRegistry &registry) {
     attachReductionModels(context);
     attachProductModels(context);
     attachAttentionModels(context);
+    attachExpertModels(context);
   });
   registry.addExtension(+[](MLIRContext *context, dist::DistDialect *) {
     attachVjp<dist::ConstrainOp, ::differentiate>(context);

@@ -23,6 +23,7 @@ void attachIndexingModels(mlir::MLIRContext *context);
 void attachReductionModels(mlir::MLIRContext *context);
 void attachProductModels(mlir::MLIRContext *context);
 void attachAttentionModels(mlir::MLIRContext *context);
+void attachExpertModels(mlir::MLIRContext *context);
 
 } // namespace meshwright
 

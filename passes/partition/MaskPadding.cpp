@@ -113,9 +113,7 @@ Value Partitioner::getTruth(const LayoutFactor &factor, Location loc) {
   return truth;
 }
 
-/// The neutral element of a reduction, as a scalar.
-static Value makeNeutral(OpBuilder &builder, Location loc, Type element, ReductionKind reduction) {
-  double number = getNeutral(reduction, element);
+static Value makeScalar(OpBuilder &builder, Location loc, Type element, double number) {
   TypedAttr attr = isa<FloatType>(element)
                        ? TypedAttr(builder.getFloatAttr(element, number))
                        : TypedAttr(builder.getIntegerAttr(element, int64_t(number)));
@@ -125,8 +123,7 @@ static Value makeNeutral(OpBuilder &builder, Location loc, Type element, Reducti
 
 /// Overwrites the padding of a dimension: a selection by the positions of its elements, which
 /// becomes part of the kernel that computes the value.
-Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc,
-                        ReductionKind reduction) {
+Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc, double number) {
   auto type = cast<RankedTensorType>(local.getType());
   const DimLayout &factors = layout.dims[dim];
   // Each factor gets a dimension of its own while it is masked.
@@ -135,7 +132,7 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
     shape.push_back(factor.getLocalSize());
   llvm::append_range(shape, type.getShape().drop_front(dim + 1));
   Value value = local;
-  auto split = RankedTensorType::get(shape, type.getElementType());
+  RankedTensorType split = type.clone(shape);
   if (split != type) {
     value = nn::ReshapeOp::create(builder, loc, split, value);
     // A reshape that splits what the one before merged would fold, and the mask with it.
@@ -157,11 +154,11 @@ Value Partitioner::mask(Value local, const Layout &layout, int dim, Location loc
     if (along.size() > 1)
       isTrue = nn::ReshapeOp::create(
           builder, loc, RankedTensorType::get(along, builder.getI1Type()), isTrue);
-    if (type.getElementType().isInteger(1) && reduction == ReductionKind::Sum)
+    if (type.getElementType().isInteger(1) && number == 0)
       value = nn::AndOp::create(builder, loc, split, isTrue, value);
     else
       value = nn::SelectOp::create(builder, loc, split, isTrue, value,
-                                   makeNeutral(builder, loc, type.getElementType(), reduction));
+                                   makeScalar(builder, loc, type.getElementType(), number));
   }
   if (split != type)
     value = nn::ReshapeOp::create(builder, loc, type, value);
@@ -303,30 +300,41 @@ LogicalResult Partitioner::maskMaximum(Operation *op, MutableArrayRef<Value> ope
       return factor.isPadded() && (content.mayBeNaN || content.upper > least);
     });
     if (isSeen)
-      operands[0] = mask(operands[0], *layout, d, op->getLoc(), ReductionKind::Max);
+      operands[0] = mask(operands[0], *layout, d, op->getLoc(), least);
   }
   return success();
 }
 
 /// Zeroes the padding of indices. An index out of range ends the run, and zero is in the
 /// range of every table.
-LogicalResult Partitioner::maskIndices(Operation *op, MutableArrayRef<Value> operands) {
+LogicalResult Partitioner::maskIndices(Operation *op, const Assignment &assignment,
+                                       MutableArrayRef<Value> operands) {
   auto lookup = dyn_cast<LookupOpInterface>(op);
   if (!lookup || !hasPadding)
     return success();
   unsigned index = lookup.getIndexOperand();
-  for (int dim = 0;; ++dim) {
-    const Layout *layout = derive(operands[index]);
-    if (!layout)
+  double number = lookup.skipsMinusOne() ? -1 : 0;
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  Value global = op->getOperand(index);
+  Layout meant =
+      getLayout(global, project(global, opFactors.rule.operands[index], opFactors, assignment));
+  for (int dim = 0; dim < meant.getRank(); ++dim) {
+    const Layout *derived = derive(operands[index]);
+    if (!derived)
       return failure();
-    if (dim == int(layout->dims.size()))
-      return success();
-    bool mayBeOut = llvm::any_of(layout->dims[dim].factors, [](const LayoutFactor &factor) {
-      return factor.isPadded() && !padding::isZero(factor.padding);
+    // Shapes alone may leave several layouts.
+    bool isMeant = isLayout(*derived, meant, mesh);
+    const DimLayout &own = (isMeant ? derived : &meant)->dims[dim];
+    bool mayBeOut = llvm::any_of(own.factors, [&](const LayoutFactor &factor) {
+      const Padding &tail = factor.padding;
+      return factor.isPadded() &&
+             (!isMeant || tail.lower != number || tail.upper != number || tail.mayBeNaN);
     });
     if (mayBeOut)
-      operands[index] = mask(operands[index], *layout, dim, op->getLoc());
+      operands[index] =
+          mask(operands[index], Layout(isMeant ? *derived : meant), dim, op->getLoc(), number);
   }
+  return success();
 }
 
 LogicalResult Partitioner::maskOperands(Operation *op, const Assignment &assignment,
@@ -336,7 +344,7 @@ LogicalResult Partitioner::maskOperands(Operation *op, const Assignment &assignm
   auto model = dyn_cast<LocalOpInterface>(op);
   if (model && failed(model.maskOperands(*this, assignment, operands)))
     return failure();
-  return maskIndices(op, operands);
+  return maskIndices(op, assignment, operands);
 }
 
 FailureOr<Value> Partitioner::maskState(Value local, const Layout &layout, Location loc) {

@@ -196,7 +196,7 @@ RankedTensorType Partitioner::getLocalType(Value global, const ValueSharding &sh
       size *= axes.empty() ? factors.getSize(cls) : padded[cls] / getNumShards(axes);
     shape.push_back(size);
   }
-  return RankedTensorType::get(shape, type.getElementType());
+  return type.clone(shape);
 }
 
 //===----------------------------------------------------------------------===//

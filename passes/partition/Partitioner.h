@@ -163,14 +163,17 @@ public:
   /// The layout of a local value with the state of its padding. Null, after an error, if the
   /// program so far is wrong.
   const dist::Layout *derive(mlir::Value local);
-  /// Overwrites the padding of a dimension by the neutral element of a reduction.
+  /// Overwrites the padding of a dimension by a number.
   mlir::Value mask(mlir::Value local, const dist::Layout &layout, int dim, mlir::Location loc,
-                   dist::ReductionKind reduction = dist::ReductionKind::Sum);
+                   double number = 0);
   /// Zeroes padding that an op sums over `summed`, factors of its rule, and that has not the bounds
   /// which the op states. `getSharding` says how it reads an operand.
   mlir::LogicalResult maskSums(mlir::Operation *op, mlir::ArrayRef<int> summed,
                                llvm::function_ref<ValueSharding(unsigned)> getSharding,
                                mlir::MutableArrayRef<mlir::Value> operands);
+  /// Overwrites padding that an op would read as indices.
+  mlir::LogicalResult maskIndices(mlir::Operation *op, const Assignment &assignment,
+                                  mlir::MutableArrayRef<mlir::Value> operands);
 
 private:
   void addForm(mlir::Value value, LocalForm form) {
@@ -222,8 +225,6 @@ private:
   /// Zeroes padding that a contraction over a padded factor would add.
   mlir::LogicalResult maskContraction(mlir::Operation *op, const Assignment &assignment,
                                       mlir::MutableArrayRef<mlir::Value> operands);
-  /// Zeroes padding that an op would read as indices.
-  mlir::LogicalResult maskIndices(mlir::Operation *op, mlir::MutableArrayRef<mlir::Value> operands);
   /// Zeroes the padding of the new value of a state, which the next call reads.
   mlir::FailureOr<mlir::Value> maskState(mlir::Value local, const dist::Layout &layout,
                                          mlir::Location loc);

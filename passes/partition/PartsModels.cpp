@@ -59,9 +59,23 @@ static FailureOr<bool> joinSum(nn::AddOp op, Partitioner &partitioner) {
                                   form.local.value);
     other = {};
   }
-  for (Value other : others)
-    if (other)
+  for (Value other : others) {
+    if (!other)
+      continue;
+    if (!nn::getRouted(result.getType())) {
       rest.push_back(other);
+      continue;
+    }
+    // Rows of experts are reduced behind the sum over experts. One rank adds the other value.
+    ValueSharding sharding = partitioner.projectBroadcast(other, result, sum.sharding);
+    auto value = partitioner.use(other, sharding, op.getLoc());
+    if (failed(value))
+      return failure();
+    Partitioner::Local part{*value, sharding, {}};
+    partitioner.widenPartial(part, sum.unreduced.axes, op.getLoc());
+    sum.value = nn::AddOp::create(partitioner.getBuilder(), op.getLoc(), sum.value.getType(),
+                                  sum.value, part.value);
+  }
   if (failed(partitioner.define(result, std::move(sum), std::move(rest))))
     return failure();
   return true;
@@ -110,11 +124,12 @@ struct JoinModel : LocalOpInterface::ExternalModel<JoinModel<OpT, reduction, joi
   }
 };
 
-/// A product with one number.
+/// A product with one number, or with one for each row of experts: there are more rows than tokens, so
+/// their sum is cheaper behind the sum over experts.
 struct ScaleModel : LocalOpInterface::ExternalModel<ScaleModel, nn::MulOp> {
   bool passesPart(Operation *op, unsigned operand) const {
     auto type = cast<RankedTensorType>(op->getOperand(1 - operand).getType());
-    return type.getNumElements() == 1;
+    return type.getNumElements() == 1 || (nn::getRouted(type) && type.getShape().back() == 1);
   }
   bool mayOverflow(Operation *op, unsigned operand) const {
     std::optional<double> factor = padding::getSplat(op->getOperand(1 - operand));

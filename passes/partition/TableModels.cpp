@@ -19,6 +19,46 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
+/// Handles a sum over experts of rows that are parts of a sum, as those of a row-parallel product are:
+/// the sum over experts shares the reduction. Returns false if the rows are no parts.
+static FailureOr<bool> combineParts(nn::CombineOp op, Partitioner &partitioner) {
+  const Partitioner::LocalForm &form = partitioner.getForm(op.getRows());
+  if (!form.isDeferred || !form.rest.empty() || !op.getRows().hasOneUse() ||
+      form.local.unreduced.reduction != ReductionKind::Sum)
+    return false;
+  Partitioner::Local rows = form.local;
+  const FactorAnalysis::OpFactors &opFactors = partitioner.getFactors().getFactors(op);
+  const FactorRule &rule = opFactors.rule;
+  Assignment assignment;
+  for (const FactorClasses &classes : opFactors.classes)
+    assignment.emplace_back(classes.size());
+  forEachClass(rule.operands[0], rows.sharding, opFactors,
+               [&](int factor, size_t cls, const AxisList &axes) { assignment[factor][cls] = axes; });
+  auto indices = partitioner.use(
+      op.getIndices(), partitioner.project(op.getIndices(), rule.operands[1], opFactors, assignment),
+      op.getLoc());
+  if (failed(indices))
+    return failure();
+  SmallVector<Value, 3> operands{rows.value, *indices};
+  if (failed(partitioner.maskIndices(op, assignment, operands)))
+    return failure();
+  ValueSharding sharding =
+      partitioner.project(op.getResult(), rule.results[0], opFactors, assignment);
+  Type type = partitioner.getLocalType(op.getResult(), sharding);
+  auto model = cast<LocalOpInterface>(*op);
+  model.addOperands(partitioner, assignment, type, operands);
+  Operation *local = partitioner.emit(op, operands, type);
+  model.fitFacts(partitioner, assignment, local);
+  Part sum = rows.unreduced;
+  for (const AxisList &axes : rows.sharding.dims[0])
+    sum.axes.append(axes.begin(), axes.end());
+  llvm::sort(sum.axes);
+  canonicalizeAxes(sum.axes, partitioner.getMesh());
+  if (failed(partitioner.define(op.getResult(), {local->getResult(0), sharding, std::move(sum)})))
+    return failure();
+  return true;
+}
+
 /// The factors of the rows of the table.
 static ArrayRef<int> getRowFactors(LookupOpInterface lookup, const FactorRule &rule) {
   std::optional<unsigned> table = lookup.getTableOperand();
@@ -28,6 +68,14 @@ static ArrayRef<int> getRowFactors(LookupOpInterface lookup, const FactorRule &r
 namespace {
 
 template <typename OpT> struct TableModel : LocalOpInterface::ExternalModel<TableModel<OpT>, OpT> {
+  bool passesPart(Operation *op, unsigned operand) const {
+    return isa<nn::CombineOp>(op) && operand == 0;
+  }
+  FailureOr<bool> joinParts(Operation *op, Partitioner &partitioner) const {
+    auto combine = dyn_cast<nn::CombineOp>(op);
+    return combine ? combineParts(combine, partitioner) : FailureOr<bool>(false);
+  }
+
   /// Axes shard the major class of the rows alone.
   bool mayShard(Operation *op, const Partitioner &partitioner, int factor, size_t cls) const {
     const FactorAnalysis &factors = partitioner.getFactors();
@@ -74,4 +122,6 @@ template <typename OpT> struct TableModel : LocalOpInterface::ExternalModel<Tabl
 void local_models::attachTableModels(MLIRContext *context) {
   nn::EmbeddingOp::attachInterface<TableModel<nn::EmbeddingOp>>(*context);
   nn::ScatterAddOp::attachInterface<TableModel<nn::ScatterAddOp>>(*context);
+  nn::DispatchOp::attachInterface<TableModel<nn::DispatchOp>>(*context);
+  nn::CombineOp::attachInterface<TableModel<nn::CombineOp>>(*context);
 }

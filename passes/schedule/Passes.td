@@ -101,6 +101,41 @@ def ExpandOpsPass : Pass<"expand-ops", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::nn::NnDialect"];
 }
 
+def CompactRowsPass : Pass<"compact-rows", "::mlir::func::FuncOp"> {
+  let summary = "compute the rows of experts that exist";
+  let description = [{
+    A routed tensor [experts, tokens..., features...] becomes a tensor [capacity, 1..., features...]
+    of the rows that exist, expert by expert. `nn.route` finds their places once for each routing.
+    Ops that treat rows one by one become the same ops on rows that exist. The factor rules of the
+    ops on routed tensors say how ranks share them, so this pass comes behind the passes that move
+    data.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<7x16xf32>, %i: tensor<7x2xi64>) -> tensor<7x16xf32> {
+      %r = nn.dispatch %x, %i
+        : (tensor<7x16xf32>, tensor<7x2xi64>) -> tensor<8x7x16xf32, #nn.routed<2>>
+      %h = nn.relu %r : tensor<8x7x16xf32, #nn.routed<2>>
+      %y = nn.combine %h, %i
+        : (tensor<8x7x16xf32, #nn.routed<2>>, tensor<7x2xi64>) -> tensor<7x16xf32>
+      return %y : tensor<7x16xf32>
+    }
+    ```
+    After:
+    ```mlir
+    func.func @main(%x: tensor<7x16xf32>, %i: tensor<7x2xi64>) -> tensor<7x16xf32> {
+      %offsets, %choices, %places = nn.route %i {experts = 8 : i64}
+        : (tensor<7x2xi64>) -> (tensor<9xi64>, tensor<14xi64>, tensor<7x2xi64>)
+      %r = nn.take_rows %x, %choices {group = 2 : i64, tokens = 1 : i64}
+        : (tensor<7x16xf32>, tensor<14xi64>) -> tensor<14x1x16xf32>
+      %h = nn.relu %r : tensor<14x1x16xf32>
+      %y = nn.sum_rows %h, %places : (tensor<14x1x16xf32>, tensor<7x2xi64>) -> tensor<7x16xf32>
+      return %y : tensor<7x16xf32>
+    }
+    ```
+  }];
+}
+
 def ReplaceRowsPass : Pass<"replace-rows", "::mlir::func::FuncOp"> {
   let summary = "replace the rows of a state that change";
   let description = [{

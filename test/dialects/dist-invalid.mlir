@@ -34,7 +34,7 @@ dist.mesh @mesh = <["tp"=2 {speed = 1.0}]>
 
 // Roles of axes.
 
-// expected-error@+1 {{mesh axis "tp": expected the role data, tensor, ring, ulysses or gtp, got 'model'}}
+// expected-error@+1 {{mesh axis "tp": expected the role data, tensor, ring, ulysses, gtp or expert, got 'model'}}
 dist.mesh @mesh = <["tp"=2 {roles = [tensor, model]}]>
 
 // -----

@@ -719,7 +719,7 @@ func.func @embedding(%i: tensor<2xi64>, %t: tensor<9x8xf32>, %o: tensor<i64>) {
 // -----
 
 func.func @embedding(%t: tensor<9x8xf32>) {
-  // expected-error@+1 {{'nn.relu' op expected nn.table_rows on an nn.embedding or nn.scatter_add}}
+  // expected-error@+1 {{'nn.relu' op expected nn.table_rows on an op that takes an offset in a table}}
   %0 = nn.relu %t {nn.table_rows = 9 : i64} : tensor<9x8xf32>
   return
 }

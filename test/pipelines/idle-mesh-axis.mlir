@@ -6,7 +6,7 @@
 // A mistyped axis does not pass unseen, wherever the mesh comes from; one that a rule
 // or a policy uses gives no warning, nor does an axis of one rank.
 
-// TYPO: idle-mesh-axis.mlir: warning: mesh axis "tpp" of size 4 shards nothing: all ranks along it do the same work; policies look for "dp", "tp", "gtp" and the axes that data-parallel, tensor-parallel, gtp and context-parallel name
+// TYPO: idle-mesh-axis.mlir: warning: mesh axis "tpp" of size 4 shards nothing: all ranks along it do the same work; policies look for "dp", "tp", "gtp", "ep" and the axes that data-parallel, tensor-parallel, gtp, expert-parallel and context-parallel name
 // RULE-NOT: warning
 func.func @main(%x: tensor<8x4xf32> {nn.input = "x"}, %w: tensor<16x4xf32> {nn.parameter = "w"},
                 %v: tensor<4x16xf32> {nn.parameter = "v"}) -> (tensor<8x4xf32> {nn.output = "y"}) {

@@ -438,7 +438,9 @@ TEST(Devices, CallThatADeviceLacks) {
   lacking = -1;
   EXPECT_EQ(error, "the program calls 'take_along', which device 'separate' does not perform: "
                    "expected gemm, weight_grad, gather, index_copy, replace_rows, scatter_add, "
-                   "mask, axis_index, reorder, place, positions, pack, largest, encode, decode");
+                   "top_k, route, take_rows, sum_rows, repeat_rows, sum_groups, grouped_product, "
+                   "grouped_outer, mask, axis_index, reorder, place, positions, pack, largest, encode, "
+                   "decode");
 }
 
 /// Makes a call of a kind that no device knows.

@@ -97,7 +97,7 @@ TEST(ParallelizeOptions, AxesOfRoles) {
   std::string text, message;
   llvm::raw_string_ostream os(text);
   os << options.axes.complete();
-  EXPECT_EQ(text, "data=auto,tensor=auto,ring=auto,ulysses=sp,gtp=auto");
+  EXPECT_EQ(text, "data=auto,tensor=auto,ring=auto,ulysses=sp,gtp=auto,expert=auto");
   auto read = [&](llvm::StringRef list) {
     AxisChoices choices;
     return parseOptionText(list, choices, [&](const llvm::Twine &error) -> llvm::LogicalResult {
@@ -145,7 +145,8 @@ TEST(ParallelizeOptions, Errors) {
   EXPECT_NE(getError("target-cpu=x").find("option 'target-cpu' is now 'target'"), std::string::npos);
   EXPECT_NE(getError("target=").find("target is empty: expected cpu or cpu:NAME"),
             std::string::npos);
-  EXPECT_NE(getError("expert-parallel=ep").find("option 'expert-parallel' is not supported yet; supported are mesh, "),
+  EXPECT_NE(getError("data-parallel-attention=2")
+                .find("option 'data-parallel-attention' is not supported yet; supported are mesh, "),
             std::string::npos);
   EXPECT_NE(getError("fsdp=x").find("unknown option 'fsdp'; supported are mesh, "),
             std::string::npos);

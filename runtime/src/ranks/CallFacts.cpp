@@ -99,6 +99,59 @@ static CallFacts getFacts(const mw_rt_scatter_add &what, void *const *buffers) {
   return check(facts, buffers[3], int64_t(sum), results);
 }
 
+static CallFacts getFacts(const mw_rt_top_k &what, void *const *) {
+  CallFacts facts = moveElements(what.dtype, what.rows * what.size);
+  facts.flops = what.rows * what.size;
+  return facts;
+}
+
+static CallFacts getFacts(const mw_rt_route &what, void *const *) {
+  return moveElements(MW_I64, 2 * what.tokens * what.choices + what.capacity);
+}
+
+static CallFacts getFacts(const mw_rt_take_rows &what, void *const *buffers) {
+  int64_t count = what.rows * what.inner;
+  return check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count);
+}
+
+static CallFacts getFacts(const mw_rt_sum_rows &what, void *const *buffers) {
+  int64_t results = what.tokens * what.inner;
+  CallFacts facts = moveElements(what.dtype, results * (what.choices + 1));
+  facts.flops = results * what.choices;
+  return check(facts, buffers[2], what.dtype, results);
+}
+
+static CallFacts getFacts(const mw_rt_repeat_rows &what, void *const *buffers) {
+  int64_t count = what.rows * what.inner;
+  return check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count);
+}
+
+static CallFacts getFacts(const mw_rt_sum_groups &what, void *const *buffers) {
+  int64_t results = what.experts * what.inner;
+  return check(moveElements(what.dtype, results), buffers[2], what.result, results);
+}
+
+static CallFacts getFacts(const mw_rt_grouped_product &what, void *const *buffers) {
+  CallFacts facts;
+  facts.kind = TraceKind::Gemm;
+  facts.dtype = what.dtype;
+  facts.flops = 2 * what.rows * what.n * what.k;
+  facts.bytes = (what.rows + what.experts * what.n) * what.k * sizeOf(DType(what.dtype)) +
+                what.rows * what.n * sizeOf(DType(what.result));
+  return check(facts, buffers[3], what.result, what.rows * what.n);
+}
+
+static CallFacts getFacts(const mw_rt_grouped_outer &what, void *const *buffers) {
+  DType sum = getSumType(what.dtype);
+  int64_t results = what.experts * what.m * what.n;
+  CallFacts facts;
+  facts.kind = TraceKind::Gemm;
+  facts.dtype = what.dtype;
+  facts.flops = 2 * what.rows * what.m * what.n;
+  facts.bytes = what.rows * (what.m + what.n) * sizeOf(DType(what.dtype)) + results * sizeOf(sum);
+  return check(facts, buffers[3], int64_t(sum), results);
+}
+
 static CallFacts getFacts(const mw_rt_mask &what, void *const *) {
   return moveElements(what.dtype, 2 * what.outer * what.rows * what.inner);
 }

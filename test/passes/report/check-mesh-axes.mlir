@@ -5,7 +5,7 @@
 // one rank has nothing to shard.
 
 // REPORT: warnings
-// REPORT-NEXT: mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work; policies look for "dp", "tp", "gtp" and the axes that data-parallel, tensor-parallel, gtp and context-parallel name
+// REPORT-NEXT: mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work; policies look for "dp", "tp", "gtp", "ep" and the axes that data-parallel, tensor-parallel, gtp, expert-parallel and context-parallel name
 // REPORT-NEXT: at {{.*}}check-mesh-axes.mlir:12
 
 // expected-warning @below {{mesh axis "pp" of size 2 shards nothing: all ranks along it do the same work; policies look for "dp", "tp", "gtp"}}

@@ -36,8 +36,11 @@ def operand_names(op: str, count: int, given: Iterable[str] | None = None) -> li
 
 # Literals.
 
-def tensor_type(shape, dtype: str) -> str:
-    return f"tensor<{''.join(f'{d}x' for d in shape)}{dtype}>"
+def tensor_type(shape, dtype: str, routed=None) -> str:
+    encoding = ""
+    if routed is not None:
+        encoding = f", #nn.routed<{routed.choices}{', repeats' if routed.repeats else ''}>"
+    return f"tensor<{''.join(f'{d}x' for d in shape)}{dtype}{encoding}>"
 
 
 def quoted(text: str) -> str:
@@ -99,8 +102,8 @@ def operation(op: str, operands: list[tuple], results: list[tuple], attributes: 
               extra: str = "") -> str:
     """The text of an operation, behind the names of its results.
 
-    Operands are (name, shape, element type), results (shape, element type). `extra` stands at the end
-    of the dictionary.
+    Operands are (name, shape, element type), results (shape, element type); both may have a routing
+    behind these. `extra` stands at the end of the dictionary.
     """
     table = OPS[op]
     kinds, named, text = table["attributes"], _named_by(op), f"nn.{op}"
@@ -110,11 +113,11 @@ def operation(op: str, operands: list[tuple], results: list[tuple], attributes: 
     for name in attributes:
         if name not in kinds:
             raise ValueError(f"nn.{op} has no attribute '{name}'")
-    shape, dtype = results[0] if results else (None, None)
+    shape, dtype = results[0][:2] if results else (None, None)
 
     def types_of(name: str | None, all_of: list[tuple]) -> list[str]:
         chosen = all_of if name is None else values[name] if name in values else results
-        return [tensor_type(*value[-2:]) for value in chosen]
+        return [tensor_type(*(value if chosen is results else value[1:])) for value in chosen]
 
     def add(part: str):
         nonlocal text

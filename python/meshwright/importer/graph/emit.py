@@ -111,10 +111,11 @@ class Emitter:
             f"{name} = loc({place})\n"
 
     def _operation(self, node: Node, identity: int) -> str:
-        operands = [(self.names[id(o)], o.shape, o.dtype) for o in node.operands]
+        operands = [(self.names[id(o)], o.shape, o.dtype, o.routed) for o in node.operands]
         attributes = {name: value for name, value in node.attrs.items() if name != "given"}
-        return operation(node.op, operands, [(node.shape, node.dtype), *node.further], attributes,
-                         node.attrs.get("given"), f"nn.id = {identity} : i64")
+        results = [(node.shape, node.dtype, node.routed), *node.further]
+        return operation(node.op, operands, results, attributes, node.attrs.get("given"),
+                         f"nn.id = {identity} : i64")
 
 
 def _type(node: Node) -> str:

@@ -6,8 +6,10 @@ A node is an operation, and stands for its result. An operation with several res
 first; `Builder.result` gives a node for another one. Besides the operations of the `nn` dialect
 (dialect.py) there are `input` and `parameter` (arguments), `state` (the value before the call of
 memory that the module writes to), `static` (a value that depends on shapes and constants only,
-described by its `form`, see forms.py), `result` (a further result of its operand) and `sdpa`
-(attention with masks as values, before they are understood).
+described by its `form`, see forms.py), `result` (a further result of its operand), `sdpa`
+(attention with masks as values, before they are understood), `histc` (counts of numbers by bins)
+and `grouped_mm` (rows in the order of experts, times their weights), which lift_experts.py takes
+away.
 
 Attributes have the dialect's names. `given` names the optional operands that an operation has, where
 several could be left out.
@@ -26,6 +28,13 @@ from .dialect import FLOATS
 from .forms import Dense
 
 _SERIAL = itertools.count()
+
+
+class Routing(NamedTuple):
+    """Of a tensor [experts, tokens..., features...] that has a row for each choice of a token: the
+    number of choices, and whether a token may choose an expert twice."""
+    choices: int
+    repeats: bool
 
 
 class Location(NamedTuple):
@@ -53,8 +62,14 @@ class Node:
     thunk: Callable[[], np.ndarray | None] | None = None
     #: The shapes and element types of further results.
     further: tuple[tuple[tuple[int, ...], str], ...] = ()
+    #: Of a tensor of experts' rows (`nn.dispatch` and what is computed from it).
+    routed: Routing | None = None
     #: Order of creation, which breaks ties of `position`.
     serial: int = field(default_factory=lambda: next(_SERIAL))
+
+    def __post_init__(self):
+        if self.routed is None and self.op != "combine":
+            self.routed = next((o.routed for o in self.operands if o.routed), None)
 
     @property
     def rank(self) -> int:
@@ -307,6 +322,25 @@ class Builder:
         shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keep_dims else \
             [n for d, n in enumerate(x.shape) if d not in dims]
         return self.make("reduce", [x], shape, x.dtype, kind=kind, dims=dims, keep_dims=keep_dims)
+
+    def top_k(self, scores: Node, k: int) -> Node:
+        return self.make("top_k", [scores], (*scores.shape[:-1], k), "i64", k=k)
+
+    def dispatch(self, x: Node, indices: Node, experts: int, repeats: bool, each=False) -> Node:
+        """The rows of each expert; of each choice the number, with `each`."""
+        node = self.make("dispatch", [x, indices], (experts, *(x.shape[:-1] if each else x.shape)),
+                         x.dtype, each=each, given=())
+        node.routed = Routing(indices.shape[-1], repeats)
+        return node
+
+    def grouped_linear(self, rows: Node, weight: Node, in_out=False) -> Node:
+        out = weight.shape[2] if in_out else weight.shape[1]
+        return self.make("grouped_linear", [rows, weight], (*rows.shape[:-1], out), rows.dtype,
+                         in_out=in_out)
+
+    def combine(self, rows: Node, indices: Node) -> Node:
+        return self.make("combine", [rows, indices], rows.shape[1:], rows.dtype, each=False,
+                         given=())
 
     def matmul(self, lhs: Node, rhs: Node, transpose_lhs=False, transpose_rhs=False) -> Node:
         rows = lhs.shape[-1] if transpose_lhs else lhs.shape[-2]

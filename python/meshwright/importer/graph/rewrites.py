@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from .lift_activation import lift_activations
 from .lift_attention import lift_attention
+from .lift_experts import lift_experts
 from .lift_norm import lift_norms
 from .lift_rotary import lift_rotary
 from .materialise import Materialise, inline_splats, unfold, widen_scalars
@@ -31,7 +32,8 @@ REWRITES = (
     Rewrite(simplify, "reshapes and transposes move past the norms and activations that were lifted"),
     Rewrite(share, "attention asks how many users its weights have"),
     Rewrite(lift_attention, "nothing stands between its products and its softmax any more"),
-    Rewrite(simplify, "reshapes and transposes around attention meet those of the projections"),
+    Rewrite(lift_experts, "equal indices are one node, and batch and sequence of the tokens are apart"),
+    Rewrite(simplify, "reshapes and transposes around attention and experts meet those of projections"),
     Rewrite(separate_chunks, "slices have moved up to the projection that they cut"),
     Rewrite(unfold, "recognition, which is done, reads known values; large ones become operations"),
     Rewrite(simplify, "cleans up between the operations that came back"),

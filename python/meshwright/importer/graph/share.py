@@ -11,8 +11,13 @@ def share(graph: Graph):
 
     def pattern(node: Node):
         keep.append(node)
-        if node.op in ("input", "parameter", "state", "static", "constant"):
+        if node.op in ("input", "parameter", "state", "constant"):
             return None
+        if node.op == "static":
+            if not getattr(node.form, "uniform", False):
+                return None
+            key = (node.shape, node.dtype, node.form.values.tobytes(), repr(node.attrs))
+            return known.setdefault(key, node)
         key = (node.op, tuple(id(o) for o in node.operands), node.shape, node.dtype,
                node.further, repr(node.attrs))
         return known.setdefault(key, node)

@@ -24,6 +24,10 @@ def simplify(graph: Graph):
             return
 
 
+#: Operations on which experts and tokens of rows stay where they are.
+_OVER_TOKENS = ("linear", "rms_norm", "layer_norm", "softmax", "reduce", "transpose", "broadcast")
+
+
 class _Simplify:
     def __init__(self, graph: Graph):
         self.build = Builder()
@@ -32,7 +36,7 @@ class _Simplify:
         handler = getattr(self, f"_{node.op}", None)
         if node.op in POINTWISE:
             handler = self._pointwise
-        if handler is None:
+        if handler is None or node.routed and node.op in _OVER_TOKENS:
             return None
         self.build.at(node)
         return handler(node)
@@ -130,7 +134,11 @@ class _Simplify:
             return x
         if x.op == "broadcast":
             return self.build.broadcast(x, node.shape)
-        return None
+        wide = self._apart(x, node.shape)
+        if wide is None:
+            return None
+        inner = self._widened(x, merged_dims(wide, node.shape), wide, node.rank)
+        return inner and self.build.reshape(self.build.broadcast(inner, wide), node.shape)
 
     # Slices move up.
 
@@ -202,7 +210,7 @@ class _Simplify:
                 inner = Node(node.op, operands, node.attrs, shape, node.dtype, node.loc,
                              node.position)
                 return self.build.broadcast(inner, node.shape)
-        return self._untransposed(node) or self._unmerge(node)
+        return None if node.routed else self._untransposed(node) or self._unmerge(node)
 
     def _untransposed(self, node: Node):
         """f(transpose(x), transpose(y)): transpose(f(x, y))."""
@@ -332,20 +340,26 @@ class _Simplify:
 
     def _unmerge(self, node: Node):
         """f(reshape(x), ...) where the reshape merges dimensions: reshape(f(x, ...))."""
-        sources = (merge_source(self.build, o) for o in node.operands if o.shape == node.shape)
-        source = next((s for s in sources if s is not None), None)
+        for wide in filter(None, (self._apart(o, node.shape) for o in node.operands)):
+            groups = merged_dims(wide, node.shape)
+            operands = [self._widened(o, groups, wide, node.rank) for o in node.operands]
+            if all(o is not None for o in operands):
+                inner = Node(node.op, operands, node.attrs, wide, node.dtype, node.loc,
+                             node.position)
+                return self.build.reshape(inner, node.shape)
+        return None
+
+    def _apart(self, operand: Node, shape) -> tuple[int, ...] | None:
+        """`shape` with those dimensions apart that an operand merges, all of them in full."""
+        source = merge_source(self.build, operand) if operand.rank == len(shape) else None
         if source is None:
             return None
-        wide = tight(source.shape, node.shape)
-        groups = merged_dims(wide, node.shape)
-        operands = []
-        for operand in node.operands:
-            inner = self._widened(operand, groups, wide, node.rank)
-            if inner is None:
-                return None
-            operands.append(inner)
-        inner = Node(node.op, operands, node.attrs, wide, node.dtype, node.loc, node.position)
-        return self.build.reshape(inner, node.shape)
+        wide = tight(source.shape, operand.shape)
+        groups = merged_dims(wide, operand.shape)
+        if any(len(g) > 1 and n != m for g, n, m in zip(groups, operand.shape, shape)):
+            return None
+        return tuple(n for d, g in enumerate(groups) if g or shape[d] != 1
+                     for n in ([wide[i] for i in g] if len(g) > 1 else [shape[d]]))
 
     def _widened(self, operand: Node, groups, wide, rank) -> Node | None:
         """An operand as it reads with the merged dimensions apart, if that needs no new split."""
@@ -354,7 +368,11 @@ class _Simplify:
                 [n for n in source.shape if n != 1] == [n for n in wide if n != 1]:
             return self.build.reshape(operand, wide)
         missing = rank - operand.rank
-        shape, free = [], operand.op in ("static", "parameter", "input", "constant")
+        full = [wide[g] for d, group in enumerate(groups) for g in group
+                if d >= missing and operand.shape[d - missing] != 1]
+        shape, free = [], operand.op in ("static", "parameter", "input", "constant") or \
+            source is not None and ([n for n in source.shape if n != 1] ==
+                                    [n for n in full if n != 1] or merges(source.shape, full))
         for d, group in enumerate(groups):
             size = operand.shape[d - missing] if d >= missing else 1
             if size == 1:
@@ -415,6 +433,12 @@ class _Simplify:
             moved.operands[0].attrs["dim"] = moved.operands[0].rank - 1
         return moved
 
+    def _top_k(self, node: Node):
+        x = node.operands[0]
+        if x.op == "softmax" and x.attrs["dim"] == x.rank - 1:  # keeps the order
+            return self.build.top_k(x.operands[0], node.attrs["k"])
+        return self._tokens_transposed(node) or self._unmerge_leading(node, 1)
+
     def _embedding(self, node: Node):
         ids, table = node.operands
         if ids.op == "reshape" and merges(ids.operands[0].shape, ids.shape):
@@ -467,10 +491,20 @@ class _Simplify:
             return self.build.reshape(result, node.shape)
         return None
 
+    def _gather(self, node: Node):
+        data, index = node.operands
+        if index.op != "reshape" or not merges(index.operands[0].shape, index.shape):
+            return None
+        inner = self.build.gather(data, index.operands[0], node.attrs["dim"])
+        return self.build.reshape(inner, node.shape)
+
     def _take_along(self, node: Node):
         """Past merged dimensions along which the indices do not vary."""
         x, index = node.operands
         source, dim = merge_source(self.build, x), node.attrs["dim"]
+        apart = self._take_along_apart(node, source)
+        if apart is not None:
+            return apart
         if source is None or index.op not in ("broadcast", "static"):
             return None
         groups = merged_dims(source.shape, x.shape)
@@ -504,6 +538,36 @@ class _Simplify:
                                                 self.build.broadcast(inner, full)], full, x.dtype,
                                  dim=list(groups[dim])[0])
         return self.build.reshape(result, node.shape)
+
+    def _take_along_apart(self, node: Node, source: Node | None):
+        """Past dimensions that the data and the indices merge alike."""
+        x, index = node.operands
+        if source is None:
+            return None
+        dim, wide = node.attrs["dim"], tight(source.shape, x.shape)
+        groups = merged_dims(wide, x.shape)
+        if len(groups[dim]) != 1 or wide == x.shape:
+            return None
+        at = list(groups[dim])[0]
+        full = (*wide[:at], index.shape[dim], *wide[at + 1:])
+        inner = self._widened(index, groups, full, node.rank)
+        if inner is None or inner.shape != full:
+            return None
+        taken = self.build.make("take_along", [self.build.reshape(x, wide), inner], full, x.dtype,
+                                dim=at)
+        return self.build.reshape(taken, node.shape)
+
+    def _reduce(self, node: Node):
+        """Past merged dimensions: all parts of one are reduced, or none."""
+        x, dims = node.operands[0], node.attrs["dims"]
+        source = merge_source(self.build, x)
+        if source is None:
+            return None
+        wide = tight(source.shape, x.shape)
+        groups = merged_dims(wide, x.shape)
+        inner = self.build.reduce(node.attrs["kind"], self.build.reshape(x, wide),
+                                  [g for d in dims for g in groups[d]], node.attrs["keep_dims"])
+        return self.build.reshape(inner, node.shape)
 
     def _concat(self, node: Node):
         dim = node.attrs["dim"]

@@ -179,8 +179,12 @@ class Convert(Context):
             origin = self.undetermined.get(source)
             if origin is not None:
                 self.build.loc = self.locations.of(origin)
-                self._report(origin, f"the result of {_display(origin.target)} has a shape, or is "
-                                     "a number, that depends on values: it is not covered")
+                name = _display(origin.target)
+                remedy = "" if name not in ("aten.where.default", "aten.nonzero.default") else \
+                    ". Experts that find their tokens so take another form: all tokens with a " \
+                    'mask, or model.set_experts_implementation("grouped_mm") of transformers'
+                self._report(origin, f"the result of {name} has a shape, or is a number, that "
+                                     f"depends on values: it is not covered{remedy}")
 
     def _call(self, node):
         target = node.target

@@ -32,17 +32,21 @@ from .trace_state import difference, refusing_seeds, traced
 from .writes import remove_writes
 
 
+#: Where a config of transformers says how its experts are computed.
+_EXPERTS = "_experts_implementation_internal"
+
+
 @contextlib.contextmanager
 def settings(module: torch.nn.Module, training: bool, evaluation: bool):
-    """No caches, no fused encoder fast path, and evaluation mode unless `training` is set.
-    Everything is put back.
+    """No caches, no fused encoder fast path, no loops over experts whose length depends on values,
+    and evaluation mode unless `training` is set. Everything is put back.
 
     Without `evaluation` batch norms keep their mode: one in train mode updates its running
     statistics.
     """
     trained = [m for m in module.modules() if m.training and not training and
                (evaluation or not isinstance(m, torch.nn.modules.batchnorm._BatchNorm))]
-    configs, seen = [], set()
+    configs, loops, seen = [], [], set()
 
     def collect(config):
         if config is None or id(config) in seen or not hasattr(config, "__dict__"):
@@ -50,6 +54,8 @@ def settings(module: torch.nn.Module, training: bool, evaluation: bool):
         seen.add(id(config))
         if isinstance(config.__dict__.get("use_cache"), bool):
             configs.append((config, config.__dict__["use_cache"]))
+        if config.__dict__.get(_EXPERTS) == "eager":
+            loops.append(config)
         for value in list(config.__dict__.values()):
             if type(value).__name__.endswith("Config"):
                 collect(value)
@@ -67,6 +73,8 @@ def settings(module: torch.nn.Module, training: bool, evaluation: bool):
             m.training = False
         for config, _ in configs:
             config.__dict__["use_cache"] = False
+        for config in loops:
+            config.__dict__[_EXPERTS] = "grouped_mm"
         torch.backends.mha.set_fastpath_enabled(False)
         encoder._detect_is_causal_mask = lambda mask, is_causal=None, size=None: bool(is_causal)
         logging.disable(logging.WARNING)
@@ -79,6 +87,8 @@ def settings(module: torch.nn.Module, training: bool, evaluation: bool):
         torch.backends.mha.set_fastpath_enabled(fastpath)
         for config, value in configs:
             config.__dict__["use_cache"] = value
+        for config in loops:
+            config.__dict__[_EXPERTS] = "eager"
         for m in trained:
             m.training = True
 

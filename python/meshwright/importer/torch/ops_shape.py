@@ -210,10 +210,11 @@ def fill(c, x, value):
     return c.build.broadcast(c.operand(value, x.dtype), x.shape)
 
 
-@aten("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
+@aten("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "empty_like",
+      "new_empty")
 def like(c, x, *args, **kwargs):
     name = c.fx.target.__name__.split(".")[0]
-    value = 0 if "zeros" in name else 1 if "ones" in name else \
+    value = 0 if "zeros" in name or "empty" in name else 1 if "ones" in name else \
         kwargs.get("fill_value", args[-1])
     return c.build.broadcast(c.operand(value, c.dtype), c.shape)
 
@@ -457,13 +458,13 @@ def _non_negative(x: Node, depth: int = 8) -> bool:
     values = known_values(x)
     if values is not None:
         return bool((values >= 0).all())
-    if x.op in ("iota", "relu", "abs") or x.dtype == "i1":
+    if x.op in ("iota", "relu", "abs", "top_k") or x.dtype == "i1":
         return True
     if not depth or x.dtype in FLOATS:
         return False
     parts = [_non_negative(o, depth - 1) for o in x.operands]
     if x.op in ("cast", "reshape", "transpose", "broadcast", "slice", "concat", "cumsum", "reduce",
-                "add", "mul", "div", "minimum"):
+                "add", "mul", "div", "minimum", "index_copy"):
         return all(parts)
     if x.op in ("gather", "take_along"):  # decided by the data, for any indices
         return parts[0]

@@ -30,6 +30,7 @@ from . import (  # noqa: F401 (they register handlers and derivatives)
     ops_resize,
     ops_scatter,
     ops_shape,
+    ops_sort,
     ops_trigonometric,
     ops_windows,
     random_numbers,

@@ -1,0 +1,124 @@
+//===- Routed.cpp - tensors with rows of some experts ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Checks.h"
+
+#include "mlir/IR/DialectImplementation.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::nn;
+using dist::FactorKind;
+using dist::FactorRule;
+
+//===----------------------------------------------------------------------===//
+// The encoding
+//===----------------------------------------------------------------------===//
+
+Attribute RoutedAttr::parse(AsmParser &parser, Type) {
+  int64_t choices;
+  bool repeats = false;
+  if (parser.parseLess() || parser.parseInteger(choices))
+    return {};
+  if (succeeded(parser.parseOptionalComma())) {
+    if (parser.parseKeyword("repeats"))
+      return {};
+    repeats = true;
+  }
+  if (parser.parseGreater())
+    return {};
+  return RoutedAttr::get(parser.getContext(), choices, repeats);
+}
+
+void RoutedAttr::print(AsmPrinter &printer) const {
+  printer << "<" << getChoices() << (getRepeats() ? ", repeats>" : ">");
+}
+
+int64_t RoutedAttr::getCapacity(ArrayRef<int64_t> shape) const {
+  int64_t rows = getRepeats() ? getChoices() : std::min(getChoices(), shape.front());
+  return rows * ShapedType::getNumElements(shape.drop_front());
+}
+
+/// Checks that a tensor has experts and tokens, and that a token has a choice or more.
+LogicalResult RoutedAttr::verifyEncoding(ArrayRef<int64_t> shape, Type,
+                                         llvm::function_ref<InFlightDiagnostic()> emitError) const {
+  if (shape.size() < 2)
+    return emitError() << "expected a routed tensor of rank 2 or more (experts, tokens), got rank "
+                       << shape.size();
+  if (getChoices() < 1)
+    return emitError() << "expected a routed tensor with a choice or more for each token, got "
+                       << getChoices();
+  return success();
+}
+
+RoutedAttr nn::getRouted(Type type) {
+  auto tensor = dyn_cast<RankedTensorType>(type);
+  return tensor ? dyn_cast_or_null<RoutedAttr>(tensor.getEncoding()) : RoutedAttr();
+}
+
+//===----------------------------------------------------------------------===//
+// Ops on rows
+//===----------------------------------------------------------------------===//
+
+/// Returns true if a dimension of an operand is the same dimension of a result, index by index.
+static bool keepsDim(const FactorRule &rule, Value operand, unsigned i, Value result, int64_t dim) {
+  if (shapeOf(operand)[dim] != shapeOf(result)[dim] ||
+      rule.operands[i][dim] != rule.results[0][dim])
+    return false;
+  return llvm::all_of(rule.operands[i][dim], [&](int factor) {
+    return rule.factors[factor].kind == FactorKind::Parallel;
+  });
+}
+
+LogicalResult nn::detail::verifyKeepsRows(Operation *op) {
+  RoutedAttr routed;
+  bool hasResult = llvm::any_of(op->getResultTypes(), [](Type type) { return getRouted(type); });
+  for (Value operand : op->getOperands()) {
+    RoutedAttr own = getRouted(operand.getType());
+    if (own && routed && own != routed)
+      return op->emitOpError() << "expected operands of one routing, got " << routed << " and "
+                               << own;
+    if (own)
+      routed = own;
+  }
+  if ((!routed && !hasResult) || isa<DispatchOp, CombineOp, GroupedLinearOp, GroupedWeightGradOp>(op))
+    return success();
+  // A constant has each row.
+  if (op->getNumOperands() == 0)
+    return success();
+  if (!routed)
+    return op->emitOpError("expected a routed operand as the result is routed, got none");
+  FactorRule rule = cast<dist::ShardingRuleOpInterface>(op).getFactorRule();
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    if (!getRouted(operand.getType()))
+      continue;
+    if (!hasResult) {
+      // A sum over the tokens of each expert, or of all of them.
+      if (rule.operands[i][1].empty() || rule.factors[rule.operands[i][1].front()].kind == FactorKind::Contracted)
+        continue;
+      return op->emitOpError() << "expected a result with the encoding of operand " << i << ", "
+                               << routed << ", got " << op->getResult(0).getType();
+    }
+    for (Value result : op->getResults())
+      for (int64_t dim : {0, 1})
+        if (getRouted(result.getType()) != routed || !keepsDim(rule, operand, i, result, dim))
+          return op->emitOpError() << "expected to treat the rows of operand " << i
+                                   << ", which is routed, one by one";
+  }
+  return success();
+}
+
+DispatchOp nn::getDispatch(Value rows) {
+  Operation *op = rows.getDefiningOp();
+  if (!op || isa<DispatchOp>(op))
+    return dyn_cast_or_null<DispatchOp>(op);
+  for (Value operand : op->getOperands())
+    if (getRouted(operand.getType()))
+      if (DispatchOp dispatch = getDispatch(operand))
+        return dispatch;
+  return {};
+}

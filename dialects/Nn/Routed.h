@@ -1,0 +1,42 @@
+//===- Routed.h - tensors with rows of some experts -------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_NN_ROUTED_H
+#define MESHWRIGHT_DIALECTS_NN_ROUTED_H
+
+#include "mlir/IR/OpDefinition.h"
+
+namespace meshwright::nn {
+
+class DispatchOp;
+class RoutedAttr;
+
+namespace detail {
+mlir::LogicalResult verifyKeepsRows(mlir::Operation *op);
+} // namespace detail
+
+/// An op with routed operands and a routed result, of its own or of an op with other routed tensors,
+/// treats rows one by one: its rule ties their experts and tokens. An op that reads a dimension of
+/// the routing does so for all of them, and has a result that is not routed. Verified.
+template <typename ConcreteOp>
+class KeepsRows : public mlir::OpTrait::TraitBase<ConcreteOp, KeepsRows> {
+public:
+  static mlir::LogicalResult verifyRegionTrait(mlir::Operation *op) {
+    return detail::verifyKeepsRows(op);
+  }
+};
+
+/// The encoding of a routed tensor; null for other types.
+RoutedAttr getRouted(mlir::Type type);
+
+/// The op that gave the first rows from which ops made those of a routed value. Null if there is none
+/// in the function.
+DispatchOp getDispatch(mlir::Value rows);
+
+} // namespace meshwright::nn
+
+#endif // MESHWRIGHT_DIALECTS_NN_ROUTED_H

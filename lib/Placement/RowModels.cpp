@@ -1,0 +1,314 @@
+//===- RowModels.cpp - rows of experts on the ranks -----------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// The rows that exist of a routing (NnRowOps.td) are one dimension, whose layout is that of all rows
+// that could exist: the factors of the experts, then those of the tokens. The number of elements is
+// that of those; the local type has room for fewer. Tokens that are padding have no rows, and count as
+// tokens here.
+//
+// Ops that go between rows and tokens, or rows and experts, find the other's factors in this layout. So
+// a rank combines the rows of its own tokens, and multiplies them by the weights of its own experts. The
+// places of rows hold for the experts of a rank: they are parts of a sum over the axes of the experts,
+// as is the sum of the rows at these places.
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Placement/Models.h"
+#include "meshwright/lib/Placement/RuleTransfer.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::layout_transfer;
+using namespace meshwright::dist;
+
+static LayoutFactor withoutPadding(LayoutFactor factor) {
+  factor.size = factor.padded;
+  factor.padding = Padding::Zero;
+  factor.uniform = false;
+  return factor;
+}
+
+/// The canonical form of factors of rows, experts or tokens.
+static DimLayout asRows(ArrayRef<LayoutFactor> factors, MeshAttr mesh) {
+  Layout layout;
+  DimLayout &dim = layout.dims.emplace_back();
+  dim.factors.assign(factors.begin(), factors.end());
+  if (dim.factors.empty())
+    dim.factors.push_back(makeFactor(1));
+  canonicalize(layout, mesh);
+  return layout.dims.front();
+}
+
+static std::string spell(ArrayRef<LayoutFactor> factors, MeshAttr mesh) {
+  Layout layout;
+  layout.dims.push_back(asRows(factors, mesh));
+  return toString(layout, mesh);
+}
+
+static int64_t getPaddedSize(ArrayRef<LayoutFactor> factors) {
+  int64_t size = 1;
+  for (const LayoutFactor &factor : factors)
+    size *= factor.padded;
+  return size;
+}
+
+/// Splits the layout of rows into the factors of so many experts, padding included, and those of the
+/// tokens. Returns false if it is no such product.
+static bool splitRows(ArrayRef<LayoutFactor> rows, int64_t experts, MeshAttr mesh, Pieces &ofExperts,
+                      Pieces &ofTokens) {
+  ofTokens.assign(rows.begin(), rows.end());
+  while (experts > 1 && !ofTokens.empty()) {
+    LayoutFactor &head = ofTokens.front(), upper, lower;
+    if (experts % head.padded == 0) {
+      experts /= head.padded;
+      ofExperts.push_back(head);
+      ofTokens.erase(ofTokens.begin());
+    } else if (head.padded % experts == 0 &&
+               splitFactor(head, head.padded / experts, mesh, upper, lower)) {
+      ofExperts.push_back(upper);
+      head = lower;
+      experts = 1;
+    } else {
+      return false;
+    }
+  }
+  return experts == 1;
+}
+
+namespace {
+
+/// The places of the rows of a routing.
+struct RouteModel : LayoutOpInterface::ExternalModel<RouteModel, nn::RouteOp> {
+  Value getCheckedOffset(Operation *op) const { return cast<nn::RouteOp>(op).getOffset(); }
+  MaybeLayouts transfer(Operation *op, const TransferContext &context,
+                        SmallVectorImpl<Layout> *) const {
+    auto route = cast<nn::RouteOp>(op);
+    MeshAttr mesh = context.mesh;
+    Layout places = *context.operands[0];
+    if (places.dims.back().isSharded())
+      return LogicalResult(report(context, "reads choices that are sharded over " +
+                                               toString(places.dims.back().getAxes(), mesh), 0));
+    LayoutFactor experts = makeFactor(route.getExperts());
+    if (Value offset = route.getOffset()) {
+      auto index = rt::getSource(offset).getDefiningOp<AxisIndexOp>();
+      if (!index || index.getChunk() != uint64_t(route.getExperts()))
+        return LogicalResult(report(context,
+                                    "expected the offset of a routing to be a dist.axis_index of " +
+                                        Twine(route.getExperts()) + " experts a rank", 1));
+      experts.axes = dist::getAxes(index.getAxes(), mesh);
+      canonicalizeAxes(experts.axes, mesh);
+      experts.padded *= getNumShards(experts.axes);
+      experts.size = std::min<int64_t>(route.getTotal().value_or(experts.padded), experts.padded);
+    }
+    Pieces all{experts};
+    for (DimLayout &dim : MutableArrayRef(places.dims).drop_back()) {
+      if (anyOverlap(dim.getAxes(), experts.axes))
+        return LogicalResult(report(context,
+                                    "has experts and tokens sharded over one axis: operand 0 has layout " +
+                                        toString(places, mesh), 0));
+      for (LayoutFactor &factor : dim.factors) {
+        factor.uniform = false;
+        all.push_back(withoutPadding(factor));
+      }
+    }
+    Layout rows;
+    rows.dims.push_back(asRows(all, mesh));
+    places.setUnreduced(makeSet(experts.axes, mesh));
+    places.data = padding::ofType(getElementTypeOrSelf(route.getPlaces().getType()));
+    // A choice of no expert has no place.
+    auto describe = [&](Padding &state) { state = state == Padding{-1, -1} ? state : places.data; };
+    describe(places.corner);
+    for (DimLayout &dim : places.dims)
+      for (LayoutFactor &factor : dim.factors)
+        describe(factor.padding);
+    canonicalize(places, mesh);
+    return ResultLayouts{rows, rows, places};
+  }
+};
+
+/// An op of rows and of tokens or experts. The factors on one side are hidden from the checks of the
+/// rule, which would find the axes of a dimension twice, and are compared instead.
+class RowsTransfer : public RuleTransfer {
+public:
+  using RuleTransfer::RuleTransfer;
+
+protected:
+  static int getFactor(const FactorRule::DimFactors &dim) { return dim.front(); }
+  Pieces take(int factor) {
+    Pieces taken(pieces[factor].begin(), pieces[factor].end());
+    pieces[factor].assign({makeFactor(rule.factors[factor].size)});
+    return taken;
+  }
+  LogicalResult refuse(ArrayRef<LayoutFactor> have, ArrayRef<LayoutFactor> want, StringRef what,
+                       unsigned operand) {
+    return report(context,
+                  "expected rows of the " + what + " of layout " + spell(want, mesh) +
+                      ", got rows of layout " + spell(have, mesh),
+                  operand);
+  }
+  /// Checks that rows are those of some experts, and of these tokens.
+  LogicalResult checkTokens(ArrayRef<LayoutFactor> rows, ArrayRef<LayoutFactor> tokens,
+                            Pieces &experts) {
+    Pieces rest;
+    int64_t each = getPaddedSize(tokens), all = getPaddedSize(rows);
+    if (each == 0 || all % each != 0 || !splitRows(rows, all / each, mesh, experts, rest) ||
+        !asRows(rest, mesh).sameShardingAs(asRows(tokens, mesh)))
+      return refuse(rows, tokens, "tokens", 0);
+    return success();
+  }
+  /// Checks that rows are those of these experts.
+  LogicalResult checkExperts(ArrayRef<LayoutFactor> rows, ArrayRef<LayoutFactor> experts) {
+    Pieces own, rest;
+    if (!splitRows(rows, getPaddedSize(experts), mesh, own, rest) ||
+        !asRows(own, mesh).sameShardingAs(asRows(experts, mesh)))
+      return refuse(rows, experts, "experts", 0);
+    return success();
+  }
+  /// Checks that rows are those that offsets count.
+  LogicalResult checkOffsets(ArrayRef<LayoutFactor> rows, ArrayRef<LayoutFactor> offsets) {
+    if (!asRows(rows, mesh).sameShardingAs(asRows(offsets, mesh)))
+      return refuse(rows, offsets, "offsets", 0);
+    return success();
+  }
+};
+
+/// Rows of tokens.
+class TakeRowsTransfer : public RowsTransfer {
+public:
+  using RowsTransfer::RowsTransfer;
+
+private:
+  void refinePieces() override {
+    for (const FactorRule::DimFactors &dim :
+         ArrayRef(rule.operands[0]).take_front(cast<nn::TakeRowsOp>(op).getTokens())) {
+      for (const LayoutFactor &factor : take(getFactor(dim))) {
+        isUniform |= factor.uniform;
+        tokens.push_back(withoutPadding(factor));
+      }
+    }
+  }
+  LogicalResult checkTable() override {
+    Pieces experts;
+    // Equal tokens have equal rows, whatever their order.
+    return isUniform ? success()
+                     : checkTokens(pieces[getFactor(rule.results[0].front())], tokens, experts);
+  }
+
+  Pieces tokens;
+  bool isUniform = false;
+};
+
+/// Sums of rows at the places of the tokens' choices.
+class SumRowsTransfer : public RowsTransfer {
+public:
+  explicit SumRowsTransfer(const TransferContext &context)
+      : RowsTransfer(context), places(*context.operands[1]), given{context.operands[0], &places} {
+    axes = places.getUnreduced();
+    places.setUnreduced({});
+    operands = given;
+  }
+
+private:
+  void refinePieces() override {
+    rows = take(getFactor(rule.operands[0].front()));
+    for (const FactorRule::DimFactors &dim : ArrayRef(rule.operands[1]).drop_back())
+      for (const LayoutFactor &factor : pieces[getFactor(dim)])
+        tokens.push_back(withoutPadding(factor));
+  }
+  LogicalResult checkTable() override {
+    Pieces experts;
+    if (failed(checkTokens(rows, tokens, experts)))
+      return failure();
+    AxisList own = makeSet(asRows(experts, mesh).getAxes(), mesh);
+    if (own != axes)
+      return report(context,
+                    "sums rows of experts that are sharded over " + toString(own, mesh) +
+                        " at the places of experts that are over " + toString(axes, mesh),
+                    1);
+    summed[0].append(axes.begin(), axes.end());
+    return success();
+  }
+
+  Layout places;
+  std::array<const Layout *, 2> given;
+  /// Those that shard the experts.
+  AxisList axes;
+  Pieces rows, tokens;
+};
+
+/// Rows of experts' features, or their products with experts' weights.
+class ExpertsTransfer : public RowsTransfer {
+public:
+  using RowsTransfer::RowsTransfer;
+
+private:
+  void refinePieces() override {
+    int row = getFactor(rule.results[0].front());
+    offsets = take(getFactor(rule.operands.back().front()));
+    experts = take(getFactor(rule.operands[isa<nn::RepeatRowsOp>(op) ? 0 : 1].front()));
+    if (owners[row] < 0)
+      pieces[row] = offsets;
+    rows = pieces[row];
+  }
+  LogicalResult checkTable() override {
+    return failed(checkOffsets(rows, offsets)) ? failure() : checkExperts(rows, experts);
+  }
+
+  Pieces rows, experts, offsets;
+};
+
+/// Sums over the rows of each expert.
+class GroupsTransfer : public RowsTransfer {
+public:
+  using RowsTransfer::RowsTransfer;
+
+private:
+  void refinePieces() override {
+    int row = getFactor(rule.operands[0].front()), group = getFactor(rule.results[0].front());
+    offsets = take(getFactor(rule.operands.back().front()));
+    rows = asRows(pieces[row], mesh).factors;
+    // The experts of a rank are known, and the axes of the rows that shard them are not.
+    int64_t local = rule.factors[group].size, shards = 1;
+    for (size_t leading = 0; leading <= rows.size(); ++leading) {
+      Pieces experts, tokens;
+      if (splitRows(rows, local * shards, mesh, experts, tokens) &&
+          asRows(experts, mesh).getLocalSize() == local) {
+        isSplit = true;
+        pieces[group] = asRows(experts, mesh).factors;
+        pieces[row] = asRows(tokens, mesh).factors;
+        return;
+      }
+      if (leading < rows.size())
+        shards *= getNumShards(rows[leading].axes);
+    }
+  }
+  LogicalResult checkTable() override {
+    if (!isSplit)
+      return report(context,
+                    "expected rows of " + Twine(rule.factors[getFactor(rule.results[0].front())].size) +
+                        " experts a rank, got rows of layout " + spell(rows, mesh),
+                    0);
+    return checkOffsets(rows, offsets);
+  }
+
+  Pieces rows, offsets;
+  bool isSplit = false;
+};
+
+} // namespace
+
+void layout_transfer::attachRowModels(MLIRContext *context) {
+  nn::RouteOp::attachInterface<RouteModel>(*context);
+  nn::TakeRowsOp::attachInterface<RuleModel<nn::TakeRowsOp, TakeRowsTransfer>>(*context);
+  nn::SumRowsOp::attachInterface<RuleModel<nn::SumRowsOp, SumRowsTransfer>>(*context);
+  nn::RepeatRowsOp::attachInterface<RuleModel<nn::RepeatRowsOp, ExpertsTransfer>>(*context);
+  nn::GroupedProductOp::attachInterface<RuleModel<nn::GroupedProductOp, ExpertsTransfer>>(*context);
+  nn::SumGroupsOp::attachInterface<RuleModel<nn::SumGroupsOp, GroupsTransfer>>(*context);
+  nn::GroupedOuterOp::attachInterface<RuleModel<nn::GroupedOuterOp, GroupsTransfer>>(*context);
+}
