@@ -96,13 +96,14 @@ def Nn_RepeatRowsOp : Nn_Op<"repeat_rows", [Dist_MovesOnly]> {
 def Nn_SumGroupsOp : Nn_Op<"sum_groups", [Dist_Combines]> {
   let summary = "the sum of the rows of each expert";
   let description = [{
-    The transpose of `nn.repeat_rows`, in the type of sums. An expert without rows has zeros.
+    The transpose of `nn.repeat_rows`, in the type of sums. An expert without rows has zeros. `total`
+    is the number of the experts of all ranks, as in `nn.route`.
 
     ```mlir
     %db = nn.sum_groups %dr, %offsets : (tensor<28x1x1x16xf32>, tensor<9xi64>) -> tensor<8x1x1x16xf32>
     ```
   }];
-  let arguments = (ins Nn_FloatTensor:$rows, Nn_I64Tensor:$offsets);
+  let arguments = (ins Nn_FloatTensor:$rows, Nn_I64Tensor:$offsets, OptionalAttr<I64Attr>:$total);
   let results = (outs Nn_FloatTensor:$result);
   let assemblyFormat = "$rows `,` $offsets attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -130,13 +131,15 @@ def Nn_GroupedOuterOp
     : Nn_Op<"grouped_outer", [Dist_Combines, Dist_Product], ["getFactorRule", "getFlops"]> {
   let summary = "the sum over the rows of each expert of outer products";
   let description = [{
-    `nn.grouped_weight_grad` on the rows that exist.
+    `nn.grouped_weight_grad` on the rows that exist. `total` is the number of the experts of all
+    ranks, as in `nn.route`.
 
     ```mlir
     %dw = nn.grouped_outer %dy, %r, %offsets : (tensor<28x1x1x32xf32>, tensor<28x1x1x16xf32>, tensor<9xi64>) -> tensor<8x32x16xf32>
     ```
   }];
-  let arguments = (ins Nn_FloatTensor:$lhs, Nn_FloatTensor:$rhs, Nn_I64Tensor:$offsets);
+  let arguments = (ins Nn_FloatTensor:$lhs, Nn_FloatTensor:$rhs, Nn_I64Tensor:$offsets,
+                       OptionalAttr<I64Attr>:$total);
   let results = (outs StaticShapeTensorOf<[F32, F64]>:$result);
   let assemblyFormat = "$lhs `,` $rhs `,` $offsets attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;

@@ -112,6 +112,11 @@ LogicalResult nn::detail::verifyKeepsRows(Operation *op) {
   return success();
 }
 
+int64_t nn::getNumTokenDims(Value rows) {
+  DispatchOp dispatch = getRouted(rows.getType()) ? getDispatch(rows) : DispatchOp();
+  return dispatch ? dispatch.getIndices().getType().getRank() - 1 : 0;
+}
+
 DispatchOp nn::getDispatch(Value rows) {
   Operation *op = rows.getDefiningOp();
   if (!op || isa<DispatchOp>(op))

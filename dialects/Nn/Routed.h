@@ -36,6 +36,9 @@ RoutedAttr getRouted(mlir::Type type);
 /// The op that gave the first rows from which ops made those of a routed value. Null if there is none
 /// in the function.
 DispatchOp getDispatch(mlir::Value rows);
+/// The number of dimensions of tokens of a routed value, behind that of the experts. Zero for other
+/// values.
+int64_t getNumTokenDims(mlir::Value rows);
 
 } // namespace meshwright::nn
 

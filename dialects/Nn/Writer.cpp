@@ -101,9 +101,7 @@ Value Writer::reduce(ReduceKind kind, Value x, ArrayRef<int64_t> dims, bool keep
 Value Writer::sumTo(Value x, RankedTensorType like) {
   ArrayRef<int64_t> shape = like.getShape();
   // A value beside routed rows is one for all tokens, also where there is one token.
-  int64_t tokens = 0;
-  if (DispatchOp dispatch = getRouted(x.getType()) && !getRouted(like) ? getDispatch(x) : DispatchOp())
-    tokens = shapeOf(dispatch.getIndices()).size() - 1;
+  int64_t tokens = getRouted(like) ? 0 : getNumTokenDims(x);
   int64_t missing = shapeOf(x).size() - shape.size();
   SmallVector<int64_t> dims;
   bool stretches = false;

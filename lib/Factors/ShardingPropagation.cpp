@@ -138,6 +138,8 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       // An axis shards one factor of a value. The first one keeps it.
       if (anyOverlap(entry.sharding.getAxes(), axes) || anyOverlap(entry.unreduced, axes))
         continue;
+      if (round == Interior && occurrence.dim > 0 && occurrence.dim <= entry.tokens)
+        continue;
       own = axes;
       entry.round = std::min(entry.round, round);
       if (!entry.origin)
@@ -151,6 +153,7 @@ LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int 
                                             const FactorAnalysis &factors, MeshAttr mesh) {
   entryIndices.try_emplace(value, entries.size());
   ValueEntry &entry = entries.emplace_back();
+  entry.tokens = nn::getNumTokenDims(value);
   if (!attr) {
     entry.sharding = ValueSharding::getReplicated(factors.getClasses(value));
     entry.round = NumRounds;

@@ -22,6 +22,8 @@ namespace meshwright {
 /// - Within a round, program order decides.
 /// - An annotated value keeps its sharding, except for open dimensions (`?`).
 /// - An axis shards at most one factor of a value.
+/// - The third round does not shard tokens of routed rows: rows of some tokens cannot be taken out of
+///   others.
 /// - A parameter or a state has one sharding in all functions. That of a state propagates to
 ///   and from the values that the functions give it.
 ///
@@ -58,6 +60,8 @@ private:
     mlir::SmallVector<bool, 4> open;
     /// The axes over which the annotation declares the value unreduced. They shard no dimension.
     dist::AxisList unreduced;
+    /// The dimensions of tokens of routed rows, behind that of the experts.
+    int tokens = 0;
     /// The first round that propagates the value's axes.
     int round = 0;
     /// The annotation that its axes come from.

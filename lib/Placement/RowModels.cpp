@@ -273,19 +273,19 @@ private:
     int row = getFactor(rule.operands[0].front()), group = getFactor(rule.results[0].front());
     offsets = take(getFactor(rule.operands.back().front()));
     rows = asRows(pieces[row], mesh).factors;
-    // The experts of a rank are known, and the axes of the rows that shard them are not.
     int64_t local = rule.factors[group].size, shards = 1;
-    for (size_t leading = 0; leading <= rows.size(); ++leading) {
+    auto total = op->getAttrOfType<IntegerAttr>("total");
+    for (size_t leading = 0; leading <= rows.size() && !isSplit; ++leading) {
       Pieces experts, tokens;
-      if (splitRows(rows, local * shards, mesh, experts, tokens) &&
-          asRows(experts, mesh).getLocalSize() == local) {
-        isSplit = true;
-        pieces[group] = asRows(experts, mesh).factors;
+      isSplit = splitRows(rows, local * shards, mesh, experts, tokens);
+      DimLayout own = asRows(experts, mesh);
+      isSplit &= own.getLocalSize() == local && (!total || own.getGlobalSize() == total.getInt());
+      if (isSplit) {
+        pieces[group] = own.factors;
         pieces[row] = asRows(tokens, mesh).factors;
-        return;
-      }
-      if (leading < rows.size())
+      } else if (leading < rows.size()) {
         shards *= getNumShards(rows[leading].axes);
+      }
     }
   }
   LogicalResult checkTable() override {

@@ -48,7 +48,6 @@ private:
   bool isReduced(Operation *op) const;
   bool contractsAxes(Operation *op) const;
   bool sumsRoutedRows(Value rows) const;
-  void keepRows(Value rows);
   static bool isRouted(Value value) { return bool(nn::getRouted(value.getType())); }
   /// The class of the tokens in a partial sum; -1 if the axes divide none.
   int chooseTokens(Value value) const;
@@ -264,17 +263,6 @@ bool ScatterModes::isProfitable() {
   return pays;
 }
 
-/// States the layout of routed rows, and of those that they are computed from.
-void ScatterModes::keepRows(Value rows) {
-  if (getShardingAttr(rows))
-    return;
-  setShardingAttr(rows, writeSharding(shardings.get(rows), rows, factors, mesh, symbol));
-  Operation *op = rows.getDefiningOp();
-  for (Value operand : op ? ValueRange(op->getOperands()) : ValueRange())
-    if (isRouted(operand))
-      keepRows(operand);
-}
-
 void ScatterModes::annotate() {
   auto scatter = [&](Value value, int tokens) {
     ValueSharding sharding = shardings.get(value);
@@ -288,10 +276,6 @@ void ScatterModes::annotate() {
   };
   for (auto [value, tokens] : stream)
     setShardingAttr(value, writeSharding(scatter(value, tokens), value, factors, mesh, symbol));
-  // Rows of experts that are partial sums are of whole tokens, also where the choices are in the stream.
-  for (auto combine : func.getBody().front().getOps<nn::CombineOp>())
-    if (sumsRoutedRows(combine.getRows()))
-      keepRows(combine.getRows());
   // Behind the stream tokens are whole, even for users that could take shards: one gather
   // serves all users.
   for (auto [value, tokens] : stream)

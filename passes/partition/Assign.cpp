@@ -71,7 +71,30 @@ void meshwright::forEachClass(
   }
 }
 
+/// Returns true if some routed rows of the op are to have tokens of the class whole. Rows of some tokens
+/// cannot be taken out of others, or gathered.
+bool Partitioner::keepsTokens(Operation *op, int factor, size_t cls) const {
+  const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
+  bool keeps = false;
+  auto visit = [&](Value value, const FactorRule::ValueFactors &dims) {
+    int64_t tokens = nn::getNumTokenDims(value);
+    for (int64_t dim = 1; dim <= tokens; ++dim) {
+      size_t index = 0;
+      for (int own : dims[dim])
+        for (size_t j = 0; j < opFactors.classes[own].size(); ++j, ++index)
+          keeps |= own == factor && j == cls && getForm(value).target.dims[dim][index].empty();
+    }
+  };
+  for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands))
+    visit(operand, dims);
+  for (auto [result, dims] : llvm::zip(op->getResults(), opFactors.rule.results))
+    visit(result, dims);
+  return keeps;
+}
+
 bool Partitioner::mayShard(Operation *op, int factor, size_t cls) const {
+  if (keepsTokens(op, factor, cls))
+    return false;
   auto model = dyn_cast<LocalOpInterface>(op);
   return !model || model.mayShard(*this, factor, cls);
 }

@@ -217,7 +217,8 @@ LogicalResult Compactor::reduce(nn::ReduceOp op, Route &route) {
   SmallVector<int64_t> shape(shapeOf(rows));
   shape[0] = route.op.getExperts();
   auto type = RankedTensorType::get(shape, op.getType().getElementType());
-  Value sum = nn::SumGroupsOp::create(builder, op.getLoc(), type, rows, route.op.getOffsets());
+  Value sum = nn::SumGroupsOp::create(builder, op.getLoc(), type, rows, route.op.getOffsets(),
+                                    route.op.getTotalAttr());
   SmallVector<int64_t> rest;
   for (int64_t dim : op.getDims())
     if (dim == 0 || dim > route.tokens)
@@ -314,6 +315,13 @@ LogicalResult Compactor::rewrite(Operation *op) {
   // Users write constants of their own.
   if (isa<nn::ConstantOp>(op))
     return success();
+  if (isa<dist::AfterOp>(op)) {
+    SmallVector<Value, 2> operands;
+    for (Value operand : op->getOperands())
+      operands.push_back(nn::getRouted(operand.getType()) ? compact.lookup(operand) : operand);
+    replace(op, dist::AfterOp::create(builder, loc, operands[0], operands[1]));
+    return success();
+  }
   auto getRows = [&](Value rows) -> FailureOr<Route> {
     if (nn::DispatchOp dispatch = nn::getDispatch(rows))
       return getRoute(dispatch);
@@ -342,7 +350,8 @@ LogicalResult Compactor::rewrite(Operation *op) {
     if (failed(route))
       return failure();
     replace(op, nn::GroupedOuterOp::create(builder, loc, grad.getType(), get(grad.getLhs(), *route),
-                                           get(grad.getRhs(), *route), route->op.getOffsets()));
+                                           get(grad.getRhs(), *route), route->op.getOffsets(),
+                                           route->op.getTotalAttr()));
     return success();
   }
   return rewriteRowWise(op);

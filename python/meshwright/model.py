@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Models: a program and its weights."""
 
+import itertools
 import os
 
 import numpy as np
@@ -11,7 +12,7 @@ from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import check_inputs, flatten_by_name, names_inputs
 from .options import spell
 from .plan import Plan
-from .tensors import Dense, as_numpy, dense, is_meta, is_trained, state_of
+from .tensors import Dense, Joined, as_numpy, dense, is_meta, is_torch, is_trained, state_of, unjoined
 
 
 class Model:
@@ -52,8 +53,8 @@ class Model:
 
     @property
     def parameters(self) -> dict:
-        """The weights, by their names in the program."""
-        return dict(self._parameters)
+        """The weights, by their names in the program; copies of those that join several of a module."""
+        return {name: unjoined(value) for name, value in self._parameters.items()}
 
     def ir(self, locations: bool = False) -> str:
         """The program as MLIR text; with `locations` in the model's Python source."""
@@ -116,11 +117,12 @@ class Model:
 
         A parameter that the loss does not depend on has a gradient of zeros.
         """
-        frozen = [name for name, value in self._parameters.items() if not is_trained(value)]
+        whole = apart(self)
+        frozen = [name for name, value in whole._parameters.items() if not is_trained(value)]
         program = unwrap(
-            self._program.differentiate(output("loss", loss), patterns(parameters), frozen)
+            whole._program.differentiate(output("loss", loss), patterns(parameters), frozen)
         )
-        model = Model(program, self._parameters, self._imported)
+        model = Model(program, whole._parameters, whole._imported)
         model._loss = loss, parameters
         return model
 
@@ -198,7 +200,16 @@ class Model:
             text.write(self._program.str(True).encode("utf-8"))
             # The weights take their place first: nothing may fail behind that.
             text.flush()
-            weights.write(data, {name: self._parameter(name) for name in self._parameters})
+            values = self._parameters.items()
+            weights.write(data, {
+                name: value.dense() if isinstance(value, Joined) else self._parameter(name)
+                for name, value in values
+            })
+
+    @property
+    def _is_torch(self) -> bool:
+        """Whether the weights are those of a PyTorch module."""
+        return any(is_torch(p) or isinstance(p, Joined) for p in self._parameters.values())
 
     def _parameter(self, name) -> Dense:
         """A parameter as it is now: the same object as long as nothing was written to it."""
@@ -314,6 +325,21 @@ def _model_of(imported, name) -> Model:
     return Model(program, dict(imported.parameters), imported)
 
 
+def apart(model) -> Model:
+    """The model with the parameters of its module as they are, each with its name: those that are
+    trained have gradients of their own."""
+    imports = model._imported
+    if list(imports) != model.entries or not any(i.joined for i in imports.values()):
+        return model
+    from .importer import ImportFailed
+
+    try:
+        models = {entry: _model_of(imported.apart(), entry) for entry, imported in imports.items()}
+    except ImportFailed as error:
+        raise Error(_convert(error.diagnostics)) from error
+    return join(models) if len(models) > 1 else models[model.entries[0]]
+
+
 def load(program, parameters=None) -> Model:
     """Reads what `Model.save` wrote, or any program with its safetensors file.
 
@@ -403,7 +429,7 @@ def join(models) -> Model:
     type and equal values. A buffer that one model writes to is state in the others too.
     """
     _check_models(models)
-    models = _with_states_of_others(models)
+    models = _joined_alike(_with_states_of_others(models))
     program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
     parameters, owners, problems = {}, {}, []
     for port in program.parameters:
@@ -446,11 +472,36 @@ def _with_states_of_others(models):
     return result
 
 
+def _joined_alike(models):
+    """Imports all again, with the parameters of their modules apart, if some are joined in one model
+    and not so in another."""
+    keys = [
+        {key: part for name, value in model._parameters.items() for key, part in _parts(name, value)}
+        for model in models.values()
+    ]
+    for own, others in itertools.permutations(keys, 2):
+        if any(others.get(key, name) != name for key, name in own.items()):
+            return {entry: apart(model) for entry, model in models.items()}
+    return models
+
+
+def _parts(name, value):
+    """The parameters of a module that a parameter of the program holds, each with the name and all
+    that it holds."""
+    keys = value.keys if isinstance(value, Joined) else [name]
+    return [(key, (name, *keys)) for key in keys]
+
+
 def _same_values(one, other):
     """Whether two parameters, each a model and a name, hold the same values."""
     (model, name), (with_model, with_name) = one, other
     if model._parameters[name] is with_model._parameters[with_name] or model._meta:
         return True
+    parts = [m._parameters[n] for m, n in (one, other)]
+    if all(isinstance(part, Joined) for part in parts):
+        a, b = (part.parts for part in parts)
+        if len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True)):
+            return True
     a, b = model._parameter(name), with_model._parameter(with_name)
     if (a.dtype, a.shape) != (b.dtype, b.shape) or a.address == b.address:
         # Parts of a stored tensor may need tensors of several sizes.

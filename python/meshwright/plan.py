@@ -77,7 +77,7 @@ class Plan:
         options.target = _target(target)
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)
-        as_torch = any(is_torch(p) for p in model._parameters.values())
+        as_torch = model._is_torch
         session = unwrap(self._plan.start(options))
         training = model._training(session.states)
         fixed = {**model._parameters, **(training.fixed if training else {})}
@@ -121,7 +121,7 @@ class Plan:
         entry, inputs = self._inputs(entry, args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs)
         if not inputs:
-            as_torch = any(is_torch(p) for p in self._model._parameters.values())
+            as_torch = self._model._is_torch
         options = _core.RunOptions()
         options.entry = entry.name
         options.backend = arguments.text("backend", backend, "the name of a backend")

@@ -21,6 +21,7 @@ from .tensors import (
     is_trained,
     torch_of,
     torch_types,
+    unjoined,
 )
 
 #: The states of a scale that adapts.
@@ -124,7 +125,11 @@ def training_of_model(model, optimizer, patterns, ports) -> Training:
         **model._parameters,
     }
     states = {port.name for port in ports}
-    fixed = {name: values[name] for name in keys.values() if name not in states and name in values}
+    fixed = {
+        name: unjoined(values[name])
+        for name in keys.values()
+        if name not in states and name in values
+    }
     trained = _trained_names(keys, values, ports, patterns)
     return Training(optimizer, keys, trained, fixed, fixed.keys() - model._parameters.keys())
 

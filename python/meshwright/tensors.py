@@ -39,6 +39,46 @@ def elements_per_byte(name: str) -> int:
     return max(1, 8 // ELEMENT_TYPES[name].bits)
 
 
+class Joined:
+    """A parameter of the program that joins several of a module, along a new first dimension. The
+    memory of the whole is made where it is asked for."""
+
+    def __init__(self, keys, parts):
+        #: The names of the parts, and their tensors.
+        self.keys, self.parts = list(keys), list(parts)
+        self._changes = 0
+
+    def follow(self, tensors):
+        """Takes tensors that were assigned to the module anew, by their names."""
+        parts = [tensors.get(key, part) for key, part in zip(self.keys, self.parts, strict=True)]
+        if any(new is not old for new, old in zip(parts, self.parts, strict=True)):
+            self.parts, self._changes = parts, self._changes + 1
+
+    def state(self):
+        return self._changes, *map(state_of, self.parts)
+
+    def dense(self):
+        """The memory of the parts."""
+        return list(map(dense, self.parts))
+
+    def whole(self):
+        """A copy of the parts in one tensor of the host."""
+        import torch
+
+        device = "meta" if is_meta(self) else "cpu"
+        shape = (len(self.parts), *self.parts[0].shape)
+        result = torch.empty(shape, dtype=self.parts[0].dtype, device=device)
+        if not is_meta(self):
+            for row, part in zip(result, self.parts, strict=True):
+                row.copy_(part.detach())
+        return result
+
+
+def unjoined(value):
+    """A parameter as an array of its own."""
+    return value.whole() if isinstance(value, Joined) else value
+
+
 def is_torch(value) -> bool:
     # A caller that holds a tensor has imported torch. Other callers need no torch.
     torch = sys.modules.get("torch")
@@ -46,23 +86,31 @@ def is_torch(value) -> bool:
 
 
 def is_meta(value) -> bool:
+    if isinstance(value, Joined):
+        return any(map(is_meta, value.parts))
     return is_torch(value) and value.device.type == "meta"
 
 
 def is_trained(value) -> bool:
     """Whether a parameter has a gradient: it is no tensor of PyTorch, or requires one. Buffers and
     frozen parameters do not."""
+    if isinstance(value, Joined):
+        return all(map(is_trained, value.parts))
     return not is_torch(value) or value.requires_grad
 
 
 def is_parameter(value) -> bool:
     """Whether a tensor is a parameter, trained or frozen, and no buffer of PyTorch."""
+    if isinstance(value, Joined):
+        return all(map(is_parameter, value.parts))
     return not is_torch(value) or isinstance(value, sys.modules["torch"].nn.Parameter)
 
 
 def state_of(value):
     """A value that changes when a tensor is written to in place. None for NumPy arrays, which do
     not count their writes."""
+    if isinstance(value, Joined):
+        return value.state()
     if not is_torch(value) or is_meta(value):
         return None
     try:
@@ -99,6 +147,8 @@ def dense(value) -> Dense:
 
     TypeError or ValueError for what is no array, Error for a sparse tensor.
     """
+    if isinstance(value, Joined):
+        value = value.whole()
     if not is_torch(value) and not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)

@@ -5,7 +5,7 @@
 from . import _core, arguments, state_dicts
 from .arguments import number
 from .errors import Diagnostic, Error, InputError, unwrap
-from .model import Model, _convert, _model_of, join, output, patterns
+from .model import Model, _convert, _model_of, apart, join, output, patterns
 from .optimizers import Optimizer, learning_rate
 from .tensors import is_trained
 
@@ -40,7 +40,7 @@ def train(
     """The steps of a model: see `Model.train`."""
     arguments.instance("optimizer", optimizer, Optimizer, "meshwright.SGD, Adam or AdamW")
     microbatches = arguments.integer("microbatches", microbatches, 1)
-    model = _with_evaluation(_one_microbatch(model, microbatches))
+    model = _with_evaluation(_one_microbatch(apart(model), microbatches))
     options = _core.TrainOptions()
     options.optimizer = optimizer.options()
     options.loss = output("loss", loss)

@@ -102,17 +102,19 @@ def _stored_shape(tensor):
 
 
 def write(file, tensors) -> None:
-    """Writes `tensors` (name -> Dense) to a binary file."""
+    """Writes `tensors` (name -> Dense) to a binary file; of a list its elements, along a new first
+    dimension."""
     header, offset = {}, 0
-    for name, tensor in tensors.items():
+    for name, value in tensors.items():
+        tensor, count = (value[0], [len(value)]) if isinstance(value, list) else (value, [])
         if name == _METADATA:
             raise Error(f"cannot save '{name}': safetensors files keep other things by that name")
         if tensor.dtype not in ELEMENT_TYPES:
             raise Error(f"cannot save '{name}': safetensors files have no {tensor.dtype} here")
-        size = math.prod(tensor.shape) * NUMPY_TYPES[tensor.dtype].itemsize
+        size = math.prod([*count, *tensor.shape]) * NUMPY_TYPES[tensor.dtype].itemsize
         header[name] = {
             "dtype": ELEMENT_TYPES[tensor.dtype].stored,
-            "shape": _stored_shape(tensor),
+            "shape": count + _stored_shape(tensor),
             "data_offsets": [offset, offset + size],
         }
         offset += size
@@ -121,8 +123,9 @@ def write(file, tensors) -> None:
 
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
-    for tensor in tensors.values():
-        file.write(np.ascontiguousarray(as_numpy(tensor)).reshape(-1).view(np.uint8).data)
+    for value in tensors.values():
+        for tensor in value if isinstance(value, list) else [value]:
+            file.write(np.ascontiguousarray(as_numpy(tensor)).reshape(-1).view(np.uint8).data)
 
 
 def _sync_folder(directory):

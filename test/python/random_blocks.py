@@ -487,6 +487,67 @@ class Noise(nn.Module):
         return x + y + torch.randn_like(y) * 0.1
 
 
+class Experts(nn.Module):
+    """A mixture of experts, spelt in one of several ways."""
+
+    def __init__(self, s):
+        super().__init__()
+        rng, width = s.rng, s.width
+        self.how = rng.choice(["gathered", "one-hot", "masked", "sorted"])
+        self.count, self.k = rng.choice([4, 5, 6]), rng.choice([1, 2, 3])
+        hidden = rng.choice([width + 1, 2 * width])
+        self.norm, self.router = norm_of(s), nn.Linear(width, self.count)
+        self.up = nn.Parameter(torch.randn(self.count, hidden, width) * width ** -0.5)
+        self.down = nn.Parameter(torch.randn(self.count, width, hidden) * hidden ** -0.5)
+        self.bias = nn.Parameter(torch.randn(self.count, hidden) * 0.3) if rng.random() < 0.4 else None
+        self.renormalised, self.activation = rng.random() < 0.5, rng.choice([F.silu, torch.tanh])
+        self.shared = nn.Linear(width, width) if rng.random() < 0.3 else None
+        self.scale, self.balance = 3 * rng.random(), rng.random() < 0.3
+        with torch.no_grad():
+            self.router.weight.mul_(4)
+
+    def forward(self, x):
+        y = self.norm(x).flatten(0, -2)
+        p = self.router(y).softmax(-1)
+        w, i = p.topk(self.k)
+        if self.renormalised:
+            w = w / w.sum(-1, keepdim=True)
+        if self.balance:
+            w = w + (F.one_hot(i, self.count).sum(1).to(p.dtype).mean(0) * p.mean(0)).sum()
+        out = {"gathered": self.gathered, "one-hot": self.one_hot, "masked": self.masked,
+               "sorted": self.sorted}[self.how](y, w, i)
+        if self.shared is not None:
+            out = out + self.shared(y)
+        return x + self.scale * out.view(x.shape)
+
+    def biased(self, h, bias):
+        return self.activation(h if bias is None else h + bias)
+
+    def gathered(self, y, w, i):
+        h = torch.einsum("td,tkfd->tkf", y, self.up[i])
+        h = self.biased(h, None if self.bias is None else self.bias[i])
+        return (torch.einsum("tkf,tkdf->tkd", h, self.down[i]) * w[..., None]).sum(1)
+
+    def one_hot(self, y, w, i):
+        h = self.biased(y @ self.up.mT, None if self.bias is None else self.bias[:, None])
+        return torch.einsum("etd,tke,tk->td", h @ self.down.mT, F.one_hot(i, self.count).to(y.dtype), w)
+
+    def masked(self, y, w, i):
+        def expert(e):
+            h = self.biased(y @ self.up[e].T, None if self.bias is None else self.bias[e])
+            return h @ self.down[e].T * (w * (i == e)).sum(-1, keepdim=True)
+        return sum(expert(e) for e in range(self.count))
+
+    def sorted(self, y, w, i):
+        """Rows in the order of the experts, and back."""
+        order = i.flatten().argsort(stable=True)
+        own, rows = i.flatten()[order], y[order // self.k]
+        h = torch.einsum("rd,rfd->rf", rows, self.up[own])
+        h = self.biased(h, None if self.bias is None else self.bias[own])
+        rows = torch.einsum("rf,rdf->rd", h, self.down[own]) * w.flatten()[order, None]
+        return rows[order.argsort()].view(len(y), self.k, -1).sum(1)
+
+
 _ACTIVATIONS = {
     "relu": F.relu, "gelu": F.gelu, "tanh gelu": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu, "sigmoid": torch.sigmoid, "tanh": torch.tanh, "softplus": F.softplus,
@@ -513,12 +574,12 @@ BLOCKS |= {
     "shift": Shift, "rows": Rows, "rows in place": lambda s: Rows(s, "copy"),
     "summary": Summary, "products": Products, "fourier": Fourier,
     "adapter": Adapter, "twice": Twice, "ends": Ends, "repeated": Repeated,
-    "conditions": Conditions, "dropout": Drop, "noise": Noise,
+    "conditions": Conditions, "dropout": Drop, "noise": Noise, "experts": Experts,
 }
 #: Other blocks than these are functions of their input alone, whatever the mode.
 RANDOM, STATEFUL = {"dropout", "noise"}, {"batch norm"}
-#: PyTorch has no transform of Fourier's in bf16.
-NOT_BF16 = {"fourier"}
+#: PyTorch has no transform of Fourier's in bf16. Rounding to bf16 changes the choices of experts.
+NOT_BF16 = {"fourier", "experts"}
 
 
 # Losses: of the last block's values and labels [batch, tokens], some of which are -100.

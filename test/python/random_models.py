@@ -19,6 +19,7 @@ MESHES = [
     {"tp": 1}, {"dp": 3, "tp": 2}, {"dp": 2, "ring": 2}, {"ring": 2, "tp": 2}, {"tp": 8}, {"dp": 5},
     {"host": 2, "tp": 2}, {"dp": 2, "ulysses": 2, "tp": 2},
     {"gtp": 2}, {"gtp": 2, "tp": 2}, {"dp": 2, "gtp": 2}, {"gtp": 3},
+    {"ep": 2}, {"ep": 4}, {"dp": 2, "ep": 2}, {"tp": 2, "ep": 2},
 ]
 #: What is done with a model: each is a function of test_random_models.py.
 KINDS = ["gradients", "steps", "outputs", "checkpoint", "dropout", "state_dict", "entries", "bundle"]
@@ -45,6 +46,7 @@ OPTIONS = {
     "gtp_reduce": ["plain", None],
     "gtp_gather": ["plain", None],
     "shard_saved": ["on", "off", "auto", None],
+    "expert_parallel": ["tp", "dp", ("dp", "tp"), "none", None, None],
 }
 TRAIN_OPTIONS = {
     "microbatches": [1, 2, 3], "clip_norm": [None, 0.05], "seed": [0, 7],
@@ -219,8 +221,8 @@ def _options(case, mesh, rng, seed):
         elif name in ("device", "memory_ceiling", "target"):
             if rng.random() < 0.25:
                 chosen[name] = value
-        elif name == "gtp":
-            if set([value] if isinstance(value, str) else value) <= set(mesh):
+        elif name in ("gtp", "expert_parallel"):
+            if value == "none" or set([value] if isinstance(value, str) else value) <= set(mesh):
                 chosen[name] = value
         elif name.startswith("gtp_"):
             if "gtp" in chosen or "gtp" in mesh:

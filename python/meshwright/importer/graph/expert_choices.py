@@ -64,6 +64,30 @@ def scores_of(node: Node) -> Node | None:
     return node.operands[0] if node.op == "top_k" else None
 
 
+def bound_of(node: Node) -> int | None:
+    """The number below which indices are that cannot be negative, if that is known: the number of
+    elements of which they are positions, by top_k or as argmax is written."""
+    scores = scores_of(node)
+    if scores is not None:
+        return scores.shape[-1]
+    node = strip(node)
+    if node.op == "reduce" and node.attrs["kind"] == "min" and len(node.attrs["dims"]) == 1 and \
+            node.operands[0].op == "select":
+        (_, steps, last), dim = node.operands[0].operands, node.attrs["dims"][0]
+        size = node.operands[0].shape[dim]
+        dim -= node.operands[0].rank - steps.rank
+        if constant_of(last) == size - 1 and dim >= 0 and counts(steps, dim, size):
+            return size
+    return None
+
+
+def chosen_by(indices: Node) -> Node:
+    """The choices of which indices are made; see `Rows`."""
+    indices = strip(indices)
+    return strip(indices.operands[2]) if indices.op == "select" and \
+        constant_of(indices.operands[1]) is not None else indices
+
+
 class Choices:
     """The choices of one routing."""
 
@@ -73,7 +97,8 @@ class Choices:
         #: Whether no token chooses an expert twice.
         self.distinct = k == 1 or scores is not None
         #: Whether no index can be out of range; whether one can be that PyTorch does not refuse.
-        self.in_range = scores is not None and scores.shape[-1] == experts
+        self.bound = bound_of(indices) if scores is not None or k == 1 else None
+        self.in_range = self.bound == experts
         self.may_exceed = scores is not None and scores.shape[-1] > experts
 
     def varying(self, node: Node, labels) -> set[str]:

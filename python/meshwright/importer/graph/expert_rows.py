@@ -11,7 +11,7 @@ dimensions are those of expert_choices.py.
 from dataclasses import dataclass
 
 from .dialect import POINTWISE
-from .expert_choices import Choices, NotRows, strip
+from .expert_choices import Choices, NotRows, chosen_by, strip
 from .nodes import Builder, Node, broadcast_shapes, numel
 
 #: Operations behind which a value may be computed from rows of experts.
@@ -32,10 +32,17 @@ class Value:
 class Rows(Choices):
     """Evaluates values as rows of the experts that a routing chooses."""
 
-    def __init__(self, build: Builder, indices: Node, experts: int, tokens, k: int):
+    def __init__(self, build: Builder, indices: Node, experts: int, tokens, k: int, again=False):
+        """With `again` rows go on behind a sum over one choice, which has been made of them."""
         super().__init__(indices, experts, numel(tokens), k)
         self.build, self.tokens, self.lead = build, tuple(tokens), 1 + len(tokens)
+        self.again = again and k == 1
         self.indices = build.reshape(indices, (*self.tokens, k))
+        if self.bound is None:
+            # The run fails for them. A row of expert -1 would go nowhere.
+            negative = build.compare("lt", self.indices, build.scalar(0, indices.dtype))
+            outside = build.scalar(experts, indices.dtype)
+            self.indices = build.select(negative, outside, self.indices)
         #: The dimensions that tokens have before a reshape merges them.
         self.wider: list[tuple[int, ...]] = []
         self._known: dict[tuple, Value | NotRows] = {}
@@ -147,6 +154,7 @@ class Rows(Choices):
             self._keep.append(node)
             index = {"gather": 1, "embedding": 0}.get(node.op)
             self._heavy[id(node)] = node.op in ("grouped_mm", "matmul") or \
+                node.op == "combine" and self._is_own(node) or \
                 index is not None and strip(node.operands[index]) is self.base and \
                 node.operands[1 - index].rank > 1 or \
                 node.op in THROUGH and any(map(self._is_heavy, node.operands))
@@ -336,6 +344,19 @@ class Rows(Choices):
         raise NotRows("rows are taken by an index that is not the routing's")
 
     # Products.
+
+    def _combine(self, nodes, labels):
+        """The rows of the only choice of each token."""
+        rows, indices = nodes[0].operands
+        if len(nodes) > 1 or labels[-1] or self.features(indices, labels) != (1,) * labels.count("") \
+                or not self._is_own(nodes[0]):
+            raise NotRows("rows are those of another routing")
+        return Value(self._reshaped(rows, self.features(nodes[0], labels)), "row")
+
+    def _is_own(self, node: Node) -> bool:
+        """Whether a value has, of each token, the row of the routing's only choice."""
+        return self.again and chosen_by(node.operands[1]) is self.base and \
+            node.operands[0].shape[0] == self.experts
 
     def _grouped_mm(self, nodes, labels):
         node = nodes[0]

@@ -10,14 +10,24 @@ where the sum stands:
    taken;
 2. over all experts, of results for each expert and token times what is zero for experts that are
    not chosen: one-hot products, slots;
-3. as a chain of additions, one of each expert: a loop with masks.
+3. as a chain of additions, one of each expert: a loop with masks;
+4. nowhere, if each token has one expert.
 
 What is summed becomes rows of experts (expert_rows.py), if each is proved to be its own choice's.
 What is not proved stays as it is: products of rows in the order of experts are dispatched by their
 offsets.
 """
 from .dialect import FLOATS
-from .expert_choices import NotRows, constant_expert, counted_choices, counts, strip
+from .expert_choices import (
+    NotRows,
+    bound_of,
+    chosen_by,
+    constant_expert,
+    counted_choices,
+    counts,
+    scores_of,
+    strip,
+)
 from .expert_rows import THROUGH, Rows
 from .match import constant_of
 from .nodes import Builder, Graph, Node, numel
@@ -38,21 +48,22 @@ def lift_experts(graph: Graph):
         build.at(node)
         if node.op == "reduce" and node.attrs["kind"] == "sum" and len(node.attrs["dims"]) == 1 or \
                 node.op == "matmul" and 1 in node.shape[-2:]:
-            return _lifted(build, node)
+            return _lifted(build, node, _routings(node), _sum)
         if node.op == "add" and id(node) not in inner:
             return _from_loop(build, node, inner)
         return None
 
     graph.rewrite(pattern)
+    graph.rewrite(lambda node: _lifted(build.at(node), node, _alone(node), _single))
     graph.rewrite(lambda node: _plain(build.at(node), node))
 
 
-def _lifted(build: Builder, node: Node) -> Node | None:
-    for indices, experts in _routings(node):
+def _lifted(build: Builder, node: Node, routings, rule) -> Node | None:
+    for indices, experts in routings:
         try:
-            result, wider = _sum(build, node, indices, experts, None)
+            result, wider = rule(build, node, indices, experts, None)
             if wider:  # once more, with the batch apart from the sequence
-                result, _ = _sum(build.at(node), node, indices, experts, wider)
+                result, _ = rule(build.at(node), node, indices, experts, wider)
             return result
         except NotRows:
             continue
@@ -110,13 +121,11 @@ def _sum(build: Builder, node: Node, indices: Node, experts: int, tokens):
     else:
         size = node.operands[0].shape[-2 if node.attrs["transpose_lhs"] else -1]
     reason = NotRows("no sum over choices or experts")
-    for label in ("k", "e"):
-        k = size if label == "k" else indices.shape[-1] if indices.rank else 0
-        if not k or numel(indices.shape) % k or label == "e" and size != experts:
+    every = [("e", k) for k in _numbers(indices)] if size == experts else []
+    for label, k in [("k", size), *every]:
+        if not k or numel(indices.shape) % k:
             continue
-        own = indices.shape[:-1] if indices.rank > 1 and indices.shape[-1] == k else \
-            (numel(indices.shape) // k,)
-        rows = Rows(build, indices, experts, tokens or own, k)
+        rows = Rows(build, indices, experts, tokens or _tokens(indices, k), k)
         parts = _summands(rows, node, label)
         if parts is None:
             continue
@@ -125,6 +134,18 @@ def _sum(build: Builder, node: Node, indices: Node, experts: int, tokens):
         except NotRows as why:
             reason = why
     raise reason
+
+
+def _numbers(indices: Node) -> list[int]:
+    """How many choices a token may have: one without a dimension of choices."""
+    return sorted({indices.shape[-1] if indices.rank else 1, 1}, reverse=True)
+
+
+def _tokens(indices: Node, k: int) -> tuple[int, ...]:
+    """The dimensions of tokens."""
+    if indices.rank > 1 and indices.shape[-1] == k:
+        return indices.shape[:-1]
+    return indices.shape if k == 1 and indices.rank else (numel(indices.shape) // k,)
 
 
 def _summands(rows: Rows, node: Node, label: str):
@@ -187,6 +208,11 @@ def _combined(build: Builder, rows: Rows, node: Node, factors, labels):
     total = flat[0]
     for part in flat[1:]:
         total = build.binary("mul", total, part)
+    return _of_tokens(build, rows, node, total, labels)
+
+
+def _of_tokens(build: Builder, rows: Rows, node: Node, total: Node, labels):
+    """The sum over choices, in the shape of a node; and more dimensions that tokens may have."""
     sizes = [n for n, label in zip(node.shape, labels) if n != 1 and not label]
     own = [label for n, label in zip(node.shape, labels) if n != 1]
     if numel(sizes) != total.shape[-1] or own != sorted(own, reverse=True) or \
@@ -210,6 +236,43 @@ def _has_product(node: Node) -> bool:
     return False
 
 
+def _alone(node: Node) -> list[tuple[Node, int]]:
+    """The experts, one of each token, whose weights or results a node has: their indices, and the
+    numbers of experts."""
+    if node.op == "add":
+        moved = [_unmoved(x) for x in node.operands]
+        return [(chosen_by(x.operands[1]), x.operands[0].shape[0]) for x, other in
+                (moved, moved[::-1]) if x.op == "combine" and other.op in ("gather", "embedding")]
+    taken = {"matmul": node.operands, "take_along": [node]}.get(node.op, [])
+    found = [_index_of(x) for x in map(_unmoved, taken) if x.op in ("gather", "take_along")]
+    return [(index, experts) for index, experts in found if index is not None and index.rank]
+
+
+def _unmoved(node: Node) -> Node:
+    while node.op in ("reshape", "transpose", "broadcast", "cast"):
+        node = node.operands[0]
+    return node
+
+
+def _single(build: Builder, node: Node, indices: Node, experts: int, tokens):
+    """The result of the only expert of each token: a product, or a product and a bias."""
+    if scores_of(indices) is not None and indices.shape[-1] > 1 or \
+            bound_of(indices) is None and sum(n > 1 for n in indices.shape) > 1:
+        raise NotRows("a token may have several choices")
+    rows = Rows(build, indices, experts, tokens or _tokens(indices, 1), 1, again=True)
+    last = 2 if node.op == "matmul" else 0
+    labels = _with_tokens(node.shape[:node.rank - last], None, rows.count)
+    if labels is None:
+        raise NotRows("no dimension of tokens")
+    labels += [""] * last
+    if node.op == "add" and all(
+            rows.value(x, labels[node.rank - x.rank:]).kind != "expert" for x in node.operands):
+        raise NotRows("no bias of the experts")
+    total = rows.row(node, labels)
+    total = build.at(node).reshape(total, (*total.shape[:rows.lead], numel(total.shape[rows.lead:])))
+    return _of_tokens(build, rows, node, total, labels)
+
+
 def _from_loop(build: Builder, node: Node, inner: set[int]) -> Node | None:
     """A sum of terms, of which some are those of experts."""
     terms, rest = {}, []
@@ -223,10 +286,12 @@ def _from_loop(build: Builder, node: Node, inner: set[int]) -> Node | None:
     for indices, leaves in terms.values():
         found = None
         if sorted(leaves) == list(range(len(leaves))):
-            try:
-                found = _loop(build.at(node), indices, [leaves[e] for e in sorted(leaves)])
-            except NotRows:
-                pass
+            for k in _numbers(indices):
+                try:
+                    found = found or _loop(build.at(node), indices,
+                                           [leaves[e] for e in sorted(leaves)], k)
+                except NotRows:
+                    pass
         results += [found] if found is not None else []
         rest += [] if found is not None else leaves.values()
     if not results:
@@ -251,12 +316,11 @@ def _leaves(node: Node, inner: set[int]) -> list[Node]:
     return leaves
 
 
-def _loop(build: Builder, indices: Node, leaves) -> Node | None:
+def _loop(build: Builder, indices: Node, leaves, k: int) -> Node | None:
     node, experts = leaves[0], len(leaves)
-    k = indices.shape[-1] if indices.rank else 0
-    if not k or any(leaf.shape != node.shape for leaf in leaves):
+    if any(leaf.shape != node.shape for leaf in leaves):
         return None
-    rows = Rows(build, indices, experts, indices.shape[:-1] or (1,), k)
+    rows = Rows(build, indices, experts, _tokens(indices, k), k)
     labels = _with_tokens(node.shape, None, rows.count)
     if labels is None or not rows.in_range:
         return None

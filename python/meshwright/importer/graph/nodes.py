@@ -103,6 +103,8 @@ class Graph:
     constants: dict[tuple, str] = field(default_factory=dict)
     #: Buffers whose values the import has read, by their keys.
     read: dict[str, Any] = field(default_factory=dict)
+    #: Whether parameters that are only stacked become one.
+    joins: bool = False
     #: Random operations so far. Each has its own stream of numbers.
     streams: int = 0
 

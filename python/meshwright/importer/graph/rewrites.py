@@ -4,6 +4,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from .join_parameters import join_parameters
 from .lift_activation import lift_activations
 from .lift_attention import lift_attention
 from .lift_experts import lift_experts
@@ -33,6 +34,7 @@ REWRITES = (
     Rewrite(share, "attention asks how many users its weights have"),
     Rewrite(lift_attention, "nothing stands between its products and its softmax any more"),
     Rewrite(lift_experts, "equal indices are one node, and batch and sequence of the tokens are apart"),
+    Rewrite(join_parameters, "experts in a list have their parameters stacked now"),
     Rewrite(simplify, "reshapes and transposes around attention and experts meet those of projections"),
     Rewrite(separate_chunks, "slices have moved up to the projection that they cut"),
     Rewrite(unfold, "recognition, which is done, reads known values; large ones become operations"),

@@ -145,6 +145,8 @@ class Convert(Context):
                 node = self.build.make("state" if is_state else "parameter", [], tensor.shape,
                                        dtype, key=key, aliases=exported.aliases[fx.name],
                                        tensor=tensor)
+                if isinstance(tensor, torch.nn.Parameter):
+                    node.attrs["trained"] = tensor.requires_grad
                 by_key[key] = node
                 (self.graph.states if is_state else self.graph.parameters).append(node)
                 if fx.name in exported.buffers and not is_state:
@@ -178,7 +180,7 @@ class Convert(Context):
         for source in node.all_input_nodes:
             origin = self.undetermined.get(source)
             if origin is not None:
-                self.build.loc = self.locations.of(origin)
+                self.build.loc = self.locations.innermost(origin)
                 name = _display(origin.target)
                 remedy = "" if name not in ("aten.where.default", "aten.nonzero.default") else \
                     ". Experts that find their tokens so take another form: all tokens with a " \

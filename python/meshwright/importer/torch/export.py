@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.experimental.proxy_tensor import PythonKeyTracer
 from torch.utils import _pytree as pytree
 
 from ..errors import Diagnostic, ImportFailed
@@ -22,11 +23,11 @@ from .gradient_flow import (
     refusing_transforms,
     tracing_gradients,
 )
-from .locations import Locations, is_model_file
+from .locations import LINE, Locations, calling_line, is_model_file
 from .own_derivatives import refusing_other_derivatives
 from .patches import patched
 from .regions import inline_regions
-from .specialise import specialise
+from .specialise import has_varying_shape, specialise
 from .surroundings import plain
 from .trace_state import difference, refusing_seeds, traced
 from .writes import remove_writes
@@ -198,6 +199,23 @@ def _training(module, asked):
 
 
 @contextlib.contextmanager
+def _noting_lines():
+    """Notes the line of what may have a shape that depends on values. PyTorch notes that of `forward`
+    alone, not that of a function which it calls."""
+    create = PythonKeyTracer.create_node
+
+    def noting(self, kind, target, *args, **kwargs):
+        node = create(self, kind, target, *args, **kwargs)
+        if has_varying_shape(target):
+            node.meta["custom"] = {LINE: calling_line(), **node.meta.get("custom", {})}
+        return node
+
+    with patched() as patch:
+        patch(PythonKeyTracer, "create_node", noting)
+        yield
+
+
+@contextlib.contextmanager
 def _data_detached():
     """torch.export traces x.detach(), but not x.data."""
     data = torch.Tensor.data
@@ -221,7 +239,7 @@ def _functional(module, args, kwargs, variable, training):
         return program
 
     def trace_with(asked):
-        with _data_detached(), refusing_transforms(training), \
+        with _data_detached(), _noting_lines(), refusing_transforms(training), \
                 _training(module, asked) if training else contextlib.nullcontext():
             return torch.export.export(module, args, kwargs, strict=False)
 

@@ -34,6 +34,9 @@ def calling_line() -> tuple[str, int] | None:
     return frame and (frame.f_code.co_filename, frame.f_lineno)
 
 
+#: The key of an operation's own line in its `custom` metadata, where the import has noted it.
+LINE = "meshwright.line"
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
@@ -53,7 +56,15 @@ class Locations:
         return self._frames[trace]
 
     def of(self, node) -> Location:
-        frame = self.frame(node.meta.get("stack_trace") or "")
+        return self._at(node, self.frame(node.meta.get("stack_trace") or ""))
+
+    def innermost(self, node) -> Location:
+        """In a function that `forward` calls, perhaps, if the line is noted."""
+        line = node.meta.get("custom", {}).get(LINE)
+        return self._at(node, line) if line else self.of(node)
+
+    @staticmethod
+    def _at(node, frame) -> Location:
         stack = node.meta.get("nn_module_stack") or {}
         path = ""
         for entry in stack.values():

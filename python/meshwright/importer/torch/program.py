@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...tensors import Joined
 from ..errors import Diagnostic, ImportFailed
 from ..graph.emit import emit
 from ..graph.forms import Dense
@@ -51,8 +52,8 @@ class ImportedProgram:
     mlir: str
     #: The tensors of the program's parameters, by key, in the order of its arguments. They are the
     #: module's own (not copies); constants that the import computed have keys "constant.0", ...
-    #: The states' initial values are among them.
-    parameters: dict[str, torch.Tensor]
+    #: The states' initial values are among them. Parameters that the module only stacks are one.
+    parameters: dict[str, torch.Tensor | Joined]
     #: The names of the program's inputs, in the order of its arguments.
     inputs: list[str]
     #: Their shapes and element types.
@@ -66,6 +67,8 @@ class ImportedProgram:
     read: ReadBuffers
     #: Imports the module again; the values of the buffers that are named may change.
     again: Callable[[set[str]], "ImportedProgram"]
+    #: Imports the module again, with parameters that are only stacked as those of the module.
+    apart: Callable[[], "ImportedProgram"]
     #: Imports the module with the first of several chunks of rows of the inputs that are named. The
     #: other inputs are whole.
     chunk: Callable[[int, list[str]], "ImportedProgram"]
@@ -115,12 +118,19 @@ class ImportedProgram:
             raise ImportFailed(problems)
         return [values[name] for name in self.inputs]
 
+    @property
+    def joined(self) -> dict[str, Joined]:
+        """The parameters that join several of the module."""
+        return {key: t for key, t in self.parameters.items() if isinstance(t, Joined)}
+
     def follow_module(self) -> dict[str, torch.Tensor]:
         """The tensors of parameters, buffers and states that were assigned anew since the import, by
         their keys. Raises ImportFailed where one does not fit the program."""
         known = {**self.read.tensors, **self.state_values, **self.parameters}
         new = assigned(self.module, known, self.tied, self.training)
         self.read.follow(new)
+        for joined in self.joined.values():
+            joined.follow(new)
         return new
 
     def unflatten(self, values) -> tuple[tuple, dict]:
@@ -153,7 +163,8 @@ def _describe(spec) -> str:
 
 
 def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), training=False,
-                  evaluation=False, constants=None, batch_inputs=None, around=None) -> ImportedProgram:
+                  evaluation=False, constants=None, batch_inputs=None, around=None,
+                  joins=None) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode, or with
     `training` as it is, with the ends of gradients.
 
@@ -164,21 +175,23 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
     may be on the meta device. Buffers that are not trained, such as masks and positions, count as
     constants, except those named in `variable`. `batch_inputs` are the names of the inputs whose
     dimension 0 is the batch; without them the rule of data parallelism decides. `around` are the
-    settings of PyTorch of an earlier import. Raises ImportFailed, which lists everything that is
+    settings of PyTorch of an earlier import. `joins`: whether parameters that are only stacked become
+    one; without it they do unless gradients will be asked for. Raises ImportFailed, which lists everything that is
     not covered.
     """
     around = around or surroundings.read(module, args, kwargs)
     with surroundings.plain(around.dtype):
         return _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs,
-                       around)
+                       around, not training if joins is None else joins)
 
 
-def _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around):
+def _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
+            joins):
     exported = export(module, args, kwargs, covers, has_handler, frozenset(variable),
                       training, evaluation, around.device)
     graph = Convert(exported).run()
     _state_batch(graph.inputs, batch_inputs)
-    graph.constants = dict(constants or {})
+    graph.constants, graph.joins = dict(constants or {}), joins
     rewrite(graph)
     live = {id(n) for n in graph.nodes()}
     tied = {names[0]: names for names in shared_names(module).values()}
@@ -188,6 +201,9 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
     written = {write.state for write in graph.writes}
     graph.states = [s for s in graph.states if s in written or id(s) in live]
     for parameter in graph.parameters:
+        if "parts" in parameter.attrs:
+            parts = [part.attrs for part in parameter.attrs["parts"]]
+            parameter.attrs["tensor"] = Joined([p["key"] for p in parts], [p["tensor"] for p in parts])
         if "largest" not in parameter.attrs:
             parameter.attrs["largest"] = largest(parameter.attrs["tensor"])
     mlir = emit(graph)
@@ -202,27 +218,30 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         values={exported.parameters[name][0] for name in exported.buffers} - set(exported.writes),
         evaluation=(lambda names: import_module(
             module, args, kwargs, {*variable, *names}, evaluation=True, constants=graph.constants,
-            batch_inputs=batch_inputs, around=around))
+            batch_inputs=batch_inputs, around=around, joins=False))
         if training and differs_in_evaluation(module) else None,
         read=ReadBuffers(graph.read, mlir, lambda: import_module(
             module, args, kwargs, variable, training, evaluation, constants,
-            batch_inputs=batch_inputs, around=around)),
+            batch_inputs=batch_inputs, around=around, joins=joins)),
         chunk=lambda count, names: import_module(
             module, *_chunk(args, kwargs, exported.leaves, count, names), variable, training,
-            batch_inputs=names, around=around),
+            batch_inputs=names, around=around, joins=joins),
         batch_inputs=None if batch_inputs is None else list(batch_inputs),
         state_names={key: first.get(key, key) for key in kept},
         state_values={first.get(key, key): tensor for key, tensor in kept.items()},
         tied=tied,
         again=lambda names: import_module(
             module, args, kwargs, {*variable, *names}, training, evaluation, constants,
-            batch_inputs, around),
+            batch_inputs, around, joins),
+        apart=lambda: import_module(
+            module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
+            joins=False),
         graph=graph, module=module, training=training, in_evaluation=evaluation, around=around,
         _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
 
 
-def _tensor(value) -> torch.Tensor:
+def _tensor(value) -> torch.Tensor | Joined:
     """A parameter of the module, or a constant that the import computed."""
     return tensor_of(value) if isinstance(value, Dense) else value
 

@@ -30,6 +30,13 @@ def is_symbolic(value) -> bool:
     return isinstance(value, _SYMBOLS)
 
 
+def has_varying_shape(target) -> bool:
+    """Whether the result of an operation may have a shape, or be a number, that depends on values."""
+    tags = getattr(target, "tags", ())
+    return target is _aten.where.default or torch.Tag.dynamic_output_shape in tags or \
+        torch.Tag.data_dependent_output in tags
+
+
 def specialise(graph: torch.fx.Graph, constants: dict[str, torch.Tensor]) -> bool:
     """Computes the values that depend on `constants` alone, and the shapes that depend on these.
 

@@ -4,12 +4,15 @@
 
 Arrays and tensors share their memory.
 """
+import math
+
 import numpy as np
 import torch
 
 from ...tensors import (
     ELEMENT_TYPES,
     NUMPY_TYPES,
+    Joined,
     elements_per_byte,
     numpy_of,
     torch_names,
@@ -84,9 +87,12 @@ def run(function, operands: dict) -> Dense:
     return dense(function(tensors))
 
 
-def largest(tensor: torch.Tensor) -> float:
+def largest(tensor: torch.Tensor | Joined) -> float:
     """The largest absolute value of floats; not finite where one of them is not. 0 if none is known,
     and for codes."""
+    if isinstance(tensor, Joined):
+        # Infinity for NaN, which compares with nothing.
+        return max(n if n == n else math.inf for n in map(largest, tensor.parts))
     element = ELEMENT_TYPES.get(torch_names().get(tensor.dtype))
     if tensor.device.type == "meta" or element is None or element.use != "Float" or not tensor.numel():
         return 0.0
