@@ -221,6 +221,12 @@ class Model:
             known = self._dense[name] = (dense(value), state, value)
         return known[0]
 
+    @property
+    def _remarks(self) -> list[Diagnostic]:
+        """Notes on what the imports of modules did not recognise."""
+        imports = {id(imported): imported for _, imported in self._imports}
+        return _convert([r for imported in imports.values() for r in imported.remarks])
+
     def _compute_constants(self):
         """Takes the tensors that were assigned to the module since the import, and computes anew what the
         import computed from buffers that have changed since."""

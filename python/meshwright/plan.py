@@ -50,7 +50,12 @@ class Plan:
         if not isinstance(format, str) or format not in ("text", "json"):
             arguments.fail("format", format, "text or json")
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
-        return json.loads(report) if format == "json" else Text(report)
+        remarks = self._model._remarks
+        if format == "text":
+            return Text(_with_remarks(report, remarks))
+        report = json.loads(report)
+        report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
+        return report
 
     def start(
         self,
@@ -223,6 +228,34 @@ class Plan:
 
     def __repr__(self):
         return f"<meshwright.Plan for {self.ranks} ranks of {self._model!r}>"
+
+
+def _decision(remark):
+    """A remark of the import as a decision of the report."""
+    location = {"file": remark.file or "", "line": remark.line or 0, "name": ""}
+    return {
+        "pass": "import",
+        "outcome": "declined",
+        "message": remark.message,
+        "location": location,
+        "numbers": {},
+    }
+
+
+def _with_remarks(report, remarks):
+    """The text of a report with remarks of the import among its decisions, equal ones once."""
+    places, head = {}, "decisions\n"
+    for remark in remarks:
+        places.setdefault(remark.message, []).append(remark.place.removesuffix(": "))
+    lines = ""
+    for message, where in places.items():
+        count = f" {len(where)}x" if len(where) > 1 else ""
+        lines += f"  declined{count}  import: {message}\n"
+        lines += f"      at {where[0]}\n" if where[0] else ""
+    if not lines:
+        return report
+    before, found, behind = report.partition("\n" + head)
+    return f"{before}\n{head}{lines}{behind}" if found else f"{report}{head}{lines}"
 
 
 def _target(value):

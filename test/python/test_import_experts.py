@@ -33,7 +33,7 @@ def same(module, args, kwargs=None, training=False):
 def assert_lifted(imported, layers=1, products=2, left=()):
     ops = count(imported)
     assert (ops["grouped_linear"], ops["combine"]) == (products * layers, layers)
-    assert ops["dispatch"] == 2 * layers
+    assert layers <= ops["dispatch"] <= 2 * layers
     for op in {"index_copy", "cumsum", "gather", "embedding", "take_along"} - set(left):
         assert not ops[op], f"nn.{op} is left"
 
@@ -297,107 +297,6 @@ def test_indices_of_the_caller():
     assert "#nn.routed<2, repeats>" in imported.mlir
 
 
-@pytest.mark.parametrize("index,ok", [(4, True), (-5, True), (5, False), (-6, False)])
-@pytest.mark.parametrize("shape", [(4, 2), (4,)])
-def test_range_of_indices(shape, index, ok):
-    class Given(Experts):
-        def forward(self, x, i, w):
-            return self.form(self, x, w, i)
-
-    i = torch.zeros(shape, dtype=torch.int64)
-    module, args = Given(gathered if i.dim() > 1 else single), (randn(4, FEATURES), i, randn(*shape))
-    plan = mw.from_torch(module, args).parallelize(mesh={"ep": 2})
-    i[1] = index
-    if ok:
-        torch.testing.assert_close(plan.run(*args)[0], module(*args), rtol=2e-5, atol=2e-5)
-    else:
-        with pytest.raises(mw.Error, match="out of range"):
-            plan.run(*args)
-
-
-# One expert of each token, and no dimension of choices.
-
-def single(m, y, w, i):
-    w, i = w.view(len(y), -1)[:, :1], i.view(len(y), -1)[:, 0]
-    h = torch.einsum("td,tfd->tf", y, m.up[i])
-    h = m.act(h + m.up_bias[i] if m.bias else h)
-    h = torch.einsum("tf,tdf->td", h, m.down[i])
-    return (h + m.down_bias[i] if m.bias else h) * w
-
-
-def single_bmm(m, y, w, i):
-    i = i.squeeze(-1)
-    h = torch.bmm(y[:, None], m.up[i].mT)
-    h = m.act(h + m.up_bias[i][:, None] if m.bias else h)
-    h = torch.bmm(h, m.down[i].mT)
-    return (h + m.down_bias[i][:, None] if m.bias else h).squeeze(1) * w
-
-
-def single_taken(m, y, w, i):
-    every = m.dense(y).transpose(0, 1)
-    return every.gather(1, i[..., None].expand(-1, -1, y.shape[-1])).squeeze(1) * w
-
-
-def single_one_hot(m, y, w, i):
-    return torch.einsum("etd,te->td", m.dense(y), F.one_hot(i[:, 0], m.experts).to(y.dtype)) * w
-
-
-def by_topk(m, y):
-    return m.router(y).softmax(-1).topk(1)
-
-
-def by_max(m, y):
-    return m.router(y).softmax(-1).max(-1, keepdim=True)
-
-
-def by_argmax(m, y):
-    i = m.router(y).argmax(-1, keepdim=True)
-    return m.router(y).softmax(-1).gather(1, i), i
-
-
-class Top(Experts):
-    def __init__(self, route, form, bias=False):
-        super().__init__(form, bias=bias, k=1)
-        self.by = route
-
-    def route(self, y):
-        return self.by(self, y)
-
-
-@pytest.mark.parametrize("shape", [(3, 7, FEATURES), (9, FEATURES), (1, FEATURES)])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("form", [single, single_bmm, single_taken, single_one_hot])
-@pytest.mark.parametrize("route", [by_topk, by_max, by_argmax])
-def test_one_choice(route, form, bias, shape):
-    imported = same(Top(route, form, bias), (randn(*shape),))
-    ops = count(imported)
-    assert (ops["grouped_linear"], ops["combine"]) == (2, 1) and ops["dispatch"] in (1, 2)
-    assert not ops["matmul"] and "select" not in str(ops) or route is not by_topk
-
-
-def test_one_choice_that_mixes_rows():
-    """The products are those of experts; the sum over rows is between them."""
-    def form(m, y, w, i):
-        h = torch.einsum("td,tfd->tf", y, m.up[i[:, 0]])
-        return torch.einsum("tf,tdf->td", m.act(h - h.mean(0)), m.down[i[:, 0]]) * w
-
-    ops = count(same(Top(by_topk, form), (randn(3, 7, FEATURES),)))
-    assert (ops["grouped_linear"], ops["combine"], ops["dispatch"]) == (2, 2, 2)
-
-
-def test_one_expert_for_a_sequence():
-    """Products of several rows of a choice stay as they are: adapters, say."""
-    class Adapters(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(randn(4, 6, FEATURES))
-
-        def forward(self, x, i):
-            return torch.bmm(x, self.weight[i].mT)
-
-    assert not count(same(Adapters(), (randn(3, 7, FEATURES), torch.tensor([2, 0, 2]))))["dispatch"]
-
-
 def test_gate_and_norm():
     """Slices, joins and reductions of features are row-wise."""
     def form(m, y, w, i):
@@ -505,9 +404,9 @@ def test_a_loop_of_lengths_that_depend_on_values():
             out = out.index_add(0, t, f(y[t]) * w[t, c, None])
         return out
 
-    with pytest.raises(mw.Error, match="(?s)test_import_experts.py.*set_experts_implementation") as e:
+    with pytest.raises(mw.Error, match="(?s)experts.py.*set_experts_implementation") as error:
         mw.from_torch(Experts(form, True), (randn(3, 7, FEATURES),))
-    place = e.value.diagnostics[0]
+    place = error.value.diagnostics[0]
     assert linecache.getline(place.file, place.line).strip() == "t, c = torch.where(i == e)"
 
 

@@ -207,7 +207,7 @@ def test_steps(training):
 
 
 def test_entries():
-    """Models of one module share parameters, whichever are joined."""
+    """Models of one module share parameters, also if some join them."""
     module, other = Listed(), Used()
     other.experts, other.scale = module.experts, module.scale
     one, again = mw.from_torch(module, X), mw.from_torch(module, (X[0][:2],))

@@ -27,6 +27,11 @@ _OF_ZERO = ("cast", "silu", "relu", "gelu", "tanh", "neg", "abs", "erf", "sin", 
 class NotRows(Exception):
     """The reason why a value is no function of the choice."""
 
+    def __init__(self, message: str, is_sure=False):
+        """`is_sure`: no other way to read a product has a better reason."""
+        super().__init__(message)
+        self.is_sure = is_sure
+
 
 def exact(node: Node) -> Node:
     """Past reshapes and conversions that change no small integer."""
@@ -293,6 +298,8 @@ class Choices:
         those choices that are the expert; None if a value is no such sum."""
         labels = tuple(labels)
         found: list = []
+        if self.k == 1 and self.is_indicator(node, labels, expert):
+            return []
         if node.op == "cast" and node.operands[0].dtype != "i1" and \
                 (node.dtype in FLOATS or node.operands[0].dtype not in FLOATS):
             return self.chosen(node.operands[0], labels, expert)

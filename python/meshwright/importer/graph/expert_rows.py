@@ -15,8 +15,8 @@ from .expert_choices import Choices, NotRows, chosen_by, strip
 from .nodes import Builder, Node, broadcast_shapes, numel
 
 #: Operations behind which a value may be computed from rows of experts.
-THROUGH = POINTWISE | {"reshape", "transpose", "broadcast", "slice", "concat", "reduce", "softmax",
-                       "rms_norm", "layer_norm", "gather", "take_along"}
+THROUGH = POINTWISE | {"dropout", "reshape", "transpose", "broadcast", "slice", "concat", "reduce",
+                       "softmax", "rms_norm", "layer_norm", "gather", "take_along"}
 
 _MOST_STEPS = 1000
 
@@ -185,6 +185,15 @@ class Rows(Choices):
             raise NotRows("features of rows are repeated")
         return value
 
+    def _aligned(self, value: Value, labels) -> Value:
+        """With as many dimensions of features as there are among the labels."""
+        if value.kind == "plain":
+            return value
+        shape = value.node.shape
+        missing = self.lead + list(labels).count("") - len(shape)
+        shape = (*shape[:self.lead], *(1,) * missing, *shape[self.lead:])
+        return Value(self.build.reshape(value.node, shape), value.kind)
+
     def _shape_like(self, value: Value, features) -> Value:
         """With other dimensions of features, of the same number of elements or of one."""
         lead = value.node.shape[:self.lead] if value.kind != "plain" else ()
@@ -197,14 +206,27 @@ class Rows(Choices):
 
     def _pointwise(self, nodes, labels):
         node = nodes[0]
-        values = [self.value(self._operands(nodes, i), labels[node.rank - o.rank:])
-                  for i, o in enumerate(node.operands)]
+        own = [labels[node.rank - o.rank:] for o in node.operands]
+        values = [self._aligned(self.value(self._operands(nodes, i), labels_of), labels)
+                  for i, labels_of in enumerate(own)]
         kinds = {v.kind for v in values}
         kind = "row" if "row" in kinds else "expert" if "expert" in kinds else "plain"
         shape = broadcast_shapes(*(v.node.shape for v in values))
         self.build.at(node)
         return Value(self.build.make(node.op, [v.node for v in values], shape, node.dtype,
                                      **node.attrs), kind)
+
+    def _dropout(self, nodes, labels):
+        """Elements keep the numbers by which they are dropped: those of their indices."""
+        node, (x, index, *state) = nodes[0], nodes[0].operands
+        rows = self.row(self._operands(nodes, 0), labels)
+        if rows.shape[self.lead:] != self.features(x, labels):
+            raise NotRows("features of rows are repeated")
+        places = Value(self.row(index, labels[node.rank - index.rank:]), "row")
+        places = self._aligned(places, labels)
+        self.build.at(node)
+        return Value(self.build.make("dropout", [rows, places.node, *state], rows.shape, node.dtype,
+                                     **node.attrs), "row")
 
     def _reshape(self, nodes, labels):
         node = nodes[0]
@@ -287,7 +309,12 @@ class Rows(Choices):
         if not keep:
             for d in sorted(dims):
                 inner.insert(d, "")
-        value, at = self._over_features(nodes, inner, dims)
+        try:
+            value, at = self._over_features(nodes, inner, dims)
+        except NotRows:
+            if numel([node.operands[0].shape[d] for d in dims]) == self.count:
+                raise NotRows("nn.reduce mixes the rows of tokens", True) from None
+            raise
         return Value(self.build.reduce(node.attrs["kind"], value.node, at, keep), value.kind)
 
     def _softmax(self, nodes, labels):
@@ -329,7 +356,7 @@ class Rows(Choices):
             return self.value(data, whole("t"))
         if own == (self.pairs,) and self.is_inverse(index):
             return self.value(data, whole("s"))
-        raise NotRows("rows are taken by an index that is not the routing's")
+        raise NotRows("values are taken by an index that is not the routing's", True)
 
     def _take_along(self, nodes, labels):
         """Of all experts' results those of the choices."""
@@ -341,15 +368,16 @@ class Rows(Choices):
                 data.shape[dim] == self.experts and self.is_choice(index, labels):
             value = self.value(data, [*labels[:dim], "e", *labels[dim + 1:]])
             return self._shape_like(value, self.features(node, labels))
-        raise NotRows("rows are taken by an index that is not the routing's")
+        raise NotRows("values are taken by an index that is not the routing's", True)
 
     # Products.
 
     def _combine(self, nodes, labels):
         """The rows of the only choice of each token."""
         rows, indices = nodes[0].operands
-        if len(nodes) > 1 or labels[-1] or self.features(indices, labels) != (1,) * labels.count("") \
-                or not self._is_own(nodes[0]):
+        # Dimensions of tokens have their labels, and no other one has.
+        has_labels = not labels[-1] and numel(self.features(indices, labels)) == 1
+        if len(nodes) > 1 or not has_labels or not self._is_own(nodes[0]):
             raise NotRows("rows are those of another routing")
         return Value(self._reshaped(rows, self.features(nodes[0], labels)), "row")
 
@@ -422,7 +450,7 @@ class Rows(Choices):
                     if value is not None:
                         return self._shape_like(value, self.features(node, labels))
                 except NotRows as why:
-                    reason = why
+                    reason = reason if reason.is_sure else why
         raise reason
 
     def _times_weight(self, nodes, labels, w: int):
@@ -435,7 +463,10 @@ class Rows(Choices):
         if not labels[x][free] and node.operands[x].shape[free] != 1:
             raise NotRows("a product of several vectors for each row")
         weight = self._weight(self.value(self._operands(nodes, w), labels[w]))
-        rows = self.row(self._operands(nodes, x), labels[x])
+        try:
+            rows = self.row(self._operands(nodes, x), labels[x])
+        except NotRows as why:
+            raise NotRows(str(why), True) from None
         return self._product(node, rows, weight, (w == 1) != flags[w])
 
     def _of_choices(self, nodes, labels, hot: int):

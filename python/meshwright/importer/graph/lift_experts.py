@@ -30,43 +30,66 @@ from .expert_choices import (
 )
 from .expert_rows import THROUGH, Rows
 from .match import constant_of
-from .nodes import Builder, Graph, Node, numel
+from .nodes import Builder, Graph, Node, Remark, numel
 
 #: Operations between a sum and the products of experts, as far as is looked for them.
 _BELOW = THROUGH | {"matmul", "grouped_mm", "take_along", "embedding", "linear"}
 _MOST_STEPS = 400
 
 
+#: These are no reasons for users: nothing is known of a product of experts then.
+_NO_PRODUCT, _NO_SUM = "no product of experts", "no sum over choices or experts"
+
+
 def lift_experts(graph: Graph):
     build = Builder()
+    #: Why values that depend on indices are not lifted, by the ids of the indices.
+    reasons: dict[int, str] = {}
+    keep = graph.nodes()  # so that the ids stay taken
     uses = graph.uses()
     #: Additions of which the result is a term of another one, and nothing else.
-    inner = {id(node) for node in graph.nodes() if node.op == "add" and
+    inner = {id(node) for node in keep if node.op == "add" and
              [u.op if u else None for u in uses[id(node)]] == ["add"]}
 
     def pattern(node: Node) -> Node | None:
         build.at(node)
         if node.op == "reduce" and node.attrs["kind"] == "sum" and len(node.attrs["dims"]) == 1 or \
                 node.op == "matmul" and 1 in node.shape[-2:]:
-            return _lifted(build, node, _routings(node), _sum)
+            return _lifted(build, node, _routings(node), _sum, reasons)
         if node.op == "add" and id(node) not in inner:
             return _from_loop(build, node, inner)
         return None
 
     graph.rewrite(pattern)
-    graph.rewrite(lambda node: _lifted(build.at(node), node, _alone(node), _single))
+    graph.rewrite(lambda node: _lifted(build.at(node), node, _alone(node), _single, reasons))
+    _remark(graph, reasons)
     graph.rewrite(lambda node: _plain(build.at(node), node))
 
 
-def _lifted(build: Builder, node: Node, routings, rule) -> Node | None:
+def _remark(graph: Graph, reasons: dict[int, str]):
+    """Takes down which choices have products that stay as they are, and why."""
+    known = set()
+    for node in graph.nodes():
+        for x in map(_unmoved, node.operands if node.op == "matmul" else [node]):
+            index, _ = _index_of(x) if x.op in ("gather", "grouped_mm") else (None, 0)
+            if index is None or id(index) in known or x.op == "gather" and \
+                    (node is x or _unmoved(x.operands[0]).op != "parameter"):
+                continue
+            known.add(id(index))
+            why = reasons.get(id(index), "no sum over the choices of a token")
+            graph.remarks.append(Remark(f"a product of experts stays as it is: {why}", node.loc))
+
+
+def _lifted(build: Builder, node: Node, routings, rule, reasons) -> Node | None:
     for indices, experts in routings:
         try:
             result, wider = rule(build, node, indices, experts, None)
             if wider:  # once more, with the batch apart from the sequence
                 result, _ = rule(build.at(node), node, indices, experts, wider)
             return result
-        except NotRows:
-            continue
+        except NotRows as why:
+            if str(why) not in (_NO_PRODUCT, _NO_SUM):
+                reasons[id(indices)] = str(why)
     return None
 
 
@@ -120,7 +143,7 @@ def _sum(build: Builder, node: Node, indices: Node, experts: int, tokens):
         size = node.operands[0].shape[node.attrs["dims"][0]]
     else:
         size = node.operands[0].shape[-2 if node.attrs["transpose_lhs"] else -1]
-    reason = NotRows("no sum over choices or experts")
+    reason = NotRows(_NO_SUM)
     every = [("e", k) for k in _numbers(indices)] if size == experts else []
     for label, k in [("k", size), *every]:
         if not k or numel(indices.shape) % k:
@@ -217,7 +240,7 @@ def _of_tokens(build: Builder, rows: Rows, node: Node, total: Node, labels):
     own = [label for n, label in zip(node.shape, labels) if n != 1]
     if numel(sizes) != total.shape[-1] or own != sorted(own, reverse=True) or \
             not _has_product(total):
-        raise NotRows("no product of experts")
+        raise NotRows(_NO_PRODUCT)
     result = build.reshape(build.combine(total, rows.indices), node.shape)
     wider = next((w for w in rows.wider if len(w) > len(rows.tokens) == 1 and
                   numel(w) == rows.count), None)
@@ -258,7 +281,7 @@ def _single(build: Builder, node: Node, indices: Node, experts: int, tokens):
     """The result of the only expert of each token: a product, or a product and a bias."""
     if scores_of(indices) is not None and indices.shape[-1] > 1 or \
             bound_of(indices) is None and sum(n > 1 for n in indices.shape) > 1:
-        raise NotRows("a token may have several choices")
+        raise NotRows(_NO_SUM)
     rows = Rows(build, indices, experts, tokens or _tokens(indices, 1), 1, again=True)
     last = 2 if node.op == "matmul" else 0
     labels = _with_tokens(node.shape[:node.rank - last], None, rows.count)
@@ -269,7 +292,10 @@ def _single(build: Builder, node: Node, indices: Node, experts: int, tokens):
             rows.value(x, labels[node.rank - x.rank:]).kind != "expert" for x in node.operands):
         raise NotRows("no bias of the experts")
     total = rows.row(node, labels)
-    total = build.at(node).reshape(total, (*total.shape[:rows.lead], numel(total.shape[rows.lead:])))
+    size = numel(total.shape[rows.lead:])
+    if size == 1:  # an element of a vector by its index
+        raise NotRows(_NO_PRODUCT)
+    total = build.at(node).reshape(total, (*total.shape[:rows.lead], size))
     return _of_tokens(build, rows, node, total, labels)
 
 

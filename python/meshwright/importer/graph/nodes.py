@@ -44,6 +44,12 @@ class Location(NamedTuple):
     line: int
 
 
+class Remark(NamedTuple):
+    """A note for users of something that the import did not recognise, and its place."""
+    message: str
+    loc: Location | None
+
+
 @dataclass(eq=False)
 class Node:
     op: str
@@ -103,6 +109,8 @@ class Graph:
     constants: dict[tuple, str] = field(default_factory=dict)
     #: Buffers whose values the import has read, by their keys.
     read: dict[str, Any] = field(default_factory=dict)
+    #: Notes on what was not recognised, with reasons.
+    remarks: list[Remark] = field(default_factory=list)
     #: Whether parameters that are only stacked become one.
     joins: bool = False
     #: Random operations so far. Each has its own stream of numbers.

@@ -84,6 +84,8 @@ class ImportedProgram:
     state_values: dict[str, torch.Tensor]
     #: All keys of each tensor of the module, by the name in the program.
     tied: dict[str, list[str]]
+    #: Notes on what the import did not recognise, with their lines.
+    remarks: list[Diagnostic]
     #: The graph that was printed.
     graph: Graph
     #: The module, which is not copied, and how it was imported: with the ends of gradients, or wholly
@@ -236,6 +238,7 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         apart=lambda: import_module(
             module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
             joins=False),
+        remarks=[Diagnostic(r.message, "remark", *_place(r.loc)) for r in graph.remarks],
         graph=graph, module=module, training=training, in_evaluation=evaluation, around=around,
         _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
@@ -244,6 +247,10 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
 def _tensor(value) -> torch.Tensor | Joined:
     """A parameter of the module, or a constant that the import computed."""
     return tensor_of(value) if isinstance(value, Dense) else value
+
+
+def _place(loc) -> tuple[str | None, int | None]:
+    return (loc.file, loc.line) if loc is not None and loc.file else (None, None)
 
 
 def _state_batch(inputs, names):
