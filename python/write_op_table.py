@@ -31,6 +31,7 @@ dialects/Nn/*.td, and described there."""
 
 #: Kinds of attributes, by the records that define them.
 KINDS = {
+    "ArrayAttr": "axes",
     "DenseI64ArrayAttr": "ints",
     "ElementsAttr": "elements",
     "F64Attr": "f64",

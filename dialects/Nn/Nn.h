@@ -69,6 +69,10 @@ bool isElement(mlir::TypedAttr number, mlir::Type elementType);
 /// The bytes of a number, as the runtime stores it.
 std::string getElementBytes(mlir::TypedAttr number);
 
+/// The choices of the routings of a block, as the roots of `getChoicesRoot`, with their first op, in the
+/// order of the ops: a program numbers its layers of experts so.
+llvm::SmallVector<std::pair<mlir::Value, DispatchOp>> getRoutings(mlir::Block &block);
+
 /// The states of the module around an op, or of a module, by name.
 llvm::DenseMap<mlir::StringAttr, StateOp> getStates(mlir::Operation *from);
 

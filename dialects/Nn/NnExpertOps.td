@@ -62,6 +62,24 @@ def Nn_TopKOp : Nn_Op<"top_k", [Dist_Combines, Dist_CountsElements],
   let hasVerifier = 1;
 }
 
+def Nn_LimitOp : Nn_Op<"limit", [Dist_Combines, Dist_CountsElements, AllTypesMatch<["indices", "result"]>],
+                       ["getFactorRule", "getPaddingNeed"]> {
+  let summary = "leaves out the choices of experts that have as many tokens as they take";
+  let description = [{
+    The indices are [tokens..., k]. Each expert keeps its first `capacity` choices, in row-major order.
+    The others become -1. -1 stays, and counts for no expert. A program on ranks numbers its layers
+    of experts by `layer`, for reports.
+
+    ```mlir
+    %j = nn.limit %i {capacity = 4 : i64} : tensor<2x7x2xi64>
+    ```
+  }];
+  let arguments = (ins Nn_IntTensor:$indices, I64Attr:$capacity, OptionalAttr<I64Attr>:$layer);
+  let results = (outs Nn_IntTensor:$result);
+  let assemblyFormat = "$indices attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
 //===----------------------------------------------------------------------===//
 // Rows of experts
 //===----------------------------------------------------------------------===//

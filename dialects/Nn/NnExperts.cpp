@@ -61,6 +61,34 @@ std::optional<Need> TopKOp::getPaddingNeed() {
 }
 
 //===----------------------------------------------------------------------===//
+// nn.limit
+//===----------------------------------------------------------------------===//
+
+/// Checks that there are tokens with choices, and that the capacity is not negative.
+LogicalResult LimitOp::verify() {
+  if (failed(verifyRankAtLeast(*this, "indices", getIndices(), 2)))
+    return failure();
+  if (int64_t capacity = getCapacity(); capacity < 0)
+    return emitOpError() << "expected a capacity that is not negative, got " << capacity;
+  return success();
+}
+
+FactorRule LimitOp::getFactorRule() {
+  FactorRule rule;
+  ValueFactors dims = rule.addFactors(shapeOf(getIndices()), FactorKind::Special);
+  rule.operands = {dims};
+  rule.results = {dims};
+  return rule;
+}
+
+Padding LimitOp::getResultPadding(const Operands &in) {
+  return padding::meet(in[0], padding::ofConstant(-1));
+}
+std::optional<Need> LimitOp::getPaddingNeed() {
+  return Need{std::nullopt, "and would count it among the choices of experts"};
+}
+
+//===----------------------------------------------------------------------===//
 // nn.dispatch and nn.combine
 //===----------------------------------------------------------------------===//
 

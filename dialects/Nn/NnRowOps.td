@@ -27,14 +27,15 @@ def Nn_RouteOp : Nn_Op<"route", [Dist_Combines]> {
     each choice, or -1.
 
     An index that is -1 has no row. Other indices must be in range: below `experts`, or below `total`,
-    the experts of all ranks. More rows than the capacity are an error.
+    the experts of all ranks. More rows than the capacity are an error. `layer` is the number of the
+    routing among those of the program, for reports.
 
     ```mlir
     %offsets, %choices, %places = nn.route %i {experts = 8 : i64} : (tensor<2x7x2xi64>) -> (tensor<9xi64>, tensor<28xi64>, tensor<2x7x2xi64>)
     ```
   }];
   let arguments = (ins Nn_IntTensor:$indices, Optional<Nn_IntTensor>:$offset, I64Attr:$experts,
-                       OptionalAttr<I64Attr>:$total);
+                       OptionalAttr<I64Attr>:$total, OptionalAttr<I64Attr>:$layer);
   let results = (outs Nn_I64Tensor:$offsets, Nn_I64Tensor:$choices, Nn_I64Tensor:$places);
   let assemblyFormat = "$indices (`offset` $offset^)? attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -143,6 +144,46 @@ def Nn_GroupedOuterOp
   let results = (outs StaticShapeTensorOf<[F32, F64]>:$result);
   let assemblyFormat = "$lhs `,` $rhs `,` $offsets attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
+}
+
+/// An op that moves rows between the ranks along `axes`, which shard tokens on one side and experts
+/// on the other.
+class Nn_MovedRowsOp<string mnemonic> : Nn_Op<mnemonic, [Dist_MovesOnly]> {
+  let hasVerifier = 1;
+}
+
+def Nn_SendRowsOp : Nn_MovedRowsOp<"send_rows"> {
+  let summary = "sends the rows of tokens to the ranks of their experts";
+  let description = [{
+    Ranks along `axes` have tokens of their own, and rows of all experts for these, which `offsets`
+    [experts + 1] counts. Rank i takes the rows of its experts from all ranks: those from i * n on, where
+    the results have n. The rows come expert by expert, then in the order of the ranks that send them. `own` [n + 1]
+    counts them by expert, and `parts` [n * ranks + 1] by expert and sender. Ranks send counts first. Reports
+    name the routing `layer`.
+
+    ```mlir
+    %r, %parts, %own = nn.send_rows %x, %offsets axes [#dist.axis_ref<"ep">] : (tensor<28x1x1x16xf32>, tensor<9xi64>) -> (tensor<56x1x1x16xf32>, tensor<9xi64>, tensor<5xi64>)
+    ```
+  }];
+  let arguments = (ins Nn_Tensor:$rows, Nn_I64Tensor:$offsets, ArrayAttr:$axes, OptionalAttr<I64Attr>:$layer);
+  let results = (outs Nn_Tensor:$result, Nn_I64Tensor:$parts, Nn_I64Tensor:$own);
+  let assemblyFormat = "$rows `,` $offsets `axes` $axes attr-dict `:` functional-type(operands, results)";
+}
+
+def Nn_ReturnRowsOp : Nn_MovedRowsOp<"return_rows"> {
+  let summary = "sends the rows of experts back to the ranks of their tokens";
+  let description = [{
+    The opposite of `nn.send_rows`, whose `parts` tell the rows of each sender, and whose `offsets` the places
+    to which they return.
+
+    ```mlir
+    %x = nn.return_rows %r, %parts, %offsets axes [#dist.axis_ref<"ep">] : (tensor<56x1x1x16xf32>, tensor<9xi64>, tensor<9xi64>) -> tensor<28x1x1x16xf32>
+    ```
+  }];
+  let arguments = (ins Nn_Tensor:$rows, Nn_I64Tensor:$parts, Nn_I64Tensor:$offsets,
+                       ArrayAttr:$axes);
+  let results = (outs Nn_Tensor:$result);
+  let assemblyFormat = "$rows `,` $parts `,` $offsets `axes` $axes attr-dict `:` functional-type(operands, results)";
 }
 
 #endif

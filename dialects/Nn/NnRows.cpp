@@ -302,3 +302,65 @@ double GroupedOuterOp::getFlops() {
 Padding GroupedOuterOp::getResultPadding(const Operands &in) {
   return padding::meet(padding::sumProducts(*this, in), Padding::Zero);
 }
+
+//===----------------------------------------------------------------------===//
+// Rows on other ranks
+//===----------------------------------------------------------------------===//
+
+/// Checks that rows have one element type and the same dimensions behind the first, and that axes are.
+static LogicalResult verifyMoved(Operation *op, Value rows, Value result, ArrayAttr axes) {
+  if (failed(verifyElementType(op, "result", result, "rows", rows)) ||
+      failed(verifyRankAtLeast(op, "rows", rows, 2)) ||
+      failed(verifyRankAtLeast(op, "result", result, 2)))
+    return failure();
+  if (axes.empty() || !llvm::all_of(axes, llvm::IsaPred<dist::AxisRefAttr>))
+    return op->emitOpError() << "expected a list of axes, got " << axes;
+  return verifyShape(op, "result", result, withFirst(shapeOf(result).front(), shapeOf(rows)));
+}
+
+/// Checks that parts count the rows of `experts` experts for each of some ranks.
+static LogicalResult verifyParts(Operation *op, Value parts, int64_t experts) {
+  int64_t count = shapeOf(parts).size() == 1 ? shapeOf(parts).front() - 1 : -1;
+  if (count >= experts && experts > 0 && count % experts == 0)
+    return success();
+  return op->emitOpError() << "expected parts of " << experts << " experts for each rank, and their end, got "
+                           << spell(shapeOf(parts));
+}
+
+static FactorRule getMovedRule(Operation *op) {
+  FactorRule rule;
+  ValueFactors rows = rule.addFactors(shapeOf(op->getOperand(0))), result = rows;
+  result.front() = {rule.addFactor(shapeOf(op->getResult(0)).front())};
+  rule.operands = {rows};
+  for (Value operand : op->getOperands().drop_front())
+    rule.operands.push_back(rule.addFactors(shapeOf(operand)));
+  rule.results = {result};
+  for (Value other : op->getResults().drop_front())
+    rule.results.push_back(rule.addFactors(shapeOf(other)));
+  rule.linearOperands = {0};
+  return rule;
+}
+
+LogicalResult SendRowsOp::verify() {
+  if (failed(verifyMoved(*this, getRows(), getResult(), getAxes())) ||
+      failed(verifyRank(*this, "offsets", getOffsets(), 1)) ||
+      failed(verifyRank(*this, "own", getOwn(), 1)))
+    return failure();
+  return verifyParts(*this, getParts(), shapeOf(getOwn()).front() - 1);
+}
+
+FactorRule SendRowsOp::getFactorRule() { return getMovedRule(*this); }
+
+Padding SendRowsOp::getResultPadding(const Operands &in) {
+  return in.getResult() == 0 ? in[0] : padding::ofType(elementOf(getOwn()));
+}
+
+LogicalResult ReturnRowsOp::verify() {
+  if (failed(verifyMoved(*this, getRows(), getResult(), getAxes())))
+    return failure();
+  return verifyRank(*this, "offsets", getOffsets(), 1);
+}
+
+FactorRule ReturnRowsOp::getFactorRule() { return getMovedRule(*this); }
+
+Padding ReturnRowsOp::getResultPadding(const Operands &in) { return in[0]; }

@@ -112,6 +112,46 @@ LogicalResult nn::detail::verifyKeepsRows(Operation *op) {
   return success();
 }
 
+/// The choices that an op moves, casts or limits to give these. Null for other ops.
+static Value getChoicesBefore(Value indices) {
+  Operation *op = indices.getDefiningOp();
+  if (!isa_and_nonnull<dist::CollectiveOpInterface, dist::AfterOp, LimitOp, CastOp, SelectOp, ReshapeOp, SliceOp>(op))
+    return nullptr;
+  // A collective of several tensors moves each on its own.
+  if (op->getNumOperands() == op->getNumResults())
+    return op->getOperand(cast<OpResult>(indices).getResultNumber());
+  // The choices are an operand of integers, with the same choices of a token.
+  auto isSame = [&](Value operand) {
+    auto type = dyn_cast<RankedTensorType>(operand.getType());
+    return type && type.getRank() > 0 && type.getElementType().isInteger() &&
+           !type.getElementType().isInteger(1) && type.getShape().back() == shapeOf(indices).back();
+  };
+  auto from = llvm::find_if(op->getOperands(), isSame);
+  return from == op->getOperands().end() ? Value() : *from;
+}
+
+Value nn::getChoicesRoot(Value indices) {
+  while (Value before = getChoicesBefore(indices))
+    indices = before;
+  return indices;
+}
+
+LimitOp nn::getLimit(Value indices) {
+  while (indices && !indices.getDefiningOp<LimitOp>())
+    indices = getChoicesBefore(indices);
+  return indices ? indices.getDefiningOp<LimitOp>() : LimitOp();
+}
+
+SmallVector<std::pair<Value, DispatchOp>> nn::getRoutings(Block &block) {
+  SmallVector<std::pair<Value, DispatchOp>> routings;
+  for (auto dispatch : block.getOps<DispatchOp>()) {
+    Value root = getChoicesRoot(dispatch.getIndices());
+    if (llvm::none_of(routings, [&](const auto &known) { return known.first == root; }))
+      routings.push_back({root, dispatch});
+  }
+  return routings;
+}
+
 int64_t nn::getNumTokenDims(Value rows) {
   DispatchOp dispatch = getRouted(rows.getType()) ? getDispatch(rows) : DispatchOp();
   return dispatch ? dispatch.getIndices().getType().getRank() - 1 : 0;

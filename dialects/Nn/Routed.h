@@ -13,6 +13,7 @@
 namespace meshwright::nn {
 
 class DispatchOp;
+class LimitOp;
 class RoutedAttr;
 
 namespace detail {
@@ -36,6 +37,10 @@ RoutedAttr getRouted(mlir::Type type);
 /// The op that gave the first rows from which ops made those of a routed value. Null if there is none
 /// in the function.
 DispatchOp getDispatch(mlir::Value rows);
+/// The choices from which those of a routing come, through ops that move them or leave some out.
+mlir::Value getChoicesRoot(mlir::Value indices);
+/// The op that leaves out some of a routing's choices. Null if there is none.
+LimitOp getLimit(mlir::Value indices);
 /// The number of dimensions of tokens of a routed value, behind that of the experts. Zero for other
 /// values.
 int64_t getNumTokenDims(mlir::Value rows);

@@ -163,6 +163,7 @@ typedef struct mw_rt_collective {
   CALL(REPLACE_ROWS, replace_rows)                                                                 \
   CALL(SCATTER_ADD, scatter_add)                                                                   \
   CALL(TOP_K, top_k)                                                                               \
+  CALL(LIMIT, limit)                                                                               \
   CALL(ROUTE, route)                                                                               \
   CALL(TAKE_ROWS, take_rows)                                                                       \
   CALL(SUM_ROWS, sum_rows)                                                                         \
@@ -170,6 +171,8 @@ typedef struct mw_rt_collective {
   CALL(SUM_GROUPS, sum_groups)                                                                     \
   CALL(GROUPED_PRODUCT, grouped_product)                                                           \
   CALL(GROUPED_OUTER, grouped_outer)                                                               \
+  CALL(SEND_ROWS, send_rows)                                                                       \
+  CALL(RETURN_ROWS, return_rows)                                                                   \
   CALL(MASK, mask)                                                                                 \
   CALL(AXIS_INDEX, axis_index)                                                                     \
   CALL(REORDER, reorder)                                                                           \
@@ -191,6 +194,7 @@ typedef struct mw_rt_collective {
   CALL(replace_rows)                                                                               \
   CALL(scatter_add)                                                                                \
   CALL(top_k)                                                                                      \
+  CALL(limit)                                                                                      \
   CALL(route)                                                                                      \
   CALL(take_rows)                                                                                  \
   CALL(sum_rows)                                                                                   \
@@ -198,6 +202,8 @@ typedef struct mw_rt_collective {
   CALL(sum_groups)                                                                                 \
   CALL(grouped_product)                                                                            \
   CALL(grouped_outer)                                                                              \
+  CALL(send_rows)                                                                                  \
+  CALL(return_rows)                                                                                \
   CALL(mask)                                                                                       \
   CALL(axis_index)                                                                                 \
   CALL(reorder)                                                                                    \
@@ -307,6 +313,13 @@ typedef struct mw_rt_top_k {
   int64_t dtype, rows, size, k;
 } mw_rt_top_k;
 
+/* Leaves out choices of experts. Buffers: indices [choices], result [choices]. Each expert keeps its
+ * first `capacity` ones; the others become -1. Reports name the routing `layer`. */
+typedef struct mw_rt_limit {
+  mw_rt_call call;
+  int64_t dtype, choices, capacity, layer;
+} mw_rt_limit;
+
 /* The places of the rows of a routing. Buffers: indices [tokens, choices], offset or null, and the
  * results, all i64: offsets [experts + 1], the choices of the rows [capacity], and the places of the
  * choices [tokens, choices]. A choice of an expert from the offset on has a row, experts first, then in
@@ -314,7 +327,7 @@ typedef struct mw_rt_top_k {
  * are more rows than the capacity. */
 typedef struct mw_rt_route {
   mw_rt_call call;
-  int64_t index_dtype, offset_dtype, tokens, choices, experts, total, capacity;
+  int64_t index_dtype, offset_dtype, tokens, choices, experts, total, capacity, layer;
 } mw_rt_route;
 
 /* Rows by choice. Buffers: input [tokens, inner], choices [rows], result [rows, inner]. Row r is row
@@ -359,6 +372,30 @@ typedef struct mw_rt_grouped_outer {
   mw_rt_call call;
   int64_t dtype, rows, experts, m, n;
 } mw_rt_grouped_outer;
+
+/* Rows that move between the ranks of tokens and of experts. `group` names the ranks, has no tensors, and
+ * is the identity of their meetings. A rank has rows of `experts` experts for its tokens, and of `own` ones
+ * for all tokens of the group: those from its coordinate times `own` on. Rows are `inner` elements. Reports
+ * name the routing `layer`. */
+typedef struct mw_rt_moved_rows {
+  mw_rt_collective group;
+  int64_t dtype, inner, experts, own, from_capacity, to_capacity, layer;
+} mw_rt_moved_rows;
+
+/* Rows of tokens to their experts. Buffers: rows, offsets [experts + 1], and the results: rows, expert by
+ * expert, then in the order of the senders; their parts [own * ranks + 1] by expert and sender, and offsets
+ * [own + 1] by expert. More rows than `to_capacity` are an error. */
+typedef struct mw_rt_send_rows {
+  mw_rt_call call;
+  mw_rt_moved_rows what;
+} mw_rt_send_rows;
+
+/* Rows of experts back to their tokens. Buffers: rows, parts [own * ranks + 1], offsets [experts + 1] of the
+ * rows of tokens, result. */
+typedef struct mw_rt_return_rows {
+  mw_rt_call call;
+  mw_rt_moved_rows what;
+} mw_rt_return_rows;
 
 /* Masks a dimension that is sharded over `axes`. Buffers: input, result. In a local tensor [outer,
  * rows, inner], elements with a global index of `size` or above become `value` (the bits of a

@@ -174,6 +174,15 @@ static LogicalResult describeTopK(nn::TopKOp op, mw_rt_top_k &what, RuntimeCall 
   return success();
 }
 
+static LogicalResult describeLimit(nn::LimitOp op, mw_rt_limit &what, RuntimeCall &call) {
+  call.inputs = {op.getIndices()};
+  what.dtype = codeOf(op.getIndices());
+  what.choices = countOf(shapeOf(op.getIndices()));
+  what.capacity = op.getCapacity();
+  what.layer = op.getLayer().value_or(-1);
+  return success();
+}
+
 static LogicalResult describeRoute(nn::RouteOp op, mw_rt_route &what, RuntimeCall &call) {
   ArrayRef<int64_t> shape = shapeOf(op.getIndices());
   call.inputs = {op.getIndices(), op.getOffset()};
@@ -185,6 +194,7 @@ static LogicalResult describeRoute(nn::RouteOp op, mw_rt_route &what, RuntimeCal
   what.experts = op.getExperts();
   what.total = op.getTotal().value_or(op.getExperts());
   what.capacity = shapeOf(op.getChoices()).front();
+  what.layer = op.getLayer().value_or(-1);
   return success();
 }
 
@@ -253,6 +263,40 @@ static LogicalResult describeGroupedOuter(nn::GroupedOuterOp op, mw_rt_grouped_o
   return success();
 }
 
+static LogicalResult describeMoved(Operation *op, ArrayAttr axes, Value rows, Value result,
+                                   mw_rt_moved_rows &what) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh) || failed(setAxes(op, dist::getAxes(axes, *mesh), what.group.group)))
+    return failure();
+  what.group.kind = MW_RT_ALL_TO_ALL;
+  what.dtype = codeOf(rows);
+  what.inner = countOf(shapeOf(rows).drop_front());
+  what.from_capacity = shapeOf(rows).front();
+  what.to_capacity = shapeOf(result).front();
+  return success();
+}
+
+static LogicalResult describeSendRows(nn::SendRowsOp op, mw_rt_send_rows &what, RuntimeCall &call) {
+  call.inputs = {op.getRows(), op.getOffsets()};
+  what.what.experts = shapeOf(op.getOffsets()).front() - 1;
+  what.what.own = shapeOf(op.getOwn()).front() - 1;
+  what.what.layer = op.getLayer().value_or(-1);
+  return describeMoved(op, op.getAxes(), op.getRows(), op.getResult(), what.what);
+}
+
+static LogicalResult describeReturnRows(nn::ReturnRowsOp op, mw_rt_return_rows &what,
+                                        RuntimeCall &call) {
+  call.inputs = {op.getRows(), op.getParts(), op.getOffsets()};
+  if (failed(describeMoved(op, op.getAxes(), op.getRows(), op.getResult(), what.what)))
+    return failure();
+  int64_t ranks = 1;
+  for (int64_t i = 0; i < what.what.group.group.count; ++i)
+    ranks *= what.what.group.group.axes[i].size;
+  what.what.experts = shapeOf(op.getOffsets()).front() - 1;
+  what.what.own = (shapeOf(op.getParts()).front() - 1) / ranks;
+  return success();
+}
+
 void addNnCalls(CallModels &models) {
   models.add(describeLinear);
   models.add(describeMatmul);
@@ -263,6 +307,7 @@ void addNnCalls(CallModels &models) {
   models.add(describeIndexCopy);
   models.add(describeScatterAdd);
   models.add(describeTopK);
+  models.add(describeLimit);
   models.add(describeRoute);
   models.add(describeTakeRows);
   models.add(describeSumRows);
@@ -270,6 +315,8 @@ void addNnCalls(CallModels &models) {
   models.add(describeSumGroups);
   models.add(describeGroupedProduct);
   models.add(describeGroupedOuter);
+  models.add(describeSendRows);
+  models.add(describeReturnRows);
 }
 
 } // namespace meshwright::lower

@@ -485,6 +485,12 @@ static bool isOutermost(Type type, int64_t dim) {
                       [](int64_t size) { return size == 1; });
 }
 
+bool meshwright::movesRows(CollectiveOpInterface op, unsigned i) {
+  auto type = cast<RankedTensorType>(op->getOperand(i).getType());
+  return isa_and_nonnull<CompactAttrInterface>(type.getEncoding()) &&
+         (op.getShardings(i) || (op.getLostDim(i) && op.getGainedDim(i)));
+}
+
 std::optional<Cost> CostModel::getCost(Operation *op) const {
   if (auto collective = dyn_cast<CollectiveOpInterface>(op))
     return getCost(collective);
@@ -501,6 +507,14 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
   int64_t ranks = getNumShards(axes), steps = getSteps(op.getKind(), ranks);
   int64_t packed = 0;
   for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+    if (movesRows(op, i)) {
+      // Each row is sent once. The side that has more of them has room for the worst load.
+      total.bytes += getBytesSent(CollectiveKind::AllToAll, ranks,
+                                  std::min(getTensorBytes(op->getOperand(i).getType()),
+                                           getTensorBytes(op->getResult(i).getType())));
+      steps = ranks - 1;
+      continue;
+    }
     if (op.getShardings(i)) {
       RedistributeCost part = ::getRedistributeCost(op, i, mesh);
       total.bytes += part.bytes;

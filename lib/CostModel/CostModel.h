@@ -92,6 +92,10 @@ int64_t getSteps(dist::CollectiveKind kind, int64_t ranks);
 int64_t getElementBytes(mlir::Type elementType);
 int64_t getTensorBytes(mlir::Type tensorType);
 
+/// Returns true if operand `i` has only the rows that exist, and goes to other ranks: the number of rows depends
+/// on the data.
+bool movesRows(dist::CollectiveOpInterface op, unsigned i);
+
 /// The most bytes that a rank sends in the paired sends of a redistribute, and the most
 /// peers that a rank has. Neither layout has unreduced axes. Factors, given flat and in
 /// the same order, agree in padded size.

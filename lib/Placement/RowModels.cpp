@@ -45,6 +45,12 @@ static DimLayout asRows(ArrayRef<LayoutFactor> factors, MeshAttr mesh) {
   return layout.dims.front();
 }
 
+static Pieces join(ArrayRef<LayoutFactor> first, ArrayRef<LayoutFactor> second) {
+  Pieces pieces(first.begin(), first.end());
+  pieces.append(second.begin(), second.end());
+  return pieces;
+}
+
 static std::string spell(ArrayRef<LayoutFactor> factors, MeshAttr mesh) {
   Layout layout;
   layout.dims.push_back(asRows(factors, mesh));
@@ -301,10 +307,95 @@ private:
   bool isSplit = false;
 };
 
+/// The layout of rows of tokens of a rank when they are with their experts on the ranks along `axes`, of
+/// which each has `own`. None if the axes do not shard tokens.
+std::optional<DimLayout> sendRows(ArrayRef<LayoutFactor> rows, int64_t experts, int64_t own,
+                                  const AxisList &axes, MeshAttr mesh) {
+  Pieces ofExperts, ofTokens;
+  if (!splitRows(rows, experts, mesh, ofExperts, ofTokens) ||
+      llvm::any_of(ofExperts, [](const LayoutFactor &f) { return !f.axes.empty(); }))
+    return std::nullopt;
+  DimLayout tokens;
+  tokens.factors = ofTokens;
+  AxisList sharded = tokens.getAxes();
+  for (const Axis &axis : axes)
+    if (!layout_transfer::removeAxes(sharded, {axis}))
+      return std::nullopt;
+  // Tokens lose the axes one factor at a time.
+  for (LayoutFactor &factor : tokens.factors)
+    llvm::erase_if(factor.axes, [&](const Axis &axis) { return llvm::is_contained(axes, axis); });
+  if (tokens.getAxes().size() != sharded.size())
+    return std::nullopt;
+  LayoutFactor moved = makeFactor(experts);
+  moved.axes = axes;
+  moved.padded = own * getNumShards(axes);
+  if (moved.padded < moved.size)
+    return std::nullopt;
+  return asRows(join({moved}, tokens.factors), mesh);
+}
+
+AxisList getMovedAxes(ArrayAttr attr, MeshAttr mesh) {
+  AxisList axes = dist::getAxes(attr, mesh);
+  canonicalizeAxes(axes, mesh);
+  return axes;
+}
+
+struct SendRowsModel : LayoutOpInterface::ExternalModel<SendRowsModel, nn::SendRowsOp> {
+  MaybeLayouts transfer(Operation *op, const TransferContext &context,
+                        SmallVectorImpl<Layout> *) const {
+    auto send = cast<nn::SendRowsOp>(op);
+    Layout rows = *context.operands[0];
+    AxisList axes = getMovedAxes(send.getAxes(), context.mesh);
+    auto moved = sendRows(rows.dims.front().factors, send.getOffsets().getType().getDimSize(0) - 1,
+                          send.getOwn().getType().getDimSize(0) - 1, axes, context.mesh);
+    if (!moved || !context.operands[1]->dims.front().sameShardingAs(rows.dims.front()))
+      return LogicalResult(report(context,
+                                  "sends rows along " + toString(axes, context.mesh) +
+                                      ", which shards no tokens of them: they have layout " +
+                                      toString(rows, context.mesh),
+                                  0));
+    rows.dims.front() = *moved;
+    Layout counts;
+    counts.dims.push_back(*moved);
+    counts.data = padding::ofType(getElementTypeOrSelf(send.getOwn().getType()));
+    return ResultLayouts{rows, counts, counts};
+  }
+  bool takesPart(Operation *, const TransferContext &, unsigned operand, const Part &part) const {
+    return operand == 0 && part.isUnreduced();
+  }
+};
+
+struct ReturnRowsModel : LayoutOpInterface::ExternalModel<ReturnRowsModel, nn::ReturnRowsOp> {
+  MaybeLayouts transfer(Operation *op, const TransferContext &context,
+                        SmallVectorImpl<Layout> *) const {
+    auto back = cast<nn::ReturnRowsOp>(op);
+    Layout rows = *context.operands[0];
+    const DimLayout &home = context.operands[2]->dims.front();
+    AxisList axes = getMovedAxes(back.getAxes(), context.mesh);
+    int64_t parts = back.getParts().getType().getDimSize(0) - 1;
+    auto moved = sendRows(home.factors, back.getOffsets().getType().getDimSize(0) - 1,
+                          parts / getNumShards(axes), axes, context.mesh);
+    if (!moved || !moved->sameShardingAs(rows.dims.front()) ||
+        !context.operands[1]->dims.front().sameShardingAs(rows.dims.front()))
+      return LogicalResult(report(context,
+                                  "returns rows of layout " + toString(rows, context.mesh) + " along " +
+                                      toString(axes, context.mesh) + " to places of layout " +
+                                      spell(home.factors, context.mesh),
+                                  0));
+    rows.dims.front() = home;
+    return ResultLayouts{rows};
+  }
+  bool takesPart(Operation *, const TransferContext &, unsigned operand, const Part &part) const {
+    return operand == 0 && part.isUnreduced();
+  }
+};
+
 } // namespace
 
 void layout_transfer::attachRowModels(MLIRContext *context) {
   nn::RouteOp::attachInterface<RouteModel>(*context);
+  nn::SendRowsOp::attachInterface<SendRowsModel>(*context);
+  nn::ReturnRowsOp::attachInterface<ReturnRowsModel>(*context);
   nn::TakeRowsOp::attachInterface<RuleModel<nn::TakeRowsOp, TakeRowsTransfer>>(*context);
   nn::SumRowsOp::attachInterface<RuleModel<nn::SumRowsOp, SumRowsTransfer>>(*context);
   nn::RepeatRowsOp::attachInterface<RuleModel<nn::RepeatRowsOp, ExpertsTransfer>>(*context);

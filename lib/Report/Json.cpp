@@ -104,6 +104,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
           json.attribute("count", entry.traffic.launches);
           json.attribute("bytes_per_rank", entry.traffic.bytes);
           json.attribute("bytes_of_all_ranks", entry.traffic.bytesOfAll);
+          if (entry.bytesAtCapacity)
+            json.attribute("bytes_at_capacity", *entry.bytesAtCapacity);
           json.attribute("location", toJson(entry.location));
         });
     });
@@ -191,6 +193,16 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
           json.attribute("bytes", warning.bytes);
         });
     });
+    if (!report.experts.empty())
+      json.attributeArray("experts", [&] {
+        for (const Report::Experts &layer : report.experts)
+          json.object([&] {
+            json.attribute("location", toJson(layer.location));
+            json.attribute("rows_per_rank", json::Array(layer.rowsPerRank));
+            json.attribute("fullest_expert", layer.fullestExpert);
+            json.attribute("dropped_tokens", layer.dropped);
+          });
+      });
     if (!report.runJson.empty()) {
       json.attributeBegin("run");
       json.rawValue(report.runJson);

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Report/Report.h"
 
+#include "MovedRows.h"
 #include "Steps.h"
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Call.h"
@@ -98,7 +99,10 @@ static std::string getDtype(Operation *op) {
 /// The cost of a launch; none for other ops.
 static std::optional<Cost> getLaunchCost(Operation *op, const CostModel &model) {
   std::optional<Cost> cost = model.getCost(op);
-  return cost && cost->launches > 0 ? cost : std::nullopt;
+  if (!cost || cost->launches == 0)
+    return std::nullopt;
+  cost->bytes = int64_t(double(cost->bytes) * getLoadShare(op));
+  return cost;
 }
 
 namespace {
@@ -181,7 +185,8 @@ public:
     SourceLocation location = getSourceLocation(launch.op->getLoc());
     std::string key;
     llvm::raw_string_ostream os(key);
-    StringRef kind = launch.op->getName().stripDialect();
+    std::string kind =
+        movesRows(launch.op) ? "all_to_all_v" : launch.op->getName().stripDialect().str();
     os << kind << '\0' << launch.dtype << '\0' << location.file << '\0' << location.line << '\0'
        << location.name << '\0' << stringifyCollectiveRole(launch.role);
     for (const std::string &axis : launch.axes)
@@ -191,10 +196,12 @@ public:
     auto [entry, isNew] = index.try_emplace(key, all.size());
     if (isNew) {
       all.push_back(
-          {kind.str(), launch.axes, launch.role, launch.dims, launch.dtype, {}, location});
+          {kind, launch.axes, launch.role, launch.dims, launch.dtype, {}, location});
       sums.emplace_back();
     }
     sums[entry->second].add(launch.op, launch.cost, mesh);
+    if (std::optional<int64_t> &most = all[entry->second].bytesAtCapacity; movesRows(launch.op))
+      most = most.value_or(0) + getBytesAtCapacity(launch.op);
   }
 
   std::vector<Report::Collective> take() {
@@ -227,37 +234,6 @@ static Type getGatheredType(Operation *op, unsigned i, const PlacementAnalysis &
     return nullptr;
   return RankedTensorType::get(to->getGlobalShape(),
                                getElementTypeOrSelf(op->getResult(i).getType()));
-}
-
-SmallVector<MeshAxisAttr> meshwright::getIdleAxes(FunctionOpInterface function) {
-  SmallVector<MeshAxisAttr> idle = llvm::filter_to_vector(
-      getSpmdMesh(function).getAxes(), [](MeshAxisAttr axis) { return axis.getSize() > 1; });
-  // Collectives and slices name the axes of all layouts that no signature states. The
-  // signature comes first: it uses all axes of most programs.
-  AttrTypeWalker walker;
-  walker.addWalk([&](AxisRefAttr used) {
-    llvm::erase_if(idle, [&](MeshAxisAttr axis) { return axis.getName() == used.getName(); });
-    return idle.empty() ? WalkResult::interrupt() : WalkResult::advance();
-  });
-  function->walk<WalkOrder::PreOrder>([&](Operation *op) {
-    return idle.empty() ? WalkResult::interrupt()
-                        : walker.walk<WalkOrder::PreOrder>(op->getAttrDictionary());
-  });
-  return idle;
-}
-
-std::string meshwright::describeIdleAxis(MeshAxisAttr axis) {
-  SmallVector<std::string> usual, options;
-  for (const AxisRoleDescription &known : kAxisRoles) {
-    if (!known.usualAxis.empty())
-      usual.push_back("\"" + known.usualAxis.str() + "\"");
-    if (!known.option.empty())
-      options.push_back(known.option.str());
-  }
-  return "mesh axis \"" + axis.getName().str() + "\" of size " + std::to_string(axis.getSize()) +
-         " shards nothing: all ranks along it do the same work; policies look for " +
-         llvm::join(usual, ", ") + " and the axes that " + llvm::join(options, ", ") +
-         " and context-parallel name";
 }
 
 /// One warning for each source location and type.

@@ -84,9 +84,11 @@ struct Report {
     /// The dimensions that lose the axes, then the dimensions that gain them.
     std::vector<int64_t> dims;
     std::string dtype;
-    /// The traffic of all launches together.
+    /// The traffic of all launches together; of rows whose number depends on the data, at balanced load.
     Traffic traffic;
     SourceLocation location;
+    /// The bytes that a rank sends if it has as many of such rows as there may be, all for other ranks.
+    std::optional<int64_t> bytesAtCapacity;
   };
 
   struct Decision {
@@ -135,6 +137,20 @@ struct Report {
   std::vector<Warning> warnings;
   /// The measurements of a run, as the runtime prints them; empty without a run.
   std::string runText, runJson;
+  /// The load of a layer of experts in a run.
+  struct Experts {
+    SourceLocation location;
+    std::vector<int64_t> rowsPerRank;
+    int64_t fullestExpert = 0, dropped = 0;
+  };
+  /// Of the last run, by layer; empty without a run.
+  std::vector<Experts> experts;
+  /// Takes what a run measured from another report of the program. None of it is left there.
+  void takeRun(Report &&other) {
+    runText = std::exchange(other.runText, {});
+    runJson = std::exchange(other.runJson, {});
+    experts = std::exchange(other.experts, {});
+  }
   /// Whether the module has states of training.
   bool isTrained = false;
   /// Known once the program is scheduled, if ranks store weights in shards.

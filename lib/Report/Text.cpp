@@ -234,7 +234,7 @@ static void printCollectives(const Report &report, llvm::raw_ostream &os) {
   table.row({"kind", "axes", "dims", "count", "bytes each", "bytes", "type and place"});
   for (const Group<Report::Collective> &group : groups.get()) {
     const Report::Collective &entry = group.first;
-    const char *between = entry.kind == "all_to_all" ? " to " : ",";
+    const char *between = llvm::StringRef(entry.kind).starts_with("all_to_all") ? " to " : ",";
     table.row(
         {entry.kind, getStream(entry),
          llvm::join(llvm::map_range(entry.dims, [](int64_t dim) { return std::to_string(dim); }),
@@ -418,6 +418,21 @@ static void printWarnings(const Report &report, llvm::raw_ostream &os) {
   }
 }
 
+static void printExperts(const Report &report, llvm::raw_ostream &os) {
+  if (report.experts.empty())
+    return;
+  os << "experts\n";
+  for (const Report::Experts &layer : report.experts) {
+    os << "  " << layer.location.name << (layer.location.name.empty() ? "" : " at ")
+       << formatFile(layer.location) << ": rows on the ranks ";
+    llvm::interleaveComma(layer.rowsPerRank, os);
+    os << "; the fullest expert is " << layer.fullestExpert;
+    if (layer.dropped)
+      os << "; " << layer.dropped << " choices dropped";
+    os << "\n";
+  }
+}
+
 void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   os << "plan for " << report.ranks << (report.ranks == 1 ? " rank" : " ranks");
   if (!report.mesh.empty()) {
@@ -434,6 +449,7 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   printCollectives(report, os);
   printWarnings(report, os);
   printDecisions(report, os);
+  printExperts(report, os);
   os << report.runText;
 }
 

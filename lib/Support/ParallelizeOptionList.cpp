@@ -56,6 +56,11 @@ static constexpr OptionDescription otherDescriptions[] = {
      "of a model that trains: which values of the forward pass the backward pass computes again; "
      "auto: as few as the memory ceiling allows"},
     {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
+    {"expert-capacity", "none | factor",
+     "each expert takes at most so many times its even part of the choices, in the order of the tokens; "
+     "the rest is dropped, and counted in reports of runs"},
+    {"expert-load", "factor",
+     "the load of the fullest rank that costs and bytes assume, as a multiple of the even load"},
     {"reduce-type", "own | f32 | {\"pattern\": own | f32, ...}",
      "the type in which partial sums of values leave products and travel: the program's, or f32, "
      "which rounds once; by the names of modules, of which the first pattern that matches wins"},

@@ -291,6 +291,12 @@ struct Parser {
     return success();
   }
 
+  LogicalResult parseFactor(StringRef key, StringRef value, double &factor) {
+    if (value.getAsDouble(factor) || !(factor > 0) || !std::isfinite(factor))
+      return error(key + ": expected a number above 0, got '" + value + "'");
+    return success();
+  }
+
   LogicalResult parseOption(StringRef key, StringRef value) {
     if (key == "mesh")
       return parseMesh(value);
@@ -339,6 +345,10 @@ struct Parser {
       return parseWord(key, value, options.overlap);
     if (key == "memory-ceiling")
       return parseMemoryCeiling(value);
+    if (key == "expert-capacity")
+      return value == "none" ? success() : parseFactor(key, value, options.expertCapacity);
+    if (key == "expert-load")
+      return parseFactor(key, value, options.expertLoad);
     if (key == "reduce-type")
       return parseNamedRules(key, value, options.reduceTypes);
     if (key == "target") {
@@ -533,6 +543,10 @@ std::string ParallelizeOptions::str() const {
     os << space << "overlap=" << overlap;
   if (memoryCeiling)
     os << space << "memory-ceiling=" << *memoryCeiling;
+  if (expertCapacity > 0)
+    os << space << "expert-capacity=" << llvm::format("%.17g", expertCapacity);
+  if (expertLoad != 1)
+    os << space << "expert-load=" << llvm::format("%.17g", expertLoad);
   if (!reduceTypes.rules.empty())
     os << space << "reduce-type=" << reduceTypes;
   if (!target.empty())

@@ -184,6 +184,10 @@ struct ParallelizeOptions {
   RecomputeMode recompute = RecomputeMode::Auto;
   /// The most bytes that a rank may hold.
   std::optional<int64_t> memoryCeiling;
+  /// The share of its even part of the choices that each expert takes at most; 0: all.
+  double expertCapacity = 0;
+  /// The load of the fullest rank that costs assume, as a multiple of the even load.
+  double expertLoad = 1;
   /// The types in which partial sums leave products and travel.
   ReduceTypes reduceTypes;
   /// The target that kernels are written for, as `cpu:x86-64-v3`; empty: `cpu`.

@@ -34,6 +34,8 @@ static bool hasRules(const ParallelizeOptions &options) {
   return !options.shardings.rules.empty();
 }
 
+static bool limitsExperts(const ParallelizeOptions &options) { return options.expertCapacity > 0; }
+
 static bool folds(const ParallelizeOptions &options) { return !options.fold.empty(); }
 
 /// Adds a pass that needs no options.
@@ -44,6 +46,10 @@ static void add(OpPassManager &pm, const AnnotateOptions &) {
 
 static void addRules(OpPassManager &pm, const AnnotateOptions &annotate) {
   pm.addPass(createAnnotateRulesPass({annotate.request.shardings}));
+}
+
+static void addLimit(OpPassManager &pm, const AnnotateOptions &annotate) {
+  pm.addPass(createLimitExpertsPass({annotate.request.expertCapacity}));
 }
 
 /// The stages that the option `fold` names: their sequences stay whole.
@@ -125,6 +131,8 @@ static void addGtp(OpPassManager &pm, const AnnotateOptions &annotate) {
 
 /// In the order in which they run. A policy leaves values alone that an earlier one has sharded.
 static constexpr Policy policies[] = {
+    {limitsExperts, addLimit},
+    {always, add<createNarrowRowsPass>},
     {hasRules, addRules},
     {always, add<createAnnotateDataParallelPass>},
     {shardsSequences, add<createSplitJointAttentionPass>},

@@ -85,7 +85,7 @@ void meshwright::attachExpertModels(MLIRContext *context) {
   attachVjp<CombineOp, differentiateCombine>(context);
   attachVjp<GroupedLinearOp, differentiateGroupedLinear>(context);
   attachVjp<GroupedWeightGradOp, differentiateGroupedWeightGrad>(context);
-  attachConstant<TopKOp, RouteOp>(context);
+  attachConstant<TopKOp, LimitOp, RouteOp>(context);
   // Local programs have these.
-  attachRefused<TakeRowsOp, SumRowsOp, RepeatRowsOp, SumGroupsOp, GroupedProductOp, GroupedOuterOp>(context);
+  attachRefused<SendRowsOp, ReturnRowsOp, TakeRowsOp, SumRowsOp, RepeatRowsOp, SumGroupsOp, GroupedProductOp, GroupedOuterOp>(context);
 }

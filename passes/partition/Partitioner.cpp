@@ -455,13 +455,12 @@ LogicalResult Partitioner::partition(Operation *op) {
   if (auto model = dyn_cast<LocalOpInterface>(op))
     if (auto made = model.partition(*this); failed(made) || *made)
       return LogicalResult(made);
-  return partitionByRule(op);
+  return partitionByRule(op, assign(op));
 }
 
-LogicalResult Partitioner::partitionByRule(Operation *op) {
+LogicalResult Partitioner::partitionByRule(Operation *op, const Assignment &assignment) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
-  Assignment assignment = assign(op);
   AxisList unreduced = getContractedAxes(rule, assignment, /*result=*/0);
 
   // A bias is added once, not to every partial sum.

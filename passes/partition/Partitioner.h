@@ -155,6 +155,8 @@ public:
   /// partial sum.
   mlir::LogicalResult define(mlir::Value value, Local local,
                              mlir::SmallVector<mlir::Value, 2> rest = {});
+  /// Writes an op that computes over these axes.
+  mlir::LogicalResult partitionByRule(mlir::Operation *op, const Assignment &assignment);
   /// Writes a copy of the op on local operands.
   mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
                         mlir::ArrayRef<mlir::Type> types);
@@ -201,7 +203,6 @@ private:
   /// Partitions an op. The ops that it becomes at the end of `local`, collectives included, belong to
   /// the backward pass if the op does.
   mlir::LogicalResult partitionInto(mlir::Operation *op, mlir::Block &local);
-  mlir::LogicalResult partitionByRule(mlir::Operation *op);
   mlir::FailureOr<mlir::Value> generate(mlir::Operation *op, const ValueSharding &sharding);
   mlir::FailureOr<bool> moveParts(mlir::Operation *op);
   /// Writes an op on partial values whose reduction can wait. Returns false for other ops.

@@ -20,6 +20,8 @@
 
 #include "mlir/IR/IRMapping.h"
 
+#include <deque>
+
 namespace meshwright {
 #define GEN_PASS_DEF_COMPACTROWSPASS
 #include "meshwright/passes/schedule/Passes.h.inc"
@@ -46,6 +48,11 @@ public:
         return failure();
       layouts.emplace(std::move(*analysis));
     }
+    for (auto [root, dispatch] : nn::getRoutings(func.front()))
+      layers.try_emplace(root, layers.size());
+    for (auto limit : func.front().getOps<nn::LimitOp>())
+      if (auto layer = layers.find(nn::getChoicesRoot(limit.getResult())); layer != layers.end())
+        limit.setLayer(layer->second);
     for (Operation *op : ops) {
       builder.setInsertionPoint(op);
       if (failed(rewrite(op)))
@@ -57,12 +64,21 @@ public:
   }
 
 private:
-  /// The rows of a routing.
+  /// Rows of a routing: those of a rank's tokens, or those of its experts that other ranks sent.
   struct Route {
-    nn::RouteOp op;
-    int64_t tokens, choices;
+    /// The choices of the rows and the places of the choices. Null for other ranks' tokens.
+    Value choices, places;
+    /// The offsets of the rows by expert, and of all tokens' rows the parts by expert and rank.
+    Value offsets, parts;
+    int64_t experts, rows, tokens, group;
+    /// The experts of all ranks, where a rank has some.
+    IntegerAttr total;
+    /// The number of the routing among those of the program.
+    IntegerAttr layer;
     /// The dimensions of the tokens.
     SmallVector<int64_t> shape;
+    /// The rows of the tokens, from which ranks sent these.
+    const Route *home = nullptr;
   };
 
   static bool isRouted(TypeRange types) {
@@ -77,28 +93,34 @@ private:
            });
   }
 
-  Route getRoute(nn::DispatchOp dispatch);
-  RankedTensorType getCompact(Type type, Route &route);
+  const Route &addRoute(nn::DispatchOp dispatch);
+  const Route *findRoute(Operation *op, Value rows);
+  RankedTensorType getCompact(Type type, const Route &route);
   LogicalResult rewrite(Operation *op);
   LogicalResult rewriteRowWise(Operation *op);
   LogicalResult rewriteCollective(Operation *op);
-  LogicalResult reduce(nn::ReduceOp op, Route &route);
-  Value get(Value rows, Route &route);
+  LogicalResult moveRows(dist::CollectiveOpInterface collective, unsigned i, const Route &route);
+  LogicalResult reduce(nn::ReduceOp op, const Route &route);
+  Value get(Value rows, const Route &route);
   /// Returns true if ranks have parts of a dimension of a value of the program as it was.
   bool isSharded(Value value, int64_t dim) const;
-  FailureOr<Value> spread(Operation *op, Value operand, int64_t rank, Route &route);
+  FailureOr<Value> spread(Operation *op, Value operand, int64_t rank, const Route &route);
   /// Facts of the program stay. Those of the layouts of routed values are of no use.
   static void keepFacts(Operation *op, Operation *local) {
     for (StringRef name : {nn::NnDialect::kIdAttr, nn::NnDialect::kStageAttr, nn::NnDialect::kBackwardAttr})
       if (Attribute fact = op->getDiscardableAttr(name))
         local->setDiscardableAttr(name, fact);
   }
-  void replace(Operation *op, Value value) {
+  void replace(Operation *op, Value value, const Route *route = nullptr) {
     keepFacts(op, value.getDefiningOp());
-    if (nn::getRouted(op->getResult(0).getType()))
-      compact.map(op->getResult(0), value);
-    else
-      op->getResult(0).replaceAllUsesWith(value);
+    replace(op->getResult(0), value, route);
+  }
+  void replace(Value from, Value to, const Route *route) {
+    if (!nn::getRouted(from.getType()))
+      return from.replaceAllUsesWith(to);
+    compact.map(from, to);
+    if (route)
+      routeOf[from] = route;
   }
 
   func::FuncOp func;
@@ -106,13 +128,18 @@ private:
   IRMapping compact;
   /// The layouts of the program as it was, where shapes do not tell all.
   std::optional<PlacementAnalysis> layouts;
+  /// The numbers of routings, by the root of their choices.
+  llvm::DenseMap<Value, int64_t> layers;
+  std::deque<Route> routes;
   /// By the choices, the rank's first expert and the type of a row.
-  llvm::DenseMap<std::tuple<Value, Attribute, Type>, nn::RouteOp> routes;
+  llvm::DenseMap<std::tuple<Value, Attribute, Type>, const Route *> known;
+  /// The route of a routed value of the program.
+  llvm::DenseMap<Value, const Route *> routeOf;
 };
 
 } // namespace
 
-Compactor::Route Compactor::getRoute(nn::DispatchOp dispatch) {
+const Compactor::Route &Compactor::addRoute(nn::DispatchOp dispatch) {
   auto type = cast<RankedTensorType>(dispatch.getType());
   Value indices = dispatch.getIndices(), offset = dispatch.getOffset();
   ArrayRef<int64_t> chosen = shapeOf(indices);
@@ -122,29 +149,38 @@ Compactor::Route Compactor::getRoute(nn::DispatchOp dispatch) {
   // Each op has a coordinate of its own.
   Operation *index = offset ? offset.getDefiningOp() : nullptr;
   Attribute first = index ? index->getPropertiesAsAttribute() : Attribute();
-  nn::RouteOp &route = routes[{indices, first, rows}];
-  if (!route) {
-    OpBuilder::InsertionGuard guard(builder);
-    builder.setInsertionPoint(dispatch);
-    auto vector = [&](int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); };
-    IntegerAttr total;
-    if (offset)
-      if (std::optional<int64_t> all = nn::getTableRows(dispatch))
-        total = builder.getI64IntegerAttr(*all);
-    route = nn::RouteOp::create(
-        builder, dispatch.getLoc(),
-        TypeRange{vector(experts + 1), vector(dist::getStoredElements(rows)),
-                  RankedTensorType::get(chosen, builder.getI64Type())},
-        indices, offset, builder.getI64IntegerAttr(experts), total);
-  }
-  return {route, tokens, chosen.back(), SmallVector<int64_t>(chosen.drop_back())};
+  const Route *&found = known[{indices, first, rows}];
+  if (found)
+    return *found;
+  auto vector = [&](int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); };
+  IntegerAttr total;
+  if (offset)
+    if (std::optional<int64_t> all = nn::getTableRows(dispatch))
+      total = builder.getI64IntegerAttr(*all);
+  auto layer = builder.getI64IntegerAttr(layers.lookup(nn::getChoicesRoot(indices)));
+  auto route = nn::RouteOp::create(
+      builder, dispatch.getLoc(),
+      TypeRange{vector(experts + 1), vector(dist::getStoredElements(rows)),
+                RankedTensorType::get(chosen, builder.getI64Type())},
+      indices, offset, builder.getI64IntegerAttr(experts), total, layer);
+  routes.push_back({route.getChoices(), route.getPlaces(), route.getOffsets(), Value(), experts, dist::getStoredElements(rows), tokens,
+                    chosen.back(), total, layer, SmallVector<int64_t>(chosen.drop_back())});
+  return *(found = &routes.back());
+}
+
+/// The route of rows. Null, after an error, if they are of no dispatch.
+const Compactor::Route *Compactor::findRoute(Operation *op, Value rows) {
+  const Route *route = routeOf.lookup(rows);
+  if (!route)
+    op->emitOpError("has routed tensors that are of no nn.dispatch of this function");
+  return route;
 }
 
 /// The type of the rows that exist.
-RankedTensorType Compactor::getCompact(Type type, Route &route) {
+RankedTensorType Compactor::getCompact(Type type, const Route &route) {
   auto tensor = cast<RankedTensorType>(type);
   SmallVector<int64_t> shape(tensor.getShape());
-  shape[0] = route.op.getChoices().getType().getDimSize(0);
+  shape[0] = route.rows;
   for (int64_t dim = 1; dim <= route.tokens; ++dim)
     shape[dim] = 1;
   return RankedTensorType::get(shape, tensor.getElementType());
@@ -157,7 +193,7 @@ bool Compactor::isSharded(Value value, int64_t dim) const {
 
 /// An operand of an op on rows that is not routed, and that has so many dimensions as the rows or fewer:
 /// a row for each row where it differs from expert to expert, or token to token.
-FailureOr<Value> Compactor::spread(Operation *op, Value operand, int64_t rank, Route &route) {
+FailureOr<Value> Compactor::spread(Operation *op, Value operand, int64_t rank, const Route &route) {
   RankedTensorType type = typeOf(operand);
   int64_t missing = rank - type.getRank();
   auto sizeOf = [&](int64_t dim) { return dim < missing ? 1 : type.getDimSize(dim - missing); };
@@ -181,15 +217,17 @@ FailureOr<Value> Compactor::spread(Operation *op, Value operand, int64_t rank, R
   nn::Writer w(builder, op->getLoc());
   SmallVector<int64_t> shape(rank, 1);
   llvm::copy(features, shape.end() - features.size());
-  int64_t rows = route.op.getChoices().getType().getDimSize(0);
   if (ofExperts) {
     shape[0] = sizeOf(0);
     Value table = w.reshape(operand, shape);
-    shape[0] = rows;
+    shape[0] = route.rows;
     auto result = RankedTensorType::get(shape, type.getElementType());
-    return nn::RepeatRowsOp::create(builder, op->getLoc(), result, table, route.op.getOffsets())
+    return nn::RepeatRowsOp::create(builder, op->getLoc(), result, table, route.offsets)
         .getResult();
   }
+  if (!route.choices)
+    return op->emitOpError() << "has an operand that differs from token to token, and rows that other ranks "
+                                "sent: expected nn.dispatch";
   // Dimensions of tokens along which it stretches are written out.
   SmallVector<int64_t> tokens(route.shape);
   llvm::append_range(tokens, features);
@@ -197,15 +235,15 @@ FailureOr<Value> Compactor::spread(Operation *op, Value operand, int64_t rank, R
   for (int64_t dim = 1; dim < rank; ++dim)
     own.push_back(sizeOf(dim));
   Value input = w.broadcast(w.reshape(operand, own), tokens);
-  shape[0] = rows;
+  shape[0] = route.rows;
   auto result = RankedTensorType::get(shape, type.getElementType());
-  return nn::TakeRowsOp::create(builder, op->getLoc(), result, input, route.op.getChoices(),
-                                route.choices, route.tokens, /*each=*/false)
+  return nn::TakeRowsOp::create(builder, op->getLoc(), result, input, route.choices, route.group,
+                                route.tokens, /*each=*/false)
       .getResult();
 }
 
 /// A sum over the tokens of each expert, and over further dimensions.
-LogicalResult Compactor::reduce(nn::ReduceOp op, Route &route) {
+LogicalResult Compactor::reduce(nn::ReduceOp op, const Route &route) {
   for (int64_t dim = 1; dim <= route.tokens; ++dim)
     if (!llvm::is_contained(op.getDims(), dim))
       return op.emitOpError() << "sums over some dimensions of the tokens of routed rows: expected all "
@@ -215,10 +253,9 @@ LogicalResult Compactor::reduce(nn::ReduceOp op, Route &route) {
   nn::Writer w(builder, op.getLoc());
   Value rows = get(op.getInput(), route);
   SmallVector<int64_t> shape(shapeOf(rows));
-  shape[0] = route.op.getExperts();
+  shape[0] = route.experts;
   auto type = RankedTensorType::get(shape, op.getType().getElementType());
-  Value sum = nn::SumGroupsOp::create(builder, op.getLoc(), type, rows, route.op.getOffsets(),
-                                    route.op.getTotalAttr());
+  Value sum = nn::SumGroupsOp::create(builder, op.getLoc(), type, rows, route.offsets, route.total);
   SmallVector<int64_t> rest;
   for (int64_t dim : op.getDims())
     if (dim == 0 || dim > route.tokens)
@@ -230,49 +267,139 @@ LogicalResult Compactor::reduce(nn::ReduceOp op, Route &route) {
   return success();
 }
 
-/// A collective that leaves experts and tokens where they are. The ranks of a group have the same rows.
+/// The number of ranks along axes.
+static int64_t getNumRanks(Operation *op, ArrayAttr axes) {
+  return dist::getNumShards(dist::getAxes(axes, dist::getSpmdMesh(op->getParentOfType<func::FuncOp>())));
+}
+
+/// The axes along which operand `i` of a collective goes from the ranks of tokens to those of experts, or
+/// back. Fails if it moves otherwise.
+static FailureOr<ArrayAttr> getSentAxes(dist::CollectiveOpInterface collective, unsigned i, int64_t tokens,
+                                        bool back) {
+  if (auto shardings = collective.getShardings(i)) {
+    auto [from, to] = back ? std::pair(shardings->second, shardings->first) : *shardings;
+    SmallVector<Attribute> lost, gained;
+    for (auto [dim, before, after] : llvm::enumerate(from.getDims(), to.getDims())) {
+      if (before == after)
+        continue;
+      bool isExperts = dim == 0, isTokens = dim > 0 && int64_t(dim) <= tokens;
+      auto takeAxes = [](dist::DimShardingAttr of, SmallVectorImpl<Attribute> &axes) {
+        for (dist::FactorShardingAttr factor : of.getFactors())
+          axes.append(factor.getAxes().begin(), factor.getAxes().end());
+      };
+      if (!isExperts && !isTokens)
+        return failure();
+      SmallVector<Attribute> none;
+      takeAxes(before, isTokens ? lost : none);
+      takeAxes(after, isExperts ? gained : none);
+      if (!none.empty())
+        return failure();
+    }
+    if (lost != gained || lost.empty())
+      return failure();
+    return ArrayAttr::get(collective->getContext(), lost);
+  }
+  std::optional<int64_t> lost = collective.getLostDim(i), gained = collective.getGainedDim(i);
+  if (back)
+    std::swap(lost, gained);
+  if (!collective.getAxes() || gained != 0 || !lost || *lost == 0 || *lost > tokens)
+    return failure();
+  return collective.getAxes();
+}
+
+/// Rows that go from the ranks of their tokens to those of their experts, or back.
+LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsigned i, const Route &route) {
+  Operation *op = collective.getOperation();
+  Location loc = op->getLoc();
+  Value from = op->getOperand(i), result = op->getResult(i), rows = compact.lookup(from);
+  FailureOr<ArrayAttr> toExperts = getSentAxes(collective, i, route.tokens, /*back=*/false);
+  if (succeeded(toExperts) && !route.parts) {
+    ArrayAttr axes = *toExperts;
+    auto type = cast<RankedTensorType>(result.getType());
+    int64_t own = type.getDimSize(0), ranks = getNumRanks(op, axes);
+    Route at = route;
+    at.choices = at.places = nullptr;
+    at.experts = own;
+    at.total = builder.getI64IntegerAttr(route.experts);
+    at.shape.assign(type.getShape().begin() + 1, type.getShape().begin() + 1 + route.tokens);
+    at.rows = dist::getStoredElements(RankedTensorType::get(
+        type.getShape().take_front(1 + route.tokens), builder.getI64Type(), type.getEncoding()));
+    auto vector = [&](int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); };
+    auto send = nn::SendRowsOp::create(
+        builder, loc, TypeRange{getCompact(type, at), vector(own * ranks + 1), vector(own + 1)}, rows,
+        route.offsets, axes, route.layer);
+    keepFacts(op, send);
+    at.offsets = send.getOwn();
+    at.parts = send.getParts();
+    at.home = &route;
+    routes.push_back(at);
+    replace(result, send.getResult(), &routes.back());
+    return success();
+  }
+  FailureOr<ArrayAttr> toTokens = getSentAxes(collective, i, route.tokens, /*back=*/true);
+  if (succeeded(toTokens) && route.home) {
+    const Route &home = *route.home;
+    auto back = nn::ReturnRowsOp::create(builder, loc, getCompact(result.getType(), home), rows, route.parts,
+                                         home.offsets, *toTokens);
+    keepFacts(op, back);
+    replace(result, back.getResult(), &home);
+    return success();
+  }
+  return op->emitOpError("moves rows of experts between ranks, which cannot be computed yet");
+}
+
+/// A collective that leaves experts and tokens where they are, or moves rows. The ranks of a group have
+/// the same rows.
 LogicalResult Compactor::rewriteCollective(Operation *op) {
   auto collective = cast<dist::CollectiveOpInterface>(op);
   SmallVector<Value> operands;
   SmallVector<Type> types;
+  SmallVector<const Route *> own;
+  bool moves = false;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
-    nn::DispatchOp dispatch = nn::getDispatch(operand);
-    if (!dispatch) {
+    own.push_back(nullptr);
+    if (!nn::getRouted(operand.getType())) {
       operands.push_back(operand);
       types.push_back(op->getResult(i).getType());
       continue;
     }
-    Route route = getRoute(dispatch);
-    auto isFeature = [&](std::optional<int64_t> dim) { return !dim || *dim > route.tokens; };
-    if (!isFeature(collective.getLostDim(i)) || !isFeature(collective.getGainedDim(i)) ||
-        collective.getShardings(i))
-      return op->emitOpError("moves rows of experts between ranks, which cannot be computed yet");
-    operands.push_back(get(operand, route));
-    types.push_back(getCompact(op->getResult(i).getType(), route));
+    const Route *route = own.back() = findRoute(op, operand);
+    if (!route)
+      return failure();
+    auto isFeature = [&](std::optional<int64_t> dim) { return !dim || *dim > route->tokens; };
+    moves |= !isFeature(collective.getLostDim(i)) || !isFeature(collective.getGainedDim(i)) ||
+             collective.getShardings(i);
+    operands.push_back(get(operand, *route));
+    types.push_back(getCompact(op->getResult(i).getType(), *route));
+  }
+  if (moves) {
+    for (auto [i, route] : llvm::enumerate(own))
+      if (!route)
+        return op->emitOpError("moves rows of experts beside other values, which cannot be computed yet");
+      else if (failed(moveRows(collective, i, *route)))
+        return failure();
+    return success();
   }
   OperationState state(op->getLoc(), op->getName(), operands, types, {});
   state.propertiesAttr = op->getPropertiesAsAttribute();
   Operation *local = builder.create(state);
   keepFacts(op, local);
-  for (auto [from, to] : llvm::zip_equal(op->getResults(), local->getResults()))
-    if (nn::getRouted(from.getType()))
-      compact.map(from, to);
-    else
-      from.replaceAllUsesWith(to);
+  for (auto [from, to, route] : llvm::zip_equal(op->getResults(), local->getResults(), own))
+    replace(from, to, route);
   return success();
 }
 
 /// The same op on rows that exist.
 LogicalResult Compactor::rewriteRowWise(Operation *op) {
-  auto routed = llvm::find_if(op->getOperands(), [](Value v) { return nn::getRouted(v.getType()); });
-  nn::DispatchOp dispatch = routed == op->getOperands().end() ? nn::DispatchOp() : nn::getDispatch(*routed);
-  if (!dispatch)
-    return op->emitOpError("has routed tensors that are of no nn.dispatch of this function");
-  Route route = getRoute(dispatch);
-  if (auto sum = dyn_cast<nn::ReduceOp>(op); sum && !nn::getRouted(sum.getType()))
-    return reduce(sum, route);
   if (isa<dist::CollectiveOpInterface>(op))
     return rewriteCollective(op);
+  auto routed = llvm::find_if(op->getOperands(), [&](Value v) { return routeOf.contains(v); });
+  const Route *found = findRoute(op, routed == op->getOperands().end() ? Value() : *routed);
+  if (!found)
+    return failure();
+  const Route &route = *found;
+  if (auto sum = dyn_cast<nn::ReduceOp>(op); sum && !nn::getRouted(sum.getType()))
+    return reduce(sum, route);
   if (op->getNumRegions() != 0 || !isa<nn::NnDialect>(op->getDialect()))
     return op->emitOpError("cannot be computed on the rows of experts that exist");
   int64_t rank = cast<RankedTensorType>(op->getResult(0).getType()).getRank();
@@ -299,17 +426,18 @@ LogicalResult Compactor::rewriteRowWise(Operation *op) {
       limits[dim] = shape[dim];
     slice.setLimits(limits);
   }
-  compact.map(op->getResult(0), local->getResult(0));
+  replace(op->getResult(0), local->getResult(0), &route);
   return success();
 }
 
 LogicalResult Compactor::rewrite(Operation *op) {
   Location loc = op->getLoc();
   if (auto dispatch = dyn_cast<nn::DispatchOp>(op)) {
-    Route route = getRoute(dispatch);
-    replace(op, nn::TakeRowsOp::create(builder, loc, getCompact(dispatch.getType(), route),
-                                       dispatch.getInput(), route.op.getChoices(), route.choices,
-                                       route.tokens, dispatch.getEach()));
+    const Route &route = addRoute(dispatch);
+    replace(op,
+            nn::TakeRowsOp::create(builder, loc, getCompact(dispatch.getType(), route), dispatch.getInput(),
+                                   route.choices, route.group, route.tokens, dispatch.getEach()),
+            &route);
     return success();
   }
   // Users write constants of their own.
@@ -319,46 +447,44 @@ LogicalResult Compactor::rewrite(Operation *op) {
     SmallVector<Value, 2> operands;
     for (Value operand : op->getOperands())
       operands.push_back(nn::getRouted(operand.getType()) ? compact.lookup(operand) : operand);
-    replace(op, dist::AfterOp::create(builder, loc, operands[0], operands[1]));
+    replace(op, dist::AfterOp::create(builder, loc, operands[0], operands[1]),
+            routeOf.lookup(op->getOperand(0)));
     return success();
   }
-  auto getRows = [&](Value rows) -> FailureOr<Route> {
-    if (nn::DispatchOp dispatch = nn::getDispatch(rows))
-      return getRoute(dispatch);
-    return LogicalResult(
-        op->emitOpError("has routed tensors that are of no nn.dispatch of this function"));
-  };
   if (auto combine = dyn_cast<nn::CombineOp>(op)) {
-    FailureOr<Route> route = getRows(combine.getRows());
-    if (failed(route))
+    const Route *route = findRoute(op, combine.getRows());
+    if (!route)
       return failure();
+    if (!route->places)
+      return op->emitOpError("sums rows that other ranks sent: expected them at their tokens");
     replace(op, nn::SumRowsOp::create(builder, loc, combine.getType(), get(combine.getRows(), *route),
-                                      route->op.getPlaces(), combine.getEach()));
+                                      route->places, combine.getEach()));
     return success();
   }
   if (auto linear = dyn_cast<nn::GroupedLinearOp>(op)) {
-    FailureOr<Route> route = getRows(linear.getRows());
-    if (failed(route))
+    const Route *route = findRoute(op, linear.getRows());
+    if (!route)
       return failure();
-    replace(op, nn::GroupedProductOp::create(builder, loc, getCompact(linear.getType(), *route),
-                                             get(linear.getRows(), *route), linear.getWeight(),
-                                             route->op.getOffsets(), linear.getInOut()));
+    replace(op,
+            nn::GroupedProductOp::create(builder, loc, getCompact(linear.getType(), *route),
+                                         get(linear.getRows(), *route), linear.getWeight(), route->offsets,
+                                         linear.getInOut()),
+            route);
     return success();
   }
   if (auto grad = dyn_cast<nn::GroupedWeightGradOp>(op)) {
-    FailureOr<Route> route = getRows(grad.getLhs());
-    if (failed(route))
+    const Route *route = findRoute(op, grad.getLhs());
+    if (!route)
       return failure();
     replace(op, nn::GroupedOuterOp::create(builder, loc, grad.getType(), get(grad.getLhs(), *route),
-                                           get(grad.getRhs(), *route), route->op.getOffsets(),
-                                           route->op.getTotalAttr()));
+                                           get(grad.getRhs(), *route), route->offsets, route->total));
     return success();
   }
   return rewriteRowWise(op);
 }
 
 /// The rows that exist of a routed value. A constant is written for them.
-Value Compactor::get(Value rows, Route &route) {
+Value Compactor::get(Value rows, const Route &route) {
   if (auto constant = rows.getDefiningOp<nn::ConstantOp>()) {
     auto elements = cast<DenseElementsAttr>(constant.getValue());
     RankedTensorType type = getCompact(rows.getType(), route);

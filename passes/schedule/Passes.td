@@ -124,7 +124,7 @@ def CompactRowsPass : Pass<"compact-rows", "::mlir::func::FuncOp"> {
     After:
     ```mlir
     func.func @main(%x: tensor<7x16xf32>, %i: tensor<7x2xi64>) -> tensor<7x16xf32> {
-      %offsets, %choices, %places = nn.route %i {experts = 8 : i64}
+      %offsets, %choices, %places = nn.route %i {experts = 8 : i64, layer = 0 : i64}
         : (tensor<7x2xi64>) -> (tensor<9xi64>, tensor<14xi64>, tensor<7x2xi64>)
       %r = nn.take_rows %x, %choices {group = 2 : i64, tokens = 1 : i64}
         : (tensor<7x16xf32>, tensor<14xi64>) -> tensor<14x1x16xf32>

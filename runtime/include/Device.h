@@ -22,6 +22,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace meshwright::rt {
 
@@ -225,6 +226,13 @@ public:
   /// stream of any rank from meeting (docs/rationale/streams-by-role.md).
   virtual bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                    void *const *outputs) = 0;
+
+  /// Gives each member of a group the bytes that each other one has for it. `sent` and `received` have
+  /// the bytes by member, which follow one another in `from` and `to`; members agree on them. `what` names
+  /// the group, and has no tensors. Otherwise as `run`.
+  virtual bool exchange(const Caller &caller, const mw_rt_collective &what, const void *from,
+                        const std::vector<int64_t> &sent, void *to,
+                        const std::vector<int64_t> &received) = 0;
 };
 
 /// Makes the CPU device of a rank. `collectives` must outlive it.

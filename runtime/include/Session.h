@@ -98,6 +98,12 @@ public:
     return report;
   }
 
+  /// The load of each layer of experts in the last call that succeeded, in their order.
+  std::vector<ExpertLoad> getExpertLoads() const {
+    std::lock_guard<std::timed_mutex> lock(running);
+    return experts;
+  }
+
   //===--------------------------------------------------------------------===//
   // State
   //===--------------------------------------------------------------------===//
@@ -151,6 +157,7 @@ private:
   bool recordRun(int64_t entry, const RunOptions &options, CallRecord &record, std::string &error);
   bool finishRecord(const RunOptions &options, CallRecord &record, std::string &error);
   bool gatherTrace(Trace &trace, std::string &error);
+  bool gatherExperts(std::string &error);
   bool findSeen(const EntryDescription &entry, CallRecord &record, std::string &error);
   bool isSplit() const { return int64_t(ranks.size()) < description.numRanks; }
   bool refuse(std::string &error, const std::string &message) const;
@@ -218,6 +225,7 @@ private:
   /// A failure after which the state is not known any more, or empty.
   std::string ended;
   RunReport report;
+  std::vector<ExpertLoad> experts;
   /// A call holds it.
   mutable std::timed_mutex running;
 };

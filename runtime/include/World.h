@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_WORLD_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_WORLD_H
 
+#include "meshwright/runtime/include/ExpertRows.h"
 #include "meshwright-c/Runtime.h"
 
 #include <atomic>
@@ -150,6 +151,8 @@ public:
   int64_t getThreadsPerRank() const { return threadsPerRank; }
   const std::string &getOpName(int64_t op) const;
   /// Sets the names of ops of the next run. They must outlive the world.
+  /// The rows of experts of the last run, of a rank of this process, by the number of the layer.
+  const std::map<int64_t, ExpertRows> &getExperts(int64_t rank) const;
   void setOps(const OpNames &names) { ops.store(&names, std::memory_order_release); }
   /// Sets the id of the bundle that the program comes from; empty if it comes from none.
   /// Backends with ranks in several processes check that all processes have the same id.

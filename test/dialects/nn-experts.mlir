@@ -9,7 +9,7 @@
 // CHECK: nn.dispatch %{{.*}}, %{{.*}} {each} : (tensor<3x7x2xf32>, tensor<3x7x2xi64>) -> tensor<8x3x7xf32, #nn.routed<2>>
 
 // Each op on rows is one on the rows that exist. A bias has a row for each row.
-// ROWS: %[[OFFSETS:.*]], %[[CHOICES:.*]], %[[PLACES:.*]] = nn.route %{{.*}} {experts = 8 : i64} : (tensor<3x7x2xi64>) -> (tensor<9xi64>, tensor<42xi64>, tensor<3x7x2xi64>)
+// ROWS: %[[OFFSETS:.*]], %[[CHOICES:.*]], %[[PLACES:.*]] = nn.route %{{.*}} {experts = 8 : i64, layer = 0 : i64} : (tensor<3x7x2xi64>) -> (tensor<9xi64>, tensor<42xi64>, tensor<3x7x2xi64>)
 // ROWS-NOT: nn.route
 // ROWS: nn.take_rows %{{.*}}, %[[CHOICES]] {group = 2 : i64, tokens = 2 : i64} : (tensor<3x7x16xf32>, tensor<42xi64>) -> tensor<42x1x1x16xf32>
 // ROWS: nn.take_rows %{{.*}}, %[[CHOICES]] {each, group = 2 : i64, tokens = 2 : i64} : (tensor<3x7x2xf32>, tensor<42xi64>) -> tensor<42x1x1xf32>

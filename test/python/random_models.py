@@ -47,6 +47,8 @@ OPTIONS = {
     "gtp_gather": ["plain", None],
     "shard_saved": ["on", "off", "auto", None],
     "expert_parallel": ["tp", "dp", ("dp", "tp"), "none", None, None],
+    "expert_capacity": [64.0, None, None],  # which no expert reaches
+    "expert_load": [1.5, None],
 }
 TRAIN_OPTIONS = {
     "microbatches": [1, 2, 3], "clip_norm": [None, 0.05], "seed": [0, 7],

@@ -245,8 +245,10 @@ def test_options(module, x):
     model = mw.from_torch(module, (x,))
     with pytest.raises(mw.Error, match="unknown option 'pipeline-parallel'; supported are mesh, "):
         model.parallelize(mesh={"tp": 2}, pipeline_parallel="pp")
-    with pytest.raises(mw.Error, match="option 'expert-parallel' is not supported yet"):
-        model.parallelize(mesh={"cp": 2}, expert_parallel="cp")
+    with pytest.raises(mw.Error, match="expert-parallel"):
+        model.parallelize(mesh={"tp": 2}, expert_parallel="experts")
+    with pytest.raises(mw.Error, match="expert-capacity: expected a number above 0, got '0'"):
+        model.parallelize(mesh={"tp": 2}, expert_capacity=0)
     with pytest.raises(mw.Error, match="sequence-parallel: expected on, off or auto, got 'often'"):
         model.parallelize(mesh={"tp": 2}, sequence_parallel="often")
     with pytest.raises(mw.Error, match="overlap: expected on, off or auto, got 'often'"):
@@ -332,7 +334,7 @@ def test_axis_that_shards_nothing(module, x):
     with pytest.warns(mw.MeshwrightWarning, match='mesh axis "tpp" of size 4 shards nothing'):
         plan = model.parallelize(mesh={"tpp": 4})
     (warning,) = plan.report(format="json")["warnings"]
-    assert 'policies look for "dp", "tp", "gtp" and the axes' in warning["message"]
+    assert 'policies look for "dp", "tp", "gtp", "ep" and the axes' in warning["message"]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         model.parallelize(mesh={"tp": 2, "pp": 1})

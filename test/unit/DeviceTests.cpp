@@ -152,6 +152,10 @@ public:
   bool run(const Caller &, const mw_rt_collective &, const void *const *, void *const *) override {
     return false;
   }
+  bool exchange(const Caller &, const mw_rt_collective &, const void *, const std::vector<int64_t> &,
+                void *, const std::vector<int64_t> &) override {
+    return false;
+  }
 
 private:
   const bool isSplit;
@@ -438,9 +442,9 @@ TEST(Devices, CallThatADeviceLacks) {
   lacking = -1;
   EXPECT_EQ(error, "the program calls 'take_along', which device 'separate' does not perform: "
                    "expected gemm, weight_grad, gather, index_copy, replace_rows, scatter_add, "
-                   "top_k, route, take_rows, sum_rows, repeat_rows, sum_groups, grouped_product, "
-                   "grouped_outer, mask, axis_index, reorder, place, positions, pack, largest, encode, "
-                   "decode");
+                   "top_k, limit, route, take_rows, sum_rows, repeat_rows, sum_groups, grouped_product, "
+                   "grouped_outer, send_rows, return_rows, mask, axis_index, reorder, place, "
+                   "positions, pack, largest, encode, decode");
 }
 
 /// Makes a call of a kind that no device knows.

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Execute/CompileBundle.h"
+#include "meshwright/lib/Driver/Facade/ExpertLoads.h"
 #include "meshwright/lib/Driver/Facade/PlanState.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/passes/Pipeline.h"
@@ -267,8 +268,7 @@ static LogicalResult reportAsIs(Plan::State &state, std::vector<Diagnostic> &dia
     diagnostics.insert(diagnostics.end(), found.begin(), found.end());
     if (failed(report))
       return failure();
-    report->runText = std::move(state.report.runText);
-    report->runJson = std::move(state.report.runJson);
+    report->takeRun(std::move(state.report));
     state.report = std::move(*report);
   }
   state.report.memory = planSessionMemory(entry);
@@ -530,12 +530,14 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   if (failed(state->run(*session, inputs, outputs, options, diagnostics)))
     return diagnostics;
   rt::RunReport run = session->getRunReport();
+  std::vector<rt::ExpertLoad> experts = session->getExpertLoads();
   call.unlock();
+  lock.lock();
+  // Another thread may have asked for another target, which the report then describes.
+  if (state->target != target)
+    return {true, diagnostics};
+  setExperts(state->report, getEntry(state->get(state->getExecutedPhase()), options.entry), experts);
   if (options.measure) {
-    lock.lock();
-    // Another thread may have asked for another target, which the report then describes.
-    if (state->target != target)
-      return {true, diagnostics};
     state->report.runText = run.toText();
     state->report.runJson = run.toJson();
   }
@@ -581,8 +583,7 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
     return diagnostics;
   // A bundle's report describes the plan, not a run of this process.
   Report report = state->report;
-  report.runText.clear();
-  report.runJson.clear();
+  report.takeRun(Report());
   options.textReport = toString(report, ReportFormat::Text);
   options.jsonReport = toString(report, ReportFormat::Json);
   ModuleOp module = state->get(state->getExecutedPhase());

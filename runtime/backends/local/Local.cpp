@@ -133,6 +133,10 @@ public:
   bool run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
            void *const *outputs) override;
 
+  bool exchange(const Caller &caller, const mw_rt_collective &what, const void *from,
+                const std::vector<int64_t> &sent, void *to,
+                const std::vector<int64_t> &received) override;
+
   bool broadcast(int64_t, void *, int64_t, std::string &) override { return true; }
 
 private:
@@ -142,6 +146,8 @@ private:
   };
 
   const Member &join(const Caller &caller, const mw_rt_collective &what);
+  bool meet(const Caller &caller, const Meeting &meeting, const void *const *inputs, void *const *outputs,
+            bool &aside);
   bool wait(Group &group, const Caller &caller, int64_t self);
 
   World &world;
@@ -250,7 +256,7 @@ static bool copyAside(Slot &slot) {
   int64_t bytes = 0;
   for (int64_t i = 0; i < slot.what->num_tensors; ++i)
     bytes += bytesBefore(slot.what->tensors[i]);
-  if (bytes > kSmallBytes)
+  if (bytes > kSmallBytes || slot.what->num_tensors == 0)
     return false;
   // Each copy is aligned.
   slot.copies.resize(bytes + 64 * (slot.what->num_tensors + 1));
@@ -317,6 +323,61 @@ static void fetch(const Member &member, int64_t tensor, GetInput getInput, void 
   }
 }
 
+/// Shows the group what the rank gives, and waits for the others. Sets `aside` if the inputs were
+/// copied. Returns false after a failure.
+bool LocalBackend::meet(const Caller &caller, const Meeting &meeting, const void *const *inputs,
+                        void *const *outputs, bool &aside) {
+  Group &group = meeting.group;
+  Slot &mine = group.seats[meeting.self].slots[meeting.parity];
+  mine.what = &meeting.what;
+  mine.op = caller.op;
+  mine.inputs = inputs;
+  mine.outputs = outputs;
+  aside = copyAside(mine);
+  if (!wait(group, caller, meeting.self))
+    return false;
+  for (int64_t i = 0; i < group.getSize(); ++i)
+    if (const Slot &slot = meeting.getSlot(i); slot.what != &meeting.what || slot.op != caller.op) {
+      world.fail(caller.rank, caller.op,
+                 "rank " + std::to_string(group.ranks[i]) +
+                     " is at another collective: " + world.getOpName(slot.op));
+      return false;
+    }
+  return true;
+}
+
+bool LocalBackend::exchange(const Caller &caller, const mw_rt_collective &what, const void *from,
+                            const std::vector<int64_t> &sent, void *to,
+                            const std::vector<int64_t> &received) {
+  const Member &member = join(caller, what);
+  if (!member.group) {
+    std::memcpy(to, from, sent.front());
+    return true;
+  }
+  Group &group = *member.group;
+  Meeting meeting{member, what, group.seats[member.self].entered++ % 2};
+  const void *inputs[] = {from, sent.data()};
+  bool aside;
+  if (!meet(caller, meeting, inputs, nullptr, aside))
+    return false;
+  char *next = static_cast<char *>(to);
+  for (int64_t i = 0; i < group.getSize(); next += received[i++]) {
+    const Slot &slot = meeting.getSlot(i);
+    const auto *bytes = static_cast<const int64_t *>(slot.inputs[1]);
+    int64_t before = 0;
+    for (int64_t other = 0; other < member.self; ++other)
+      before += bytes[other];
+    if (bytes[member.self] != received[i]) {
+      world.fail(caller.rank, caller.op,
+                 "expected " + std::to_string(received[i]) + " bytes from rank " +
+                     std::to_string(group.ranks[i]) + ", got " + std::to_string(bytes[member.self]));
+      return false;
+    }
+    std::memcpy(next, static_cast<const char *>(slot.inputs[0]) + before, received[i]);
+  }
+  return wait(group, caller, member.self);
+}
+
 bool LocalBackend::run(const Caller &caller, const mw_rt_collective &what,
                        const void *const *inputs, void *const *outputs) {
   const Member &member = join(caller, what);
@@ -326,23 +387,10 @@ bool LocalBackend::run(const Caller &caller, const mw_rt_collective &what,
     return true;
   }
   Group &group = *member.group;
-  Group::Seat &seat = group.seats[member.self];
-  Meeting meeting{member, what, seat.entered++ % 2};
-  Slot &mine = seat.slots[meeting.parity];
-  mine.what = &what;
-  mine.op = caller.op;
-  mine.inputs = inputs;
-  mine.outputs = outputs;
-  bool aside = copyAside(mine);
-  if (!wait(group, caller, member.self))
+  Meeting meeting{member, what, group.seats[member.self].entered++ % 2};
+  bool aside;
+  if (!meet(caller, meeting, inputs, outputs, aside))
     return false;
-  for (int64_t i = 0; i < group.getSize(); ++i)
-    if (const Slot &slot = meeting.getSlot(i); slot.what != &what || slot.op != caller.op) {
-      world.fail(caller.rank, caller.op,
-                 "rank " + std::to_string(group.ranks[i]) +
-                     " is at another collective: " + world.getOpName(slot.op));
-      return false;
-    }
   for (int64_t tensor = 0; tensor < what.num_tensors; ++tensor)
     switch (exchangeOf(what)) {
     case Exchange::Combine:

@@ -57,8 +57,14 @@ public:
   bool decide(bool &isFine, std::string &error) override;
   bool broadcast(int64_t from, void *data, int64_t bytes, std::string &error) override;
 
+  bool exchange(const Caller &caller, const mw_rt_collective &what, const void *from,
+                const std::vector<int64_t> &sent, void *to,
+                const std::vector<int64_t> &received) override;
+
 private:
-  MessagePlan &getPlan(const Caller &caller, const mw_rt_collective &what);
+  MessagePlan *getPlan(const Caller &caller, const mw_rt_collective &what);
+  bool post(const Caller &caller, const MessagePlan &plan, int64_t member, char *data, int64_t bytes,
+            bool isSend, Requests &requests);
   bool exchange(const Caller &caller, const MessagePlan &plan, const mw_rt_collective &what,
                 const std::vector<Message> &sends, const std::vector<Message> &receives,
                 const void *const *inputs, void *const *outputs, char *staging);
@@ -182,13 +188,17 @@ bool MpiBackend::broadcast(int64_t from, void *data, int64_t bytes, std::string 
 // Runs
 //===----------------------------------------------------------------------===//
 
-/// Makes the plan at the first call.
-MessagePlan &MpiBackend::getPlan(const Caller &caller, const mw_rt_collective &what) {
-  std::lock_guard<std::mutex> lock(mutex);
+/// Makes the plan and its communicator at the first call. Returns null if there is no communicator.
+MessagePlan *MpiBackend::getPlan(const Caller &caller, const mw_rt_collective &what) {
+  std::unique_lock<std::mutex> lock(mutex);
   auto [found, isNew] = plans.try_emplace({caller.stream, &what});
+  MessagePlan &plan = found->second;
   if (isNew)
-    found->second = planMessages(what, process.getRank(), deterministic);
-  return found->second;
+    plan = planMessages(what, process.getRank(), deterministic);
+  lock.unlock();
+  if (plan.communicator == MPI_COMM_NULL)
+    plan.communicator = process.getCommunicator(world, caller, plan.ranks);
+  return plan.communicator == MPI_COMM_NULL ? nullptr : &plan;
 }
 
 /// Returns memory that belongs to the stream during one collective. Returns null if there is
@@ -210,6 +220,23 @@ static int64_t tagOf(int64_t op) {
   return std::max<int64_t>(op, 0) % 32767;
 }
 
+/// Begins to send or receive bytes. MPI counts with int, so they travel in parts.
+bool MpiBackend::post(const Caller &caller, const MessagePlan &plan, int64_t member, char *data,
+                      int64_t bytes, bool isSend, Requests &requests) {
+  int tag = int(tagOf(caller.op));
+  for (int64_t begin = 0; begin < bytes; begin += kLargestPart) {
+    int count = int(std::min(kLargestPart, bytes - begin));
+    MPI_Request *request = requests.addFor(plan.ranks[member]);
+    int status = isSend ? MPI_Isend(data + begin, count, MPI_BYTE, int(member), tag,
+                                    plan.communicator, request)
+                        : MPI_Irecv(data + begin, count, MPI_BYTE, int(member), tag,
+                                    plan.communicator, request);
+    if (!process.check(world, caller, status))
+      return false;
+  }
+  return true;
+}
+
 /// Sends boxes of `inputs` and receives boxes of `outputs`, through the staging memory if a box
 /// is not contiguous.
 bool MpiBackend::exchange(const Caller &caller, const MessagePlan &plan,
@@ -217,24 +244,10 @@ bool MpiBackend::exchange(const Caller &caller, const MessagePlan &plan,
                           const std::vector<Message> &receives, const void *const *inputs,
                           void *const *outputs, char *staging) {
   Requests requests;
-  int tag = int(tagOf(caller.op));
-  auto post = [&](const Message &message, char *data, bool isSend) {
-    for (int64_t begin = 0; begin < message.bytes; begin += kLargestPart) {
-      int count = int(std::min(kLargestPart, message.bytes - begin));
-      int member = int(message.member);
-      MPI_Request *request = requests.addFor(plan.ranks[message.member]);
-      int status =
-          isSend
-              ? MPI_Isend(data + begin, count, MPI_BYTE, member, tag, plan.communicator, request)
-              : MPI_Irecv(data + begin, count, MPI_BYTE, member, tag, plan.communicator, request);
-      if (!process.check(world, caller, status))
-        return false;
-    }
-    return true;
-  };
   for (const Message &message : receives) {
     char *data = message.isDirect ? static_cast<char *>(outputs[message.tensor]) : staging;
-    if (!post(message, data + message.offset, /*isSend=*/false))
+    if (!post(caller, plan, message.member, data + message.offset, message.bytes, /*isSend=*/false,
+              requests))
       return false;
   }
   for (const Message &message : sends) {
@@ -246,7 +259,8 @@ bool MpiBackend::exchange(const Caller &caller, const MessagePlan &plan,
               origin, message.extents, arrivals.elementSize);
       data = staging;
     }
-    if (!post(message, data + message.offset, /*isSend=*/true))
+    if (!post(caller, plan, message.member, data + message.offset, message.bytes, /*isSend=*/true,
+              requests))
       return false;
   }
   return process.await(world, caller, requests, world.getTimeout());
@@ -361,12 +375,10 @@ bool MpiBackend::runFast(const Caller &caller, const MessagePlan &plan,
 bool MpiBackend::run(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs) {
   process.notePosition(world);
-  MessagePlan &plan = getPlan(caller, what);
-  if (plan.communicator == MPI_COMM_NULL) {
-    plan.communicator = process.getCommunicator(world, caller, plan.ranks);
-    if (plan.communicator == MPI_COMM_NULL)
-      return false;
-  }
+  MessagePlan *found = getPlan(caller, what);
+  if (!found)
+    return false;
+  MessagePlan &plan = *found;
   if (plan.isFast)
     return runFast(caller, plan, what, inputs, outputs);
   char *staging = getStaging(caller.stream, plan.stagingBytes);
@@ -390,6 +402,31 @@ bool MpiBackend::run(const Caller &caller, const mw_rt_collective &what, const v
   return kind == Exchange::CombineBoxes ||
          exchange(caller, plan, what, plan.resultSends, plan.resultReceives, outputs, outputs,
                   staging);
+}
+
+bool MpiBackend::exchange(const Caller &caller, const mw_rt_collective &what, const void *from,
+                          const std::vector<int64_t> &sent, void *to,
+                          const std::vector<int64_t> &received) {
+  process.notePosition(world);
+  MessagePlan *plan = getPlan(caller, what);
+  if (!plan)
+    return false;
+  Requests requests;
+  char *next = static_cast<char *>(to), *own = nullptr;
+  for (int64_t member = 0; member < int64_t(received.size()); next += received[member++]) {
+    if (member == plan->self)
+      own = next;
+    else if (!post(caller, *plan, member, next, received[member], /*isSend=*/false, requests))
+      return false;
+  }
+  next = static_cast<char *>(const_cast<void *>(from));
+  for (int64_t member = 0; member < int64_t(sent.size()); next += sent[member++]) {
+    if (member == plan->self)
+      std::memcpy(own, next, sent[member]);
+    else if (!post(caller, *plan, member, next, sent[member], /*isSend=*/true, requests))
+      return false;
+  }
+  return process.await(world, caller, requests, world.getTimeout());
 }
 
 //===----------------------------------------------------------------------===//

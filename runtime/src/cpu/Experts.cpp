@@ -12,12 +12,16 @@
 
 #include "CpuDevice.h"
 
+#include "meshwright/runtime/include/Axes.h"
+#include "meshwright/runtime/src/ranks/Context.h"
+
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -130,18 +134,38 @@ bool CpuDevice::perform(const mw_rt_top_k &what, void *const *buffers, std::stri
   return true;
 }
 
+static int64_t loadIndex(int64_t type, const void *data, int64_t i) {
+  return DType(type) == DType::I32 ? static_cast<const int32_t *>(data)[i]
+                                   : static_cast<const int64_t *>(data)[i];
+}
+
+bool CpuDevice::perform(const mw_rt_limit &what, void *const *buffers, std::string &) {
+  std::map<int64_t, int64_t> taken;
+  int64_t dropped = 0;
+  for (int64_t i = 0; i < what.choices; ++i) {
+    int64_t expert = loadIndex(what.dtype, buffers[0], i);
+    if (expert >= 0 && taken[expert]++ >= what.capacity) {
+      expert = -1;
+      ++dropped;
+    }
+    if (DType(what.dtype) == DType::I32)
+      static_cast<int32_t *>(buffers[1])[i] = int32_t(expert);
+    else
+      static_cast<int64_t *>(buffers[1])[i] = expert;
+  }
+  if (what.layer >= 0)
+    context.experts[what.layer].dropped = dropped;
+  return true;
+}
+
 bool CpuDevice::perform(const mw_rt_route &what, void *const *buffers, std::string &error) {
-  auto load = [](int64_t type, const void *data, int64_t i) -> int64_t {
-    return DType(type) == DType::I32 ? static_cast<const int32_t *>(data)[i]
-                                     : static_cast<const int64_t *>(data)[i];
-  };
-  int64_t first = buffers[1] ? load(what.offset_dtype, buffers[1], 0) : 0;
+  int64_t first = buffers[1] ? loadIndex(what.offset_dtype, buffers[1], 0) : 0;
   int64_t count = what.tokens * what.choices;
   auto *offsets = static_cast<int64_t *>(buffers[2]), *choices = static_cast<int64_t *>(buffers[3]),
        *places = static_cast<int64_t *>(buffers[4]);
   std::fill_n(offsets, what.experts + 1, 0);
   for (int64_t i = 0; i < count; ++i) {
-    int64_t expert = load(what.index_dtype, buffers[0], i), here = expert - first;
+    int64_t expert = loadIndex(what.index_dtype, buffers[0], i), here = expert - first;
     if (expert < -1 || expert >= what.total) {
       error = "expert " + std::to_string(expert) + " at position " + std::to_string(i) +
               " is out of range: expected 0 to " + std::to_string(what.total - 1) +
@@ -160,6 +184,12 @@ bool CpuDevice::perform(const mw_rt_route &what, void *const *buffers, std::stri
     error = "a routing has " + std::to_string(rows) + " rows, and room for " +
             std::to_string(what.capacity) + ": a token chose an expert twice";
     return false;
+  }
+  if (what.layer >= 0) {
+    ExpertRows &report = context.experts[what.layer];
+    report.first = first;
+    report.rows.resize(what.experts);
+    std::adjacent_difference(offsets + 1, offsets + 1 + what.experts, report.rows.begin());
   }
   std::vector<int64_t> next(offsets, offsets + what.experts);
   for (int64_t i = 0; i < count; ++i)
@@ -333,6 +363,126 @@ bool CpuDevice::perform(const mw_rt_grouped_outer &what, void *const *buffers, s
                   offsets, static_cast<SumOf<T> *>(buffers[3]), begin, end);
     });
   });
+  return true;
+}
+
+//===----------------------------------------------------------------------===//
+// Rows that move between ranks
+//===----------------------------------------------------------------------===//
+
+namespace {
+
+/// Numbers of rows: of `count` experts for each member of a group.
+class Counts {
+public:
+  Counts(int64_t members, int64_t experts) : experts(experts), numbers(members * experts) {}
+
+  int64_t &at(int64_t member, int64_t expert) { return numbers[member * experts + expert]; }
+  int64_t ofMember(int64_t member) const {
+    auto first = numbers.begin() + member * experts;
+    return std::accumulate(first, first + experts, int64_t(0));
+  }
+  /// The sums by member times `factor`.
+  std::vector<int64_t> times(int64_t factor) const {
+    std::vector<int64_t> sums;
+    for (int64_t member = 0; member * experts < int64_t(numbers.size()); ++member)
+      sums.push_back(ofMember(member) * factor);
+    return sums;
+  }
+  void *data() { return numbers.data(); }
+
+private:
+  int64_t experts;
+  std::vector<int64_t> numbers;
+};
+
+} // namespace
+
+/// The rows that a rank has for the experts of each member, from the offsets of all experts. Experts beyond
+/// the last one are padding.
+static Counts countSent(const mw_rt_moved_rows &what, int64_t members, const int64_t *offsets) {
+  Counts counts(members, what.own);
+  for (int64_t expert = 0; expert < what.experts; ++expert)
+    counts.at(expert / what.own, expert % what.own) = offsets[expert + 1] - offsets[expert];
+  return counts;
+}
+
+/// Copies rows between the order by member, then by expert, and that by expert, then by member.
+static void reorderRows(Counts &counts, int64_t members, int64_t experts, int64_t bytes, const char *from,
+                        char *to, bool byExpert) {
+  std::vector<int64_t> starts(members, 0);
+  for (int64_t member = 1; member < members; ++member)
+    starts[member] = starts[member - 1] + counts.ofMember(member - 1);
+  int64_t next = 0;
+  for (int64_t expert = 0; expert < experts; ++expert)
+    for (int64_t member = 0; member < members; ++member) {
+      int64_t rows = counts.at(member, expert), &start = starts[member];
+      int64_t source = byExpert ? start : next, target = byExpert ? next : start;
+      std::memcpy(to + target * bytes, from + source * bytes, rows * bytes);
+      start += rows;
+      next += rows;
+    }
+}
+
+bool CpuDevice::perform(const mw_rt_send_rows &send, void *const *buffers, std::string &error) {
+  const mw_rt_moved_rows &what = send.what;
+  int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
+  Caller caller{context.rank, 0, context.position};
+  Counts sent = countSent(what, members, static_cast<const int64_t *>(buffers[1]));
+  Counts received(members, what.own);
+  std::vector<int64_t> alike(members, what.own * int64_t(sizeof(int64_t)));
+  if (!collectives->exchange(caller, what.group, sent.data(), alike, received.data(), alike))
+    return false;
+  auto *rows = static_cast<char *>(buffers[2]);
+  auto *parts = static_cast<int64_t *>(buffers[3]), *own = static_cast<int64_t *>(buffers[4]);
+  int64_t part = 0, total = 0;
+  for (int64_t expert = 0; expert < what.own; ++expert) {
+    own[expert] = total;
+    for (int64_t member = 0; member < members; ++member) {
+      parts[part++] = total;
+      total += received.at(member, expert);
+    }
+  }
+  parts[part] = own[what.own] = total;
+  if (what.layer >= 0) {
+    ExpertRows &report = context.experts[what.layer];
+    report.first = coordinateOf(what.group.group, context.rank) * what.own;
+    report.rows.resize(what.own);
+    std::adjacent_difference(own + 1, own + 1 + what.own, report.rows.begin());
+  }
+  if (total > what.to_capacity) {
+    error = "expected at most " + std::to_string(what.to_capacity) + " rows from other ranks, got " +
+            std::to_string(total);
+    return false;
+  }
+  std::vector<char> arrived(total * bytes);
+  if (!collectives->exchange(caller, what.group, buffers[0], sent.times(bytes), arrived.data(),
+                             received.times(bytes)))
+    return false;
+  reorderRows(received, members, what.own, bytes, arrived.data(), rows, /*byExpert=*/true);
+  std::memset(rows + total * bytes, 0, (what.to_capacity - total) * bytes);
+  return true;
+}
+
+bool CpuDevice::perform(const mw_rt_return_rows &back, void *const *buffers, std::string &) {
+  const mw_rt_moved_rows &what = back.what;
+  int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
+  const auto *parts = static_cast<const int64_t *>(buffers[1]);
+  Counts received = countSent(what, members, static_cast<const int64_t *>(buffers[2]));
+  Counts sent(members, what.own);
+  for (int64_t expert = 0; expert < what.own; ++expert)
+    for (int64_t member = 0; member < members; ++member, ++parts)
+      sent.at(member, expert) = parts[1] - parts[0];
+  std::vector<char> leaving(*parts * bytes);
+  reorderRows(sent, members, what.own, bytes, static_cast<const char *>(buffers[0]), leaving.data(),
+              /*byExpert=*/false);
+  auto *rows = static_cast<char *>(buffers[3]);
+  std::vector<int64_t> arriving = received.times(bytes);
+  if (!collectives->exchange({context.rank, 0, context.position}, what.group, leaving.data(),
+                             sent.times(bytes), rows, arriving))
+    return false;
+  int64_t total = std::accumulate(arriving.begin(), arriving.end(), int64_t(0));
+  std::memset(rows + total, 0, what.to_capacity * bytes - total);
   return true;
 }
 

@@ -105,6 +105,10 @@ static CallFacts getFacts(const mw_rt_top_k &what, void *const *) {
   return facts;
 }
 
+static CallFacts getFacts(const mw_rt_limit &what, void *const *) {
+  return moveElements(what.dtype, 2 * what.choices);
+}
+
 static CallFacts getFacts(const mw_rt_route &what, void *const *) {
   return moveElements(MW_I64, 2 * what.tokens * what.choices + what.capacity);
 }
@@ -150,6 +154,14 @@ static CallFacts getFacts(const mw_rt_grouped_outer &what, void *const *buffers)
   facts.flops = 2 * what.rows * what.m * what.n;
   facts.bytes = what.rows * (what.m + what.n) * sizeOf(DType(what.dtype)) + results * sizeOf(sum);
   return check(facts, buffers[3], int64_t(sum), results);
+}
+
+static CallFacts getFacts(const mw_rt_send_rows &what, void *const *) {
+  return moveElements(what.what.dtype, 2 * what.what.from_capacity * what.what.inner);
+}
+
+static CallFacts getFacts(const mw_rt_return_rows &what, void *const *) {
+  return moveElements(what.what.dtype, 2 * what.what.to_capacity * what.what.inner);
 }
 
 static CallFacts getFacts(const mw_rt_mask &what, void *const *) {

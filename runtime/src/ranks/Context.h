@@ -11,9 +11,11 @@
 #include "meshwright/runtime/src/process/Fault.h"
 
 #include "meshwright/runtime/include/Device.h"
+#include "meshwright/runtime/include/ExpertRows.h"
 #include "meshwright/runtime/include/Trace.h"
 #include "meshwright/runtime/include/World.h"
 
+#include <map>
 #include <new>
 
 /// A rank that this process hosts: its device, its thread, and its state in the current run.
@@ -35,6 +37,8 @@ struct mw_rt_context {
   /// The compute stream's row of the trace.
   meshwright::rt::Trace::Row *row = nullptr;
   const meshwright::rt::Fault *fault = nullptr;
+  /// Rows of experts of the run, by the number of the routing.
+  std::map<int64_t, meshwright::rt::ExpertRows> experts;
   /// The calls of the run that have logs, in order, and their buffers.
   std::vector<std::pair<const mw_rt_call *, std::vector<void *>>> logged;
   /// `position` is the op that the compute stream is at or waits for. `calls` counts the

@@ -7,6 +7,7 @@
 
 #include "Link.h"
 
+#include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/PlainNumbers.h"
 #include "meshwright/runtime/include/World.h"
 #include "meshwright/runtime/src/tensors/Moves.h"
@@ -17,6 +18,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <sys/prctl.h>
 #include <thread>
@@ -86,6 +88,17 @@ public:
     // its last rank has come, as if that rank's data had travelled for so long.
     return sleepUntil(reserve(trafficOf(what, caller.rank))) &&
            collectives.run(caller, what, inputs, outputs);
+  }
+
+  bool exchange(const Caller &caller, const mw_rt_collective &what, const void *from,
+                const std::vector<int64_t> &sent, void *to,
+                const std::vector<int64_t> &received) override {
+    Traffic traffic;
+    traffic.steps = int64_t(sent.size()) - 1;
+    int64_t self = coordinateOf(what.group, caller.rank);
+    traffic.bytes = std::accumulate(sent.begin(), sent.end(), int64_t(0)) - sent[self];
+    return sleepUntil(reserve(traffic)) &&
+           collectives.exchange(caller, what, from, sent, to, received);
   }
 
 private:

@@ -348,6 +348,7 @@ bool World::run(mw_rt_entry program, std::vector<RankBuffers> &given, const RunO
       context->checkFinite = options.checkFinite;
       context->graphs = options.graphs;
       context->logged.clear();
+      context->experts.clear();
       context->trace = trace.get();
       context->row = trace ? &trace->getRow(context->rank, 0) : nullptr;
     }
@@ -383,6 +384,10 @@ bool World::settle(double seconds, std::string &error) {
     rankEnds.wait_for(lock, std::chrono::milliseconds(100));
   }
   return true;
+}
+
+const std::map<int64_t, ExpertRows> &World::getExperts(int64_t rank) const {
+  return findRank(rank)->experts;
 }
 
 bool World::undo(std::string &error) {

@@ -143,7 +143,7 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
     return refuse(error, problem.empty() ? "out of memory for " + onRanks : problem);
   if (!world->run(code[index], buffers, options, error))
     return false;
-  if (options.trace && !gatherTrace(*options.trace, error))
+  if ((options.trace && !gatherTrace(*options.trace, error)) || !gatherExperts(error))
     return false;
   for (size_t i = 0; i < outputs.size(); ++i) {
     std::vector<const void *> parts;
@@ -303,6 +303,7 @@ bool Session::run(int64_t index, const std::vector<HostTensor> &given,
     if (isInterrupted())
       return refuse(error, kInterrupted);
   const Call call = description.getCall(index);
+  experts.clear();
   std::vector<HostTensor> inputs = given;
   if (!addDefaults(index, call, inputs, error) || !checkEnd(error) || !restore(error) ||
       !clearTransient(error) || !checkRun(call, inputs, outputs, error))

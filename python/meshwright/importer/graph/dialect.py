@@ -83,6 +83,8 @@ def _in_form(kind, value, dtype: str, shape) -> str:
         return value
     if kind == "ints":
         return f"[{', '.join(map(str, value))}]"
+    if kind == "axes":
+        return f"[{', '.join(f'#dist.axis_ref<{quoted(axis)}>' for axis in value)}]"
     if kind == "elements":
         return f"dense<{elements(value, dtype)}> : {tensor_type(shape, dtype)}"
     return {"i64": str, "f64": float_text, "string": quoted, "symbol": lambda v: f"@{quoted(v)}",

@@ -1,0 +1,26 @@
+//===- MovedRows.h - rows of experts that move ------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_LIB_REPORT_MOVEDROWS_H
+#define MESHWRIGHT_LIB_REPORT_MOVEDROWS_H
+
+#include "mlir/IR/Operation.h"
+
+namespace meshwright {
+
+/// Returns true if a collective moves rows between ranks whose number depends on the data.
+bool movesRows(mlir::Operation *op);
+
+/// The bytes that a rank sends if it has as many rows as there may be, all for other ranks.
+int64_t getBytesAtCapacity(mlir::Operation *op);
+
+/// The share of the choices that experts take at balanced load: 1 where they take all.
+double getLoadShare(mlir::Operation *op);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_LIB_REPORT_MOVEDROWS_H
