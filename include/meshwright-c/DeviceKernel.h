@@ -26,6 +26,10 @@ typedef struct mw_rt_tensor_map {
  * after it. */
 #define MW_RT_COUNTER_BYTES 4096
 
+/* Set in a fault word, beside the position: the index is in range, but the result has no room for
+ * its row (`nn.route`). */
+#define MW_RT_NO_ROOM (1ll << 62)
+
 /* A kernel of a device with code of its own: `mw_rt_run_kernel` is passed the address of this record
  * in place of a function. The program's description has the code of that name. The kernel's
  * parameters are the addresses of its buffers, the address of a fault word if `checks_indices` is

@@ -49,7 +49,7 @@ struct KernelInfo {
   /// Bytes that the kernel reads and writes. Negative: each input and output once.
   int64_t bytes = -1;
   /// On a GPU: the address of a fault word follows the buffers. It is all ones before the launch,
-  /// and the position of the first index out of range after it.
+  /// and the position of the first index out of range after it, or of the first one without room.
   bool checksIndices = false;
   /// On a GPU: the bytes of scratch memory, whose address follows.
   int64_t scratchBytes = 0;

@@ -7,6 +7,7 @@
 
 #include "GpuDevice.h"
 
+#include "meshwright-c/DeviceKernel.h"
 #include "meshwright/runtime/include/Forms.h"
 #include "meshwright/runtime/src/ranks/Context.h"
 
@@ -59,6 +60,13 @@ void GpuDevice::readWords() {
       context.world->fail(context.rank, word.op,
                           std::string("expected finite numbers in a weight that travels in ") +
                               nameOfForm(word.size));
+      return;
+    }
+    if (word.result < 0 && words[i] & MW_RT_NO_ROOM) {
+      context.world->fail(context.rank, word.op,
+                          "a routing has no room for the row of the choice at position " +
+                              std::to_string(words[i] & ~MW_RT_NO_ROOM) +
+                              ": a token chose an expert twice");
       return;
     }
     if (word.result < 0) {

@@ -21,10 +21,13 @@ std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
   // Each family inspects the ops of the launch, and returns nothing before it begins a kernel for
   // launches of other families.
   using Family = std::optional<KernelInfo> (GpuKernelBuilder::*)(rt::KernelOp);
-  constexpr Family families[] = {&GpuKernelBuilder::buildAttention, &GpuKernelBuilder::buildMerge,
-                                 &GpuKernelBuilder::buildProduct,   &GpuKernelBuilder::buildRows,
-                                 &GpuKernelBuilder::buildColumns,   &GpuKernelBuilder::buildIndices,
-                                 &GpuKernelBuilder::buildScatterAdd};
+  constexpr Family families[] = {
+      &GpuKernelBuilder::buildAttention,  &GpuKernelBuilder::buildMerge,
+      &GpuKernelBuilder::buildProduct,    &GpuKernelBuilder::buildRows,
+      &GpuKernelBuilder::buildColumns,    &GpuKernelBuilder::buildIndices,
+      &GpuKernelBuilder::buildScatterAdd, &GpuKernelBuilder::buildTopK,
+      &GpuKernelBuilder::buildLimit,      &GpuKernelBuilder::buildRoute,
+      &GpuKernelBuilder::buildExpertRows};
   size_t known = writer.getNumSources();
   for (Family family : families)
     if (std::optional<KernelInfo> info = (this->*family)(launch)) {

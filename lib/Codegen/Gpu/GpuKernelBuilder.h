@@ -59,6 +59,11 @@ private:
   std::optional<KernelInfo> buildIndices(rt::KernelOp launch);
   /// Launches that sum rows or elements by index.
   std::optional<KernelInfo> buildScatterAdd(rt::KernelOp launch);
+  /// Launches of nn.top_k, nn.limit and nn.route, and of ops that move or sum rows of experts.
+  std::optional<KernelInfo> buildTopK(rt::KernelOp launch);
+  std::optional<KernelInfo> buildLimit(rt::KernelOp launch);
+  std::optional<KernelInfo> buildRoute(rt::KernelOp launch);
+  std::optional<KernelInfo> buildExpertRows(rt::KernelOp launch);
   /// Products that the library does not perform.
   std::optional<KernelInfo> buildProduct(rt::KernelOp launch);
 

@@ -12,6 +12,7 @@
 #include "meshwright/lib/Codegen/ProductFusion.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/Support/MathExtras.h"
 
 #include <memory>
 
@@ -33,10 +34,23 @@ struct MatrixProduct {
   Value bias, result;
   int64_t m = 0, n = 0, k = 0;
   SmallVector<int64_t> batch;
+  /// The first row of each expert, and the number of all rows, if the left operand has rows of
+  /// experts. The batch then has a matrix for each expert. It has the expert's part of m, or, with
+  /// `sumsRows`, of k. Rows of the result behind the last one are zeros.
+  Value offsets;
+  bool sumsRows = false;
 
+  bool hasRowsOfExperts() const { return offsets && !sumsRows; }
+  /// The rows of a matrix. Experts are taken to have equal numbers of them.
+  int64_t getRowsOfMatrix() const {
+    return hasRowsOfExperts() ? llvm::divideCeil(m, getNumMatrices()) : m;
+  }
   int64_t getNumMatrices() const { return mlir::ShapedType::getNumElements(batch); }
   Type getElement() const { return mlir::getElementTypeOrSelf(lhs.value.getType()); }
 };
+
+/// The product that an op is; none for other ops.
+std::optional<MatrixProduct> getProduct(mlir::Operation *op);
 
 /// Writes the kernel of a product. Sums are in f32, or f64 for f64.
 class ProductEmitter : protected LoopEmitter {
@@ -62,6 +76,10 @@ protected:
   void start(mlir::func::FuncOp kernel);
   /// The first element of this block's matrix (`matrix`) in the operand's buffer.
   Value getBase(const ProductFactor &factor);
+  /// Finds the rows of experts that a tile has, and the end of the sum.
+  void findRowsOfExpert(Value tile, int64_t tileRows);
+  /// Goes on with the result of a block. The rows of all experts are one matrix of it.
+  void startResult();
   /// Takes the sums of consecutive elements of a row, all in the matrix where `exists`. Null stands
   /// for true.
   void store(ArrayRef<Value> sums, Value row, Value column, Value exists);
@@ -70,6 +88,11 @@ protected:
   Type element, compute, stored, resultElement;
   /// The number of this block's matrix in the batch.
   Value matrix;
+  /// The buffer of the experts' first rows.
+  Value offsets;
+  /// The first row of the block, the end of the rows, null if tiles are whole, and begin and end of
+  /// the sum.
+  Value firstRow, endOfRows, sumBegin, sumEnd;
 
 private:
   FusedRows *epilogue;

@@ -35,7 +35,7 @@ llvm::Expected<Chip> Chip::get(llvm::StringRef name) {
 
 std::string GpuTarget::getSupportedKernels() const {
   return "products, attention, elementwise ops, movement, reads, writes and sums by index, norms, "
-         "softmax, reductions and running sums";
+         "softmax, reductions, running sums and rows of experts";
 }
 
 std::optional<int64_t> GpuTarget::getMostEvaluations(Operation *op) const {

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
+#include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 
@@ -126,6 +127,27 @@ Value emitLaneReduction(Builder &b, Value value, int64_t lanes,
   for (int64_t mask = lanes / 2; mask > 0; mask /= 2)
     value = combine(value, emitExchange(b, value, mask));
   return value;
+}
+
+Value emitBallot(Builder &b, Value value) {
+  return call(b, "llvm.nvvm.vote.ballot.sync", b.getI32Type(), {emitI32(b, -1), value});
+}
+
+Value emitBitCount(Builder &b, Value word) {
+  return LLVM::CtPopOp::create(b, word.getType(), word);
+}
+
+Value emitBitCountBefore(Builder &b, Value word) {
+  Value before = call(b, "llvm.nvvm.read.ptx.sreg.lanemask.lt", b.getI32Type(), {});
+  return emitBitCount(b, arith::AndIOp::create(b, word, before));
+}
+
+void emitFault(Builder &b, Value isInside, Value fault, Value position) {
+  OpBuilder::InsertionGuard guard(b);
+  Value isFault = arith::XOrIOp::create(b, isInside, emitConstant(b, b.getI1Type(), 1));
+  b.setInsertionPointToStart(scf::IfOp::create(b, isFault).thenBlock());
+  Value word = arith::IndexCastOp::create(b, b.getI64Type(), position);
+  memref::AtomicRMWOp::create(b, arith::AtomicRMWKind::minu, word, fault, emitIndex(b, 0));
 }
 
 } // namespace meshwright::lower

@@ -45,6 +45,17 @@ mlir::Value emitExchange(Builder &builder, mlir::Value value, int64_t mask);
 mlir::Value emitLaneReduction(Builder &builder, mlir::Value value, int64_t lanes,
                               llvm::function_ref<mlir::Value(mlir::Value, mlir::Value)> combine);
 
+/// For each thread of the warp a bit, whether `value` is true in it. All threads of the warp have
+/// to execute it.
+mlir::Value emitBallot(Builder &builder, mlir::Value value);
+/// The number of bits of a word that are set, and the same for the bits of the warp's threads
+/// before this one.
+mlir::Value emitBitCount(Builder &builder, mlir::Value word);
+mlir::Value emitBitCountBefore(Builder &builder, mlir::Value word);
+/// Notes the position of an index that is not inside in the fault word of the launch. The first
+/// position remains.
+void emitFault(Builder &builder, mlir::Value isInside, mlir::Value fault, mlir::Value position);
+
 } // namespace meshwright::lower
 
 #endif // MESHWRIGHT_LIB_CODEGEN_GPU_GPUTHREADS_H

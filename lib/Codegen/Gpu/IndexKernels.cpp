@@ -79,15 +79,6 @@ static Value loadIndex(Builder &b, Value buffer, Value at) {
   return emitCast(b, value, b.getI64Type());
 }
 
-/// Notes the position of an index that is not inside. The first position remains.
-static void emitFault(Builder &b, Value isInside, Value fault, Value position) {
-  OpBuilder::InsertionGuard guard(b);
-  Value isFault = arith::XOrIOp::create(b, isInside, emitConstant(b, b.getI1Type(), 1));
-  b.setInsertionPointToStart(scf::IfOp::create(b, isFault).thenBlock());
-  Value word = arith::IndexCastOp::create(b, b.getI64Type(), position);
-  memref::AtomicRMWOp::create(b, arith::AtomicRMWKind::minu, word, fault, emitIndex(b, 0));
-}
-
 /// Emits the item: `width` elements of the result. `arguments` are the data, the indices, the
 /// offset if there is one, the result and the fault word.
 static void emitGather(Builder &b, const Gather &gather, Value item, int64_t width,

@@ -17,8 +17,13 @@
 // tiles are along rows, since lanes read neighbouring rows. Where the operand has another order,
 // lines are 8 bytes longer, so that lanes that write a column are in different banks.
 //
+// Rows of experts: a tile has rows of one expert, whose number follows from that of the tile and
+// the offsets of the experts (ExpertRows.h). The grid has a tile for all rows that could exist.
+// Where rows are summed, a tile goes over those of its expert.
+//
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Codegen/Gpu/ExpertRows.h"
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
 #include "meshwright/lib/Codegen/Gpu/GpuProduct.h"
@@ -35,54 +40,6 @@
 using namespace mlir;
 
 namespace meshwright::lower {
-
-/// For each batch dimension of the result, the matrices that the operand advances: 0 where it is
-/// stretched.
-static SmallVector<int64_t> getBatchStrides(ArrayRef<int64_t> batch, ArrayRef<int64_t> operand) {
-  SmallVector<int64_t> strides(batch.size(), 0);
-  int64_t stride = 1;
-  for (size_t i = 0; i < operand.size(); ++i) {
-    int64_t size = operand[operand.size() - 1 - i];
-    strides[batch.size() - 1 - i] = size == 1 ? 0 : stride;
-    stride *= size;
-  }
-  return strides;
-}
-
-static std::optional<MatrixProduct> getProduct(Operation *op) {
-  MatrixProduct product;
-  if (auto linear = dyn_cast<nn::LinearOp>(op)) {
-    ArrayRef<int64_t> input = shapeOf(linear.getInput()), weight = shapeOf(linear.getWeight());
-    product.m = ShapedType::getNumElements(input.drop_back());
-    product.n = weight[linear.getInOut() ? 1 : 0];
-    product.k = input.back();
-    product.lhs = {linear.getInput(), product.m, true, {}};
-    product.rhs = {linear.getWeight(), product.n, !linear.getInOut(), {}};
-    product.bias = linear.getBias();
-  } else if (auto matmul = dyn_cast<nn::MatmulOp>(op)) {
-    ArrayRef<int64_t> lhs = shapeOf(matmul.getLhs()), rhs = shapeOf(matmul.getRhs());
-    ArrayRef<int64_t> result = shapeOf(matmul.getResult());
-    llvm::append_range(product.batch, result.drop_back(2));
-    product.m = result[result.size() - 2];
-    product.n = result.back();
-    product.k = lhs[lhs.size() - (matmul.getTransposeLhs() ? 2 : 1)];
-    product.lhs = {matmul.getLhs(), product.m, !matmul.getTransposeLhs(),
-                   getBatchStrides(product.batch, lhs.drop_back(2))};
-    product.rhs = {matmul.getRhs(), product.n, matmul.getTransposeRhs(),
-                   getBatchStrides(product.batch, rhs.drop_back(2))};
-  } else if (auto grad = dyn_cast<nn::WeightGradOp>(op)) {
-    ArrayRef<int64_t> result = shapeOf(grad.getResult());
-    product.m = result[0];
-    product.n = result[1];
-    product.k = ShapedType::getNumElements(shapeOf(grad.getLhs()).drop_back());
-    product.lhs = {grad.getLhs(), product.m, false, {}};
-    product.rhs = {grad.getRhs(), product.n, false, {}};
-  } else {
-    return std::nullopt;
-  }
-  product.result = op->getResult(0);
-  return product;
-}
 
 constexpr int64_t kFewRows = 64;
 
@@ -122,55 +79,21 @@ static bool isForLibrary(const MatrixProduct &product, const GpuTarget &target) 
          isAligned(product.result, product.n) && (!product.bias || isAligned(product.bias, 8));
 }
 
-ProductEmitter::ProductEmitter(const MatrixProduct &given, FusedRows *epilogue)
-    : LoopEmitter(given.result.getContext()), product(given), element(given.getElement()),
-      compute(getComputeType(element)), stored(getRowStorageType(element)),
-      resultElement(getElementTypeOrSelf(given.result.getType())), epilogue(epilogue) {}
-
-void ProductEmitter::start(func::FuncOp kernel) {
-  b.setInsertionPointToStart(&kernel.getBody().front());
-  if (epilogue)
-    return;
-  if (product.bias)
-    bias = kernel.getArgument(2);
-  result = kernel.getArgument(product.bias ? 3 : 2);
-}
-
-Value ProductEmitter::getBase(const ProductFactor &factor) {
-  Value at = getIndex(0), rest = matrix;
-  for (size_t i = product.batch.size(); i-- > 0;) {
-    at = add(at, mul(rem(rest, product.batch[i]), factor.strides[i]));
-    rest = div(rest, product.batch[i]);
-  }
-  return mul(at, factor.rows * product.k);
-}
-
-void ProductEmitter::store(ArrayRef<Value> sums, Value row, Value column, Value exists) {
-  auto emit = [&] {
-    int64_t count = sums.size();
-    Value all = vector::FromElementsOp::create(b, VectorType::get(count, compute), sums);
-    if (epilogue)
-      return epilogue->emitEpilogue(b, all, {row, column, count, count});
-    if (bias) {
-      Value terms = vector::LoadOp::create(b, VectorType::get(count, stored), bias, column);
-      all = arith::AddFOp::create(b, all, emitCast(b, fromRowStorage(b, terms, element), compute));
-    }
-    Value at = add(mul(add(mul(matrix, product.m), row), product.n), column);
-    vector::StoreOp::create(b, toRowStorage(b, emitCast(b, all, resultElement)), result, at);
-  };
-  exists ? when(exists, emit) : emit();
-}
-
 namespace {
 class ProductKernel : public ProductEmitter {
 public:
   ProductKernel(const MatrixProduct &product, FusedRows *epilogue);
 
-  int64_t getNumBlocks() const override { return product.getNumMatrices() * tilesM * tilesN; }
+  int64_t getNumBlocks() const override {
+    int64_t matrices = product.getNumMatrices();
+    if (product.hasRowsOfExperts())
+      return getNumExpertTiles(product.m, matrices, tileM) * tilesN;
+    return matrices * tilesM * tilesN;
+  }
   int64_t getNumThreads() const override { return threads; }
   int64_t getSharedBytes() const override { return lhs.getBytes() + rhs.getBytes(); }
-  /// 168 registers for a thread, or 128.
-  int64_t getLeastBlocks() const override { return usesMma ? 3 : 2; }
+  /// 168 registers for a thread, 128, or 255.
+  int64_t getLeastBlocks() const override { return threads == 128 ? 3 : tileM == 128 ? 1 : 2; }
   void emit(func::FuncOp kernel) override;
 
 private:
@@ -184,11 +107,17 @@ private:
     /// The chunks that each thread copies, and their elements.
     int64_t width = 1, count = 0;
     Value buffer, base, firstRow, shared;
+    /// The end of the operand's rows; null if tiles are whole.
+    Value end;
 
     int64_t getBytes() const { return llvm::alignTo(size * elementBytes, 16); }
   };
+  bool hasWideTiles() const;
   Tile makeTile(const ProductFactor &factor, int64_t rows);
-  void startTile(Tile &tile, Value argument, Value number, Value shared, int64_t offset);
+  /// Finds the matrix and the rows of this block's tile, and the elements that it sums.
+  void findTile(Value number);
+  void startTile(Tile &tile, Value argument, Value firstRow, Value end, Value shared,
+                 int64_t offset);
   /// Where a chunk begins: its line, that modulo 8, and the element of the line.
   struct ChunkStart {
     Value line, lineInEight, element;
@@ -214,7 +143,8 @@ private:
   int64_t warpsM = 1, warpsN = 1, itemsM, itemsN;
   Tile lhs, rhs;
 
-  Value thread, firstRow, firstColumn;
+  /// The end of the columns is null if tiles are whole.
+  Value thread, firstColumn, endOfColumns;
   /// By mma: the first row and column of the warp, and the number of the lane. By multiply-add:
   /// the row and column of the thread's first element.
   Value warpRow, warpColumn, lane, threadRow, threadColumn;
@@ -224,14 +154,14 @@ private:
 ProductKernel::ProductKernel(const MatrixProduct &given, FusedRows *epilogue)
     : ProductEmitter(given, epilogue) {
   usesMma = element.getIntOrFloatBitWidth() == 16;
-  bool isNarrow = product.m <= 16;
-  tileM = isNarrow ? 16 : 64;
-  tileN = 64;
+  bool isNarrow = product.getRowsOfMatrix() <= 16, isWide = hasWideTiles();
+  tileM = isNarrow ? 16 : isWide ? 128 : 64;
+  tileN = isWide ? 128 : 64;
   if (usesMma) {
-    threads = 128;
+    threads = isWide ? 256 : 128;
     step = isNarrow ? 64 : 32;
     warpsM = isNarrow ? 1 : 2;
-    warpsN = 4 / warpsM;
+    warpsN = threads / Chip::warpSize / warpsM;
     itemsM = tileM / warpsM / 16;
     itemsN = tileN / warpsN / 8;
   } else {
@@ -244,6 +174,15 @@ ProductKernel::ProductKernel(const MatrixProduct &given, FusedRows *epilogue)
   tilesN = llvm::divideCeil(product.n, tileN);
   lhs = makeTile(product.lhs, tileM);
   rhs = makeTile(product.rhs, tileN);
+}
+
+bool ProductKernel::hasWideTiles() const {
+  // Tiles of 128 rows and columns come from memory half as often. An expert fills some of them.
+  constexpr int64_t size = 128, leastTiles = 2, leastBlocks = 256;
+  int64_t rows = product.getRowsOfMatrix();
+  int64_t tiles = llvm::divideCeil(rows, size) * llvm::divideCeil(product.n, size);
+  return usesMma && product.offsets && std::min(rows, product.n) >= leastTiles * size &&
+         tiles * product.getNumMatrices() >= leastBlocks;
 }
 
 ProductKernel::Tile ProductKernel::makeTile(const ProductFactor &factor, int64_t rows) {
@@ -259,11 +198,12 @@ ProductKernel::Tile ProductKernel::makeTile(const ProductFactor &factor, int64_t
   return tile;
 }
 
-void ProductKernel::startTile(Tile &tile, Value argument, Value number, Value shared,
+void ProductKernel::startTile(Tile &tile, Value argument, Value firstRow, Value end, Value shared,
                               int64_t offset) {
   const ProductFactor &factor = *tile.factor;
   tile.buffer = argument;
-  tile.firstRow = mul(number, tile.rows);
+  tile.firstRow = firstRow;
+  tile.end = end;
   tile.shared = emitShared(b, shared, offset, tile.size, stored);
   tile.base = getBase(factor);
   // Chunks do not cross the end of a line of the operand.
@@ -290,9 +230,9 @@ SmallVector<Value> ProductKernel::read(const Tile &tile, Value first) {
     Value row = add(tile.firstRow, isInner ? line : element);
     Value at = add(first, isInner ? element : line);
     Value exists;
-    if (tile.factor->rows % tile.rows)
-      exists = isBelow(row, getIndex(tile.factor->rows));
-    exists = both(exists, isBelow(at, getIndex(product.k)));
+    if (tile.end)
+      exists = isBelow(row, tile.end);
+    exists = both(exists, isBelow(at, sumEnd));
     auto load = [&] {
       Value from = isInner ? add(mul(row, product.k), at) : add(mul(at, tile.factor->rows), row);
       return SmallVector<Value>{vector::LoadOp::create(b, type, tile.buffer, add(tile.base, from))};
@@ -319,10 +259,11 @@ void ProductKernel::write(const Tile &tile, ValueRange chunks) {
 }
 
 Value ProductKernel::permute(const Tile &tile, Value lineInEight, Value element) {
-  // 64 elements, which are all banks, hold one line or several. Lines of 64 elements have eight
-  // permutations, and shorter ones fewer.
+  // 64 elements, which are all banks, hold one line or several. Lines of 64 elements and more have
+  // eight permutations, and shorter ones fewer.
   constexpr int64_t chunk = 8, banks = 64;
-  return arith::XOrIOp::create(b, element, mul(div(lineInEight, banks / tile.line), chunk));
+  int64_t lines = std::max<int64_t>(banks / tile.line, 1);
+  return arith::XOrIOp::create(b, element, mul(div(lineInEight, lines), chunk));
 }
 
 SmallVector<Value> ProductKernel::multiplyByMma(ValueRange sums) {
@@ -381,10 +322,10 @@ SmallVector<Value> ProductKernel::multiplyByFma(ValueRange sums) {
 
 void ProductKernel::storeElements(ArrayRef<Value> values, Value row, Value column) {
   Value exists;
-  if (product.m % tileM)
-    exists = isBelow(row, getIndex(product.m));
-  if (product.n % tileN)
-    exists = both(exists, isBelow(column, getIndex(product.n)));
+  if (endOfRows)
+    exists = isBelow(row, endOfRows);
+  if (endOfColumns)
+    exists = both(exists, isBelow(column, endOfColumns));
   store(values, row, column, exists);
 }
 
@@ -415,9 +356,9 @@ void ProductKernel::storeSums(ValueRange sums) {
 SmallVector<Value> ProductKernel::emitSums() {
   SmallVector<Value> held(itemsM * itemsN * (usesMma ? 4 : 1), emitConstant(b, compute, 0));
   size_t numSums = held.size();
-  llvm::append_range(held, read(lhs, getIndex(0)));
-  llvm::append_range(held, read(rhs, getIndex(0)));
-  held = loop(getIndex(0), getIndex(product.k), step, held, [&](Value first, ValueRange known) {
+  llvm::append_range(held, read(lhs, sumBegin));
+  llvm::append_range(held, read(rhs, sumBegin));
+  held = loop(sumBegin, sumEnd, step, held, [&](Value first, ValueRange known) {
     emitBarrier(b);
     write(lhs, known.slice(numSums, lhs.count));
     write(rhs, known.drop_front(numSums + lhs.count));
@@ -434,17 +375,30 @@ SmallVector<Value> ProductKernel::emitSums() {
   return held;
 }
 
+void ProductKernel::findTile(Value number) {
+  if (product.n % tileN)
+    endOfColumns = getIndex(product.n);
+  if (product.hasRowsOfExperts())
+    return findRowsOfExpert(number, tileM);
+  matrix = div(number, tilesM);
+  firstRow = mul(rem(number, tilesM), tileM);
+  if (product.m % tileM)
+    endOfRows = getIndex(product.m);
+  if (product.sumsRows) {
+    sumBegin = emitFirstRow(b, offsets, matrix);
+    sumEnd = emitFirstRow(b, offsets, add(matrix, 1));
+  }
+}
+
 void ProductKernel::emit(func::FuncOp kernel) {
   start(kernel);
   thread = emitThread(b, threads);
   Value block = emitBlock(b, getNumBlocks());
-  Value tileColumn = rem(block, tilesN), rest = div(block, tilesN), tileRow = rem(rest, tilesM);
-  matrix = div(rest, tilesM);
-  firstRow = mul(tileRow, tileM);
-  firstColumn = mul(tileColumn, tileN);
+  firstColumn = mul(rem(block, tilesN), tileN);
+  findTile(div(block, tilesN));
   Value shared = kernel.getArguments().back();
-  startTile(lhs, kernel.getArgument(0), tileRow, shared, 0);
-  startTile(rhs, kernel.getArgument(1), tileColumn, shared, lhs.getBytes());
+  startTile(lhs, kernel.getArgument(0), firstRow, endOfRows, shared, 0);
+  startTile(rhs, kernel.getArgument(1), firstColumn, endOfColumns, shared, lhs.getBytes());
   if (usesMma) {
     lane = rem(thread, Chip::warpSize);
     Value warp = div(thread, Chip::warpSize);
@@ -454,7 +408,9 @@ void ProductKernel::emit(func::FuncOp kernel) {
     threadColumn = rem(thread, 16);
     threadRow = div(thread, 16);
   }
-  storeSums(emitSums());
+  SmallVector<Value> sums = emitSums();
+  startResult();
+  storeSums(sums);
 }
 
 static std::unique_ptr<ProductEmitter> makeEmitter(const MatrixProduct &product,
@@ -482,6 +438,8 @@ std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
   info.inputs = {product->lhs.value, product->rhs.value};
   if (product->bias)
     info.inputs.push_back(product->bias);
+  if (product->offsets)
+    info.inputs.push_back(product->offsets);
   if (fusion) {
     for (Value input : region.inputs)
       if (!llvm::is_contained(info.inputs, input))
@@ -490,7 +448,9 @@ std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
   }
   info.items = emitter->getNumBlocks();
   info.grain = emitter->getNumThreads();
-  info.flops = 2 * product->getNumMatrices() * product->m * product->n * product->k;
+  info.flops = 2 * product->m * product->n * product->k;
+  if (!product->offsets)
+    info.flops *= product->getNumMatrices();
   func::FuncOp kernel =
       begin(launch, info.inputs, emitter->getSharedBytes(), emitter->getNumThreads());
   kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64),

@@ -15,11 +15,14 @@
 // For f32 the lane multiplies its piece of a column by the same piece of each row, and four lanes
 // add up.
 //
+// Of rows of experts a block has few of one expert.
+//
 // At the end each warp writes its sums to shared memory, and each thread adds up some of them, in
 // the order of the warps.
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Codegen/Gpu/ExpertRows.h"
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
 #include "meshwright/lib/Codegen/Gpu/GpuProduct.h"
@@ -42,13 +45,13 @@ constexpr int64_t kMostRowsOfF32 = 8;
 static int64_t getBytes(Type element) { return element.getIntOrFloatBitWidth() / 8; }
 
 bool isThinProduct(const MatrixProduct &product) {
-  constexpr int64_t mostRows = 64;
+  int64_t mostRows = product.hasRowsOfExperts() ? 16 : 64;
   int64_t bytes = getBytes(product.getElement());
   auto isWhole = [&](const ProductFactor &factor) {
     return factor.sumIsInner && getAlignment(factor.value) % kPieceBytes == 0;
   };
   return product.m > 0 && product.n > 0 && product.k > 0 && bytes <= 4 &&
-         product.m <= (bytes == 4 ? kMostRowsOfF32 : mostRows) &&
+         product.getRowsOfMatrix() <= (bytes == 4 ? kMostRowsOfF32 : mostRows) &&
          product.k * bytes % kPieceBytes == 0 && isWhole(product.lhs) && isWhole(product.rhs);
 }
 
@@ -57,7 +60,12 @@ class ThinProduct : public ProductEmitter {
 public:
   ThinProduct(const MatrixProduct &product, FusedRows *epilogue);
 
-  int64_t getNumBlocks() const override { return product.getNumMatrices() * tiles; }
+  int64_t getNumBlocks() const override {
+    int64_t matrices = product.getNumMatrices();
+    if (product.hasRowsOfExperts())
+      matrices = getNumExpertTiles(product.m, matrices, tileRows);
+    return matrices * tiles;
+  }
   int64_t getNumThreads() const override { return warps * Chip::warpSize; }
   int64_t getSharedBytes() const override { return warps * rows * columns * 4; }
   void emit(func::FuncOp kernel) override;
@@ -65,7 +73,7 @@ public:
 private:
   /// Rows 8 i + g of an operand, one i for each number here: the element of the operand's buffer at
   /// which this lane's pieces begin.
-  SmallVector<Value> getLines(const ProductFactor &factor, Value first, int64_t count);
+  SmallVector<Value> getLines(const ProductFactor &factor, Value first, Value end, int64_t count);
   /// This lane's piece of each of the lines, or zeros where `exists` is false.
   SmallVector<Value> read(Value buffer, ValueRange lines, Value at, Value exists);
   SmallVector<Value> multiply(ArrayRef<Value> left, ArrayRef<Value> right, ValueRange sums);
@@ -82,9 +90,9 @@ private:
   /// Elements of a piece, and of the sum that a warp reads at a time; the times it does so before
   /// it multiplies.
   int64_t piece, step, turns = 1;
-  /// Groups of 8 rows, and of 8 columns of a block. The rows and columns of its sums in shared
-  /// memory.
-  int64_t leftGroups, rightGroups, rows, columns;
+  /// The rows of a block. Groups of 8 rows, and of 8 columns of it. The rows and columns of its
+  /// sums in shared memory.
+  int64_t tileRows, leftGroups, rightGroups, rows, columns;
   int64_t warps, tiles;
   Value thread, warp, group, inGroup, firstColumn;
 };
@@ -95,16 +103,20 @@ ThinProduct::ThinProduct(const MatrixProduct &given, FusedRows *epilogue)
   usesMma = getBytes(element) == 2;
   piece = kPieceBytes / getBytes(element);
   step = piece * kPieces;
-  leftGroups = llvm::divideCeil(product.m, kGroups);
-  rows = usesMma ? leftGroups * kGroups : product.m;
+  tileRows = product.m;
+  if (product.hasRowsOfExperts())
+    tileRows =
+        std::min<int64_t>(tileRows, product.getRowsOfMatrix() > kGroups ? 2 * kGroups : kGroups);
+  leftGroups = llvm::divideCeil(tileRows, kGroups);
+  rows = usesMma ? leftGroups * kGroups : tileRows;
   // Blocks of more columns read the left operand less often, but need registers.
   rightGroups = std::min<int64_t>(llvm::PowerOf2Ceil(leftGroups), leftGroups > 4 ? 2 : 4);
   columns = rightGroups * kGroups;
   tiles = llvm::divideCeil(product.n, columns);
   // Registers for the pieces on their way, beside those of the sums.
   constexpr int64_t mostRegisters = 104, mostTurns = 8;
-  int64_t sums = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : product.m;
-  int64_t pieces = ((usesMma ? leftGroups : product.m) + rightGroups) * 4;
+  int64_t sums = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : tileRows;
+  int64_t pieces = ((usesMma ? leftGroups : tileRows) + rightGroups) * 4;
   while (turns < mostTurns && 2 * turns * pieces + sums <= mostRegisters &&
          2 * turns * step <= product.k)
     turns *= 2;
@@ -112,12 +124,13 @@ ThinProduct::ThinProduct(const MatrixProduct &given, FusedRows *epilogue)
   warps = std::min(mostWarps, int64_t(llvm::divideCeil(product.k, turns * step)));
 }
 
-SmallVector<Value> ThinProduct::getLines(const ProductFactor &factor, Value first, int64_t count) {
+SmallVector<Value> ThinProduct::getLines(const ProductFactor &factor, Value first, Value end,
+                                         int64_t count) {
   SmallVector<Value> lines;
   Value base = getBase(factor);
   for (int64_t i = 0; i < count; ++i) {
     // Lanes beyond the end read the last row again. Its products are not stored.
-    Value row = min(add(add(first, group), i * kGroups), factor.rows - 1);
+    Value row = min(add(add(first, group), i * kGroups), sub(end, getIndex(1)));
     lines.push_back(add(add(base, mul(row, product.k)), mul(inGroup, piece)));
   }
   return lines;
@@ -172,32 +185,34 @@ SmallVector<Value> ThinProduct::multiply(ArrayRef<Value> left, ArrayRef<Value> r
 
 SmallVector<Value> ThinProduct::emitSums(func::FuncOp kernel) {
   Value lhs = kernel.getArgument(0), rhs = kernel.getArgument(1);
-  SmallVector<Value> left, right = getLines(product.rhs, firstColumn, rightGroups);
+  Value endOfColumns = getIndex(product.n);
+  SmallVector<Value> left, right = getLines(product.rhs, firstColumn, endOfColumns, rightGroups);
   if (usesMma) {
-    left = getLines(product.lhs, getIndex(0), leftGroups);
+    left = getLines(product.lhs, firstRow, endOfRows, leftGroups);
   } else {
     Value base = add(getBase(product.lhs), mul(inGroup, piece));
-    for (int64_t row = 0; row < product.m; ++row)
-      left.push_back(add(base, row * product.k));
+    for (int64_t i = 0; i < tileRows; ++i) {
+      Value row = min(add(firstRow, i), sub(endOfRows, getIndex(1)));
+      left.push_back(add(base, mul(row, product.k)));
+    }
   }
-  size_t count = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : product.m;
+  size_t count = usesMma ? llvm::divideCeil(leftGroups, 2) * rightGroups * 4 : tileRows;
   SmallVector<Value> sums(count, emitConstant(b, compute, 0));
   int64_t unit = turns * step;
-  return loop(mul(warp, unit), getIndex(product.k), warps * unit, sums,
-              [&](Value first, ValueRange known) {
-                SmallVector<SmallVector<Value>> lefts, rights;
-                for (int64_t turn = 0; turn < turns; ++turn) {
-                  Value at = add(first, turn * step), exists;
-                  if (product.k % unit)
-                    exists = isBelow(add(at, mul(inGroup, piece)), getIndex(product.k));
-                  rights.push_back(read(rhs, right, at, exists));
-                  lefts.push_back(read(lhs, left, at, exists));
-                }
-                SmallVector<Value> next(known);
-                for (int64_t turn = 0; turn < turns; ++turn)
-                  next = multiply(lefts[turn], rights[turn], next);
-                return next;
-              });
+  return loop(mul(warp, unit), sumEnd, warps * unit, sums, [&](Value first, ValueRange known) {
+    SmallVector<SmallVector<Value>> lefts, rights;
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      Value at = add(first, turn * step), exists;
+      if (product.k % unit)
+        exists = isBelow(add(at, mul(inGroup, piece)), getIndex(product.k));
+      rights.push_back(read(rhs, right, at, exists));
+      lefts.push_back(read(lhs, left, at, exists));
+    }
+    SmallVector<Value> next(known);
+    for (int64_t turn = 0; turn < turns; ++turn)
+      next = multiply(lefts[turn], rights[turn], next);
+    return next;
+  });
 }
 
 Value ThinProduct::getSumIndex(Value row, Value rightGroup, Value column) {
@@ -235,7 +250,7 @@ void ThinProduct::writeSums(SmallVector<Value> sums, Value shared) {
 void ThinProduct::storeSums(Value shared) {
   int64_t width = product.n % 2 == 0 ? 2 : 1;
   auto type = VectorType::get(width, compute);
-  loop(thread, getIndex(product.m * columns / width), getNumThreads(), [&](Value number) {
+  loop(thread, getIndex(tileRows * columns / width), getNumThreads(), [&](Value number) {
     Value row = div(number, columns / width), column = mul(rem(number, columns / width), width);
     Value at = getSumIndex(row, div(column, kGroups), rem(column, kGroups)), sum;
     for (int64_t i = 0; i < warps; ++i) {
@@ -245,8 +260,12 @@ void ThinProduct::storeSums(Value shared) {
     SmallVector<Value> values;
     for (int64_t i = 0; i < width; ++i)
       values.push_back(vector::ExtractOp::create(b, sum, i));
-    Value whole = add(firstColumn, column);
-    store(values, row, whole, product.n % columns ? isBelow(whole, getIndex(product.n)) : Value());
+    Value whole = add(firstColumn, column), exists;
+    if (product.n % columns)
+      exists = isBelow(whole, getIndex(product.n));
+    if (product.hasRowsOfExperts())
+      exists = both(exists, isBelow(add(firstRow, row), endOfRows));
+    store(values, add(firstRow, row), whole, exists);
   });
 }
 
@@ -254,7 +273,13 @@ void ThinProduct::emit(func::FuncOp kernel) {
   start(kernel);
   thread = emitThread(b, getNumThreads());
   Value block = emitBlock(b, getNumBlocks());
-  matrix = div(block, tiles);
+  if (product.hasRowsOfExperts()) {
+    findRowsOfExpert(div(block, tiles), tileRows);
+  } else {
+    matrix = div(block, tiles);
+    firstRow = getIndex(0);
+    endOfRows = getIndex(product.m);
+  }
   firstColumn = mul(rem(block, tiles), columns);
   Value lane = rem(thread, Chip::warpSize);
   warp = div(thread, Chip::warpSize);
@@ -263,6 +288,7 @@ void ThinProduct::emit(func::FuncOp kernel) {
   Value shared = emitShared(b, kernel.getArguments().back(), 0, warps * rows * columns, compute);
   writeSums(emitSums(kernel), shared);
   emitBarrier(b);
+  startResult();
   storeSums(shared);
 }
 
