@@ -132,8 +132,10 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (source->isResult && anyOverlap(*contracted, axes))
         break;
       // Do not shard a value that has other users. To slice it for this op is free; to
-      // gather it for the others is not.
-      if (!occurrence.isResult && round == Interior && !occurrence.value.hasOneUse())
+      // gather it for the others is not. The experts of rows are those of the weights that all users
+      // have, and rows of some experts cannot be cut out of others.
+      bool isExperts = entry.tokens > 0 && occurrence.dim == 0;
+      if (!occurrence.isResult && round == Interior && !occurrence.value.hasOneUse() && !isExperts)
         continue;
       // An axis shards one factor of a value. The first one keeps it.
       if (anyOverlap(entry.sharding.getAxes(), axes) || anyOverlap(entry.unreduced, axes))
