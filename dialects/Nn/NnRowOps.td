@@ -17,6 +17,11 @@
 
 include "meshwright/dialects/Nn/NnBase.td"
 
+/// Another operand counts the rows of each expert, so the op on some of the rows alone makes no sense.
+def Nn_CountsRows : NativeOpTrait<"CountsRows"> {
+  let cppNamespace = "::meshwright::nn";
+}
+
 def Nn_RouteOp : Nn_Op<"route", [Dist_Combines]> {
   let summary = "the places of the rows of a routing";
   let description = [{
@@ -79,7 +84,7 @@ def Nn_SumRowsOp : Nn_Op<"sum_rows", [Dist_Combines]> {
   let hasVerifier = 1;
 }
 
-def Nn_RepeatRowsOp : Nn_Op<"repeat_rows", [Dist_MovesOnly]> {
+def Nn_RepeatRowsOp : Nn_Op<"repeat_rows", [Dist_MovesOnly, Nn_CountsRows]> {
   let summary = "for each row the row of its expert";
   let description = [{
     The table is [experts, 1..., features...], and the result [capacity, 1..., features...].
@@ -94,7 +99,7 @@ def Nn_RepeatRowsOp : Nn_Op<"repeat_rows", [Dist_MovesOnly]> {
   let hasVerifier = 1;
 }
 
-def Nn_SumGroupsOp : Nn_Op<"sum_groups", [Dist_Combines]> {
+def Nn_SumGroupsOp : Nn_Op<"sum_groups", [Dist_Combines, Nn_CountsRows]> {
   let summary = "the sum of the rows of each expert";
   let description = [{
     The transpose of `nn.repeat_rows`, in the type of sums. An expert without rows has zeros. `total`
@@ -111,7 +116,7 @@ def Nn_SumGroupsOp : Nn_Op<"sum_groups", [Dist_Combines]> {
 }
 
 def Nn_GroupedProductOp
-    : Nn_Op<"grouped_product", [Dist_Combines, Dist_Product, Dist_MatrixOpInterface],
+    : Nn_Op<"grouped_product", [Dist_Combines, Dist_Product, Dist_MatrixOpInterface, Nn_CountsRows],
             ["getFactorRule", "getFlops"]> {
   let summary = "the rows of each expert times its own weight";
   let description = [{
@@ -129,7 +134,7 @@ def Nn_GroupedProductOp
 }
 
 def Nn_GroupedOuterOp
-    : Nn_Op<"grouped_outer", [Dist_Combines, Dist_Product], ["getFactorRule", "getFlops"]> {
+    : Nn_Op<"grouped_outer", [Dist_Combines, Dist_Product, Nn_CountsRows], ["getFactorRule", "getFlops"]> {
   let summary = "the sum over the rows of each expert of outer products";
   let description = [{
     `nn.grouped_weight_grad` on the rows that exist. `total` is the number of the experts of all
@@ -148,7 +153,7 @@ def Nn_GroupedOuterOp
 
 /// An op that moves rows between the ranks along `axes`, which shard tokens on one side and experts
 /// on the other.
-class Nn_MovedRowsOp<string mnemonic> : Nn_Op<mnemonic, [Dist_MovesOnly]> {
+class Nn_MovedRowsOp<string mnemonic> : Nn_Op<mnemonic, [Dist_MovesOnly, Nn_CountsRows]> {
   let hasVerifier = 1;
 }
 

@@ -31,6 +31,11 @@ public:
   }
 };
 
+/// An op on rows that exist, of which another operand counts those of each expert. So it cannot take some of
+/// the rows alone.
+template <typename ConcreteOp>
+class CountsRows : public mlir::OpTrait::TraitBase<ConcreteOp, CountsRows> {};
+
 /// The encoding of a routed tensor; null for other types.
 RoutedAttr getRouted(mlir::Type type);
 

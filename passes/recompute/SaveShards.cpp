@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/recompute/ForwardPass.h"
@@ -38,7 +39,9 @@ std::optional<SavedShards> meshwright::getSavedShards(Value value,
   int64_t ranks = getNumShards(shards.axes);
   if (ranks == 1)
     return std::nullopt;
-  for (int64_t d = 0; d < type.getRank(); ++d)
+  // Rows of some experts or tokens cannot be cut out of others.
+  int64_t first = nn::getRouted(type) ? 1 + nn::getNumTokenDims(value) : 0;
+  for (int64_t d = first; d < type.getRank(); ++d)
     if (type.getDimSize(d) % ranks == 0) {
       shards.dim = d;
       return shards;

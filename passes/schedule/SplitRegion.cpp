@@ -144,6 +144,10 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
   std::optional<TokenFactor> where = findTokens(rule, dims[token.dim], token);
   if (!where || where->outer != 1 || rule.factors[where->factor].kind != FactorKind::Parallel)
     return std::nullopt;
+  if (op->hasTrait<nn::CountsRows>() &&
+      (llvm::is_contained(rule.operands[0][0], where->factor) ||
+       llvm::is_contained(rule.results[0][0], where->factor)))
+    return std::nullopt;
   // Parts of attention belong together by their queries and keys. Chunks of queries or
   // keys would hide that; chunks of a batch or of heads keep it.
   auto part = dyn_cast<LogSumExpOpInterface>(op);
