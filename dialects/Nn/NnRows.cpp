@@ -214,6 +214,9 @@ FactorRule SumGroupsOp::getFactorRule() {
 }
 
 Padding SumGroupsOp::getResultPadding(const Operands &in) {
+  // Experts of padding have no rows.
+  if (in.isAlongResult(0))
+    return Padding::Zero;
   Type type = elementOf(*this);
   return padding::round(
       padding::sum(padding::meet(in[0], Padding::Zero), shapeOf(getRows()).front(), type), type);
@@ -300,7 +303,8 @@ double GroupedOuterOp::getFlops() {
 }
 
 Padding GroupedOuterOp::getResultPadding(const Operands &in) {
-  return padding::meet(padding::sumProducts(*this, in), Padding::Zero);
+  return in.isAlongResult(0) ? Padding::Zero
+                             : padding::meet(padding::sumProducts(*this, in), Padding::Zero);
 }
 
 //===----------------------------------------------------------------------===//
