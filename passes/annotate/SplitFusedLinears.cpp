@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/Passes.h"
@@ -152,7 +153,7 @@ SmallVector<Section> getSections(const Projection &linear) {
 /// Splits the fused linears of one function.
 class Splitter {
 public:
-  explicit Splitter(func::FuncOp func) : func(func) {}
+  Splitter(func::FuncOp func, bool splitsExperts) : func(func), splitsExperts(splitsExperts) {}
 
   /// Returns true if a linear was split.
   bool run();
@@ -169,6 +170,8 @@ private:
   void eraseWholes();
 
   func::FuncOp func;
+  /// Whether it splits projections of experts.
+  bool splitsExperts;
   /// Parts of arguments, by argument, dimension, start and size.
   std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, Value> slices;
 };
@@ -312,7 +315,7 @@ bool Splitter::run() {
   bool changed = pairFeatures();
   SmallVector<Operation *> projections;
   for (Operation &op : func.getBody().getOps())
-    if (getProjection(&op))
+    if (getProjection(&op) && (splitsExperts || !isa<nn::GroupedLinearOp>(op)))
       projections.push_back(&op);
   for (Operation *op : projections) {
     std::optional<Projection> linear = getProjection(op);
@@ -330,11 +333,26 @@ bool Splitter::run() {
   return changed || !slices.empty();
 }
 
+/// Returns true if an axis may shard features of experts: a tensor axis that does not shard the experts.
+/// Without a mesh it is not known.
+bool mayShardExpertFeatures(ModuleOp module) {
+  auto meshes = module.getOps<dist::MeshOp>();
+  RoleAxes tensor(AxisRole::Tensor, AxisChoice()), experts(AxisRole::Expert, AxisChoice());
+  return meshes.empty() || llvm::any_of(meshes, [&](dist::MeshOp mesh) {
+           return llvm::any_of(getStageMeshes(mesh), [&](const StageMesh &view) {
+             dist::AxisList ofExperts = experts.get(mesh, view);
+             return llvm::any_of(tensor.get(mesh, view), [&](const dist::Axis &axis) {
+               return !llvm::is_contained(ofExperts, axis);
+             });
+           });
+         });
+}
+
 struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<SplitFusedLinearsPass> {
   void runOnOperation() override {
-    bool changed = false;
+    bool changed = false, splitsExperts = mayShardExpertFeatures(getOperation());
     for (func::FuncOp func : getGlobalFunctions(getOperation()))
-      changed |= Splitter(func).run();
+      changed |= Splitter(func, splitsExperts).run();
     if (!changed)
       markAllAnalysesPreserved();
   }
