@@ -7,6 +7,7 @@ so some seeds in succession have them all (`FEATURES`). A case has only what the
 """
 import copy
 import dataclasses
+import math
 import random
 
 import torch
@@ -48,7 +49,7 @@ OPTIONS = {
     "shard_saved": ["on", "off", "auto", None],
     "expert_parallel": ["tp", "dp", ("dp", "tp"), "none", None, None],
     "expert_capacity": [64.0, None, None],  # which no expert reaches
-    "expert_load": [1.5, None],
+    "expert_load": [1.5, None, None],
 }
 TRAIN_OPTIONS = {
     "microbatches": [1, 2, 3], "clip_norm": [None, 0.05], "seed": [0, 7],
@@ -224,7 +225,10 @@ def _options(case, mesh, rng, seed):
             if rng.random() < 0.25:
                 chosen[name] = value
         elif name in ("gtp", "expert_parallel"):
-            if value == "none" or set([value] if isinstance(value, str) else value) <= set(mesh):
+            axes = [] if value == "none" else [value] if isinstance(value, str) else value
+            # Mixtures have 4 experts or more.
+            fits = name == "gtp" or math.prod(mesh.get(axis, 1) for axis in axes) <= 4
+            if set(axes) <= set(mesh) and fits:
                 chosen[name] = value
         elif name.startswith("gtp_"):
             if "gtp" in chosen or "gtp" in mesh:

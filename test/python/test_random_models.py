@@ -385,6 +385,11 @@ OTHER_OPS = {
     "dist.stow": "partition replaces it", "dist.mask_padding": "random_programs.py: infinities",
     **dict.fromkeys(["dist.round", "dist.encode", "dist.decode", "dist.largest"],
                     "test_random_forms.py: weights that travel in other types"),
+    **dict.fromkeys(["nn.route", "nn.take_rows", "nn.sum_rows", "nn.repeat_rows", "nn.sum_groups",
+                     "nn.grouped_product", "nn.grouped_outer", "nn.send_rows", "nn.return_rows"],
+                    "compact-rows writes them, behind the program that is read here"),
+    "nn.limit": "test_experts.py: few cases have experts and a capacity",
+    "nn.index_copy": "test_gradients.py and points_indexing.py: few cases write rows",
     "dist.parts": "test_gtp.py and placement_mutants.py: gradients that travel in bf16",
     "dist.place": "test_bias_gradients.py: gradients of a bias in rings, which seldom meet",
 }
