@@ -20,9 +20,9 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// Axes over which a routing's rows are computed where the tokens are, if they move from there to the ranks
-/// of their experts: those that shard experts shard tokens, too, and a token has fewer experts than there
-/// are ranks. Otherwise the tokens move, which is less, and their rows are made at their experts.
+/// The axes over which rows are made at their tokens, to be sent to their experts. None if tokens are gathered
+/// instead: the axes of the experts do not shard tokens, or a token has as many experts as there are ranks, so
+/// that its rows are more bytes than it is on all ranks.
 static std::optional<Assignment> getTokenAssignment(nn::DispatchOp op, Partitioner &partitioner) {
   const FactorAnalysis::OpFactors &opFactors = partitioner.getFactors().getFactors(op);
   const FactorRule &rule = opFactors.rule;

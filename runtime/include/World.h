@@ -150,9 +150,9 @@ public:
   double getTimeout() const { return timeout; }
   int64_t getThreadsPerRank() const { return threadsPerRank; }
   const std::string &getOpName(int64_t op) const;
-  /// Sets the names of ops of the next run. They must outlive the world.
   /// The rows of experts of the last run, of a rank of this process, by the number of the layer.
   const std::map<int64_t, ExpertRows> &getExperts(int64_t rank) const;
+  /// Sets the names of ops of the next run. They must outlive the world.
   void setOps(const OpNames &names) { ops.store(&names, std::memory_order_release); }
   /// Sets the id of the bundle that the program comes from; empty if it comes from none.
   /// Backends with ranks in several processes check that all processes have the same id.

@@ -108,12 +108,8 @@ def test_gradients(module, kind):
         assert error < 1e-5, name
 
 
-@pytest.mark.parametrize("kind", ["one", "random"])
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=NEEDS_MPI) for kind in ("one", "random")])
 def test_processes_have_the_bits_of_threads(module, plan, tmp_path, kind):
-    for mark in NEEDS_MPI:
-        if mark.args[0]:
-            pytest.skip(mark.kwargs["reason"])
-    names = plan.inputs if hasattr(plan, "inputs") else ["x", "weights", "chosen"]
-    files = Files(tmp_path, plan.ir(phase="spmd"), dict(zip(names, inputs(kind), strict=True)),
-                  dict(module.named_parameters()))
+    given = dict(zip(["x", "weights", "chosen"], inputs(kind), strict=True))
+    files = Files(tmp_path, plan.ir(phase="spmd"), given, dict(module.named_parameters()))
     assert_same_bits(files.mpi(4), files.local())
