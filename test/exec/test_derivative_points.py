@@ -55,7 +55,7 @@ WITHOUT_FLOATS = {
     *(f"{kind}_{op}" for kind in ("bitwise", "logical") for op in ("and", "or", "xor")),
     *(f"__{op}__" for op in ("and", "or", "xor", "lshift", "rshift")),
     "bitwise_left_shift", "bitwise_right_shift", "_is_all_true", "_is_any_true", "one_hot", "arange", "full",
-    *(f"{kind}_like" for kind in ("zeros", "ones", "full")), *(f"new_{kind}" for kind in ("zeros", "ones", "full"))}
+    *(f"{kind}_like" for kind in ("zeros", "ones", "full", "empty")), *(f"new_{kind}" for kind in ("zeros", "ones", "full", "empty"))}
 #: Other names of operations, which an export replaces by the first.
 ALIASES = {"clip", "fix", "arctan", "arcsin", "arccos", "arctan2", "arcsinh", "arccosh", "arctanh",
            "special_gammaln", "relu6", "type_as", "clip.Tensor"}

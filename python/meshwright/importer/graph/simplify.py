@@ -368,21 +368,18 @@ class _Simplify:
                 [n for n in source.shape if n != 1] == [n for n in wide if n != 1]:
             return self.build.reshape(operand, wide)
         missing = rank - operand.rank
-        full = [wide[g] for d, group in enumerate(groups) for g in group
-                if d >= missing and operand.shape[d - missing] != 1]
+        full = [wide[g] for size, group in zip(operand.shape, groups[missing:]) if size != 1
+                for g in group]
         shape, free = [], operand.op in ("static", "parameter", "input", "constant") or \
             source is not None and ([n for n in source.shape if n != 1] ==
                                     [n for n in full if n != 1] or merges(source.shape, full))
-        for d, group in enumerate(groups):
-            size = operand.shape[d - missing] if d >= missing else 1
+        for size, group in zip(operand.shape, groups[missing:]):
             if size == 1:
                 shape += [1] * len(group)
             elif len(group) == 1 or sum(wide[g] != 1 for g in group) == 1 or free:
                 shape += [wide[g] for g in group]
             else:
                 return None
-        while shape and shape[0] == 1 and len(shape) > operand.rank:
-            shape.pop(0)
         return self.build.reshape(operand, shape)
 
     def _unmerge_leading(self, node: Node, untouched: int):
