@@ -33,6 +33,7 @@ dialects/Nn/*.td, and described there."""
 KINDS = {
     "ArrayAttr": "axes",
     "DenseI64ArrayAttr": "ints",
+    "I64ArrayAttr": "i64s",
     "ElementsAttr": "elements",
     "F64Attr": "f64",
     "FlatSymbolRefAttr": "symbol",

@@ -14,6 +14,7 @@ include "meshwright/dialects/Nn/NnAttentionOps.td"
 include "meshwright/dialects/Nn/NnExpertOps.td"
 include "meshwright/dialects/Nn/NnGradientOps.td"
 include "meshwright/dialects/Nn/NnRowOps.td"
+include "meshwright/dialects/Nn/NnStoredOps.td"
 
 //===----------------------------------------------------------------------===//
 // Elementwise

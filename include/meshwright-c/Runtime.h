@@ -181,7 +181,9 @@ typedef struct mw_rt_collective {
   CALL(PACK, pack)                                                                                 \
   CALL(LARGEST, largest)                                                                           \
   CALL(ENCODE, encode)                                                                             \
-  CALL(DECODE, decode)
+  CALL(DECODE, decode)                                                                             \
+  CALL(DEQUANTIZE, dequantize)                                                                     \
+  CALL(CODED_PRODUCT, coded_product)
 
 /* The calls that each device performs. A program for the device makes no others: its compiler
  * writes a kernel instead. */
@@ -212,7 +214,9 @@ typedef struct mw_rt_collective {
   CALL(pack)                                                                                       \
   CALL(largest)                                                                                    \
   CALL(encode)                                                                                     \
-  CALL(decode)
+  CALL(decode)                                                                                     \
+  CALL(dequantize)                                                                                 \
+  CALL(coded_product)
 #define MW_RT_GPU_CALLS(CALL)                                                                      \
   CALL(gemm)                                                                                       \
   CALL(weight_grad)                                                                                \
@@ -468,6 +472,31 @@ typedef struct mw_rt_decode {
   int64_t dtype;
   mw_rt_form form;
 } mw_rt_decode;
+
+/* Matrices of codes, and the scales of their blocks: [matrices, rows, columns], and [matrices, blocks of
+ * rows, blocks of columns], where the last blocks may be cut. `codes` and `scales` are element types.
+ * Codes of f4E2M1FN share bytes along a row, which has an even number of them. */
+typedef struct mw_rt_codes {
+  int64_t codes, scales, matrices, rows, columns, block_rows, block_columns;
+} mw_rt_codes;
+
+/* Brings weights back from codes (`nn.dequantize`). Buffers: codes, scales, result [matrices, rows,
+ * columns] of `dtype`. */
+typedef struct mw_rt_dequantize {
+  mw_rt_call call;
+  int64_t dtype;
+  mw_rt_codes codes;
+} mw_rt_dequantize;
+
+/* Rows times a weight of codes, or the rows of each expert times its own. Buffers: a [rows, k], codes,
+ * scales, bias [n] or null, offsets [matrices + 1] or null, c [rows, n]. The weight is stored as k x n, or
+ * as n x k with `transpose_b`. Without offsets all rows belong to the one matrix; rows behind the last
+ * offset are zeros. Sums are as in mw_rt_gemm. */
+typedef struct mw_rt_coded_product {
+  mw_rt_call call;
+  int64_t dtype, result, count, n, k, transpose_b;
+  mw_rt_codes codes;
+} mw_rt_coded_product;
 
 /*===----------------------------------------------------------------------===*\
 |* The functions                                                                *|

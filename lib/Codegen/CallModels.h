@@ -31,11 +31,15 @@ public:
     std::function<mlir::LogicalResult(mlir::Operation *, RuntimeCall &)> describe;
   };
 
+  /// The weight that an op reads: a tensor, or codes that an `nn.dequantize` beside it reads.
+  enum class Weights { Plain, Codes };
+
   /// Adds the model of an op. `describe` fills the structure, adds the inputs, and appends the
   /// integers that follow the structure to the descriptor. It fails after an error at the op.
   template <typename OpT, typename What>
-  void add(mlir::LogicalResult (*describe)(OpT op, What &what, RuntimeCall &call)) {
-    models[mlir::TypeID::get<OpT>()] = {
+  void add(mlir::LogicalResult (*describe)(OpT op, What &what, RuntimeCall &call),
+           Weights weights = Weights::Plain) {
+    models[size_t(weights)][mlir::TypeID::get<OpT>()] = {
         kCallKind<What>, [describe](mlir::Operation *op, RuntimeCall &call) {
           What what = {};
           what.call.kind = kCallKind<What>;
@@ -50,12 +54,20 @@ public:
   }
   /// Returns null if the op has no model.
   const Model *find(mlir::Operation *op) const {
-    auto found = models.find(op->getName().getTypeID());
-    return found == models.end() ? nullptr : &found->second;
+    bool readsCodes = llvm::any_of(op->getOperands(), [](mlir::Value operand) {
+      return bool(operand.getDefiningOp<nn::DequantizeOp>());
+    });
+    const Model *model = readsCodes ? find(op, Weights::Codes) : nullptr;
+    return model ? model : find(op, Weights::Plain);
   }
 
 private:
-  llvm::DenseMap<mlir::TypeID, Model> models;
+  const Model *find(mlir::Operation *op, Weights weights) const {
+    auto found = models[size_t(weights)].find(op->getName().getTypeID());
+    return found == models[size_t(weights)].end() ? nullptr : &found->second;
+  }
+
+  llvm::DenseMap<mlir::TypeID, Model> models[2];
 };
 
 // The models of the ops of each dialect, in the file of that name.

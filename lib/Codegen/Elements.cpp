@@ -395,6 +395,71 @@ static Value emitInteger(ImplicitLocOpBuilder &b, Operation *op, ArrayRef<Value>
       .Default([](Operation *) { return Value(); });
 }
 
+/// The number of a code of f4E2M1FN, of 32 bits: twice the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6
+/// are the digits of a constant.
+static Value widenF4(ImplicitLocOpBuilder &b, Value code) {
+  auto constant = [&](int64_t bits) { return emitConstant(b, code.getType(), bits); };
+  Value magnitude = arith::AndIOp::create(b, code, constant(7));
+  Value digit = arith::ShLIOp::create(b, magnitude, constant(2));
+  digit = arith::AndIOp::create(b, arith::ShRUIOp::create(b, constant(0xc8643210), digit), constant(15));
+  Value number = arith::SIToFPOp::create(b, withShapeOf(code.getType(), b.getF32Type()), digit);
+  number = arith::MulFOp::create(b, number, emitConstant(b, number.getType(), 0.5));
+  Value sign = arith::ShLIOp::create(b, arith::AndIOp::create(b, code, constant(8)), constant(28));
+  Value bits = arith::OrIOp::create(b, arith::BitcastOp::create(b, code.getType(), number), sign);
+  return arith::BitcastOp::create(b, number.getType(), bits);
+}
+
+/// The number of a code of 8 bits that has a sign, `mantissa` bits behind its exponent, and the bits
+/// of a f32 divided by 2^`power`. Magnitudes of `special` and above are not finite.
+static Value widenF8(ImplicitLocOpBuilder &b, Value code, int mantissa, int power, int64_t special) {
+  auto constant = [&](int64_t bits) { return emitConstant(b, code.getType(), bits); };
+  Type f32 = withShapeOf(code.getType(), b.getF32Type());
+  Value magnitude = arith::AndIOp::create(b, code, constant(0x7f));
+  Value shifted = arith::ShLIOp::create(b, magnitude, constant(23 - mantissa));
+  Value number = arith::MulFOp::create(b, arith::BitcastOp::create(b, f32, shifted),
+                                       emitConstant(b, f32, std::ldexp(1.0, power)));
+  // Infinity has a mantissa of zeros in f32, too.
+  Value notFinite = arith::OrIOp::create(b, shifted, constant(0x7f800000));
+  Value isSpecial = arith::CmpIOp::create(b, arith::CmpIPredicate::uge, magnitude, constant(special));
+  Value bits = arith::SelectOp::create(b, isSpecial, notFinite,
+                                       arith::BitcastOp::create(b, code.getType(), number));
+  Value sign = arith::ShLIOp::create(b, arith::AndIOp::create(b, code, constant(0x80)), constant(24));
+  return arith::BitcastOp::create(b, f32, arith::OrIOp::create(b, bits, sign));
+}
+
+/// 2^(code - 127), and NaN for 255.
+static Value widenE8M0(ImplicitLocOpBuilder &b, Value code) {
+  auto constant = [&](int64_t bits) { return emitConstant(b, code.getType(), bits); };
+  auto choose = [&](int64_t special, int64_t instead, Value other) -> Value {
+    Value is = arith::CmpIOp::create(b, arith::CmpIPredicate::eq, code, constant(special));
+    return arith::SelectOp::create(b, is, constant(instead), other);
+  };
+  Value bits = arith::ShLIOp::create(b, code, constant(23));
+  bits = choose(0, 0x00400000, choose(255, 0x7fc00000, bits));
+  return arith::BitcastOp::create(b, withShapeOf(code.getType(), b.getF32Type()), bits);
+}
+
+/// `x` has the code, as a byte, and which half of it counts.
+static Value emitWiden(ImplicitLocOpBuilder &b, nn::WidenOp op, ValueRange x) {
+  Type element = getElementTypeOrSelf(op.getCodes().getType());
+  Type i32 = withShapeOf(x[0].getType(), b.getI32Type());
+  bool asNumber = isa<FloatType>(getElementTypeOrSelf(op.getType()));
+  if (element.isInteger(8) && asNumber && x.size() == 1)
+    return emitCast(b, x[0], b.getF32Type());
+  Value code = arith::ExtUIOp::create(b, i32, x[0]);
+  if (x.size() == 2) {
+    Value offset = arith::ShLIOp::create(b, x[1], emitConstant(b, i32, 2));
+    code = arith::AndIOp::create(b, arith::ShRUIOp::create(b, code, offset), emitConstant(b, i32, 15));
+  }
+  if (!asNumber)
+    return code;
+  return TypeSwitch<Type, Value>(element)
+      .Case([&](Float8E4M3FNType) { return widenF8(b, code, 3, 120, 0x7f); })
+      .Case([&](Float8E5M2Type) { return widenF8(b, code, 2, 112, 0x7c); })
+      .Case([&](Float8E8M0FNUType) { return widenE8M0(b, code); })
+      .Default([&](Type) { return widenF4(b, code); });
+}
+
 /// `x` has the element, the index, the seed and the step.
 static Value emitDropout(ImplicitLocOpBuilder &b, nn::DropoutOp op, ValueRange x) {
   double probability = op.getProbability().convertToDouble();
@@ -412,6 +477,8 @@ Value emitElement(ImplicitLocOpBuilder &builder, Operation *op, ValueRange opera
     return emitCast(builder, operands[0], result, order);
   if (isMovement(op))
     return operands[0];
+  if (auto widen = dyn_cast<nn::WidenOp>(op))
+    return emitWiden(builder, widen, operands);
   if (auto dropout = dyn_cast<nn::DropoutOp>(op))
     return emitDropout(builder, dropout, operands);
   if (auto random = dyn_cast<nn::RandomOp>(op))

@@ -49,6 +49,11 @@ mw_rt_packing getPacking(rt::PrepareOp op);
 /// model.
 std::optional<int64_t> getCallKind(mlir::Operation *op);
 
+/// Returns true if calls read a weight as codes of matrices and their scales.
+bool isCodedMatrix(nn::DequantizeOp op);
+/// Returns true if a product may read the codes of this operand instead of what they stand for.
+bool mayReadCodes(mlir::OpOperand &use);
+
 /// The call of `mw_rt_perform` that performs an op. Fails, after an error at the op, if it has no
 /// model, or if the runtime's structure cannot describe it.
 mlir::FailureOr<RuntimeCall> getCall(mlir::Operation *op);

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
 
 include "meshwright/passes/annotate/ExpertPasses.td"
+include "meshwright/passes/annotate/StoredPasses.td"
 
 def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
   let summary = "declare the mesh, where the module has none, and the roles of its axes";

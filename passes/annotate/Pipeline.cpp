@@ -133,6 +133,7 @@ static void addGtp(OpPassManager &pm, const AnnotateOptions &annotate) {
 static constexpr Policy policies[] = {
     {limitsExperts, addLimit},
     {always, add<createNarrowRowsPass>},
+    {mayHave<AxisRole::Tensor>, add<createRefineBlocksPass>},
     {hasRules, addRules},
     {always, add<createAnnotateDataParallelPass>},
     {shardsSequences, add<createSplitJointAttentionPass>},

@@ -155,6 +155,8 @@ LogicalResult Packing::pack(Operation *op) {
   int64_t last = typeOf(op->getOperand(0)).getRank() - 1;
   if (auto slice = dyn_cast<nn::SliceOp>(op))
     return packSlice(slice, shared);
+  if (auto dequantize = dyn_cast<nn::DequantizeOp>(op))
+    dequantize.setPacked(true);
   if (auto transpose = dyn_cast<nn::TransposeOp>(op); transpose && transpose.getPermutation().back() != last)
     return refuse(op, "moves the last dimension");
   if (auto lookup = dyn_cast<LookupOpInterface>(op)) {

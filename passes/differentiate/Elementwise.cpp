@@ -292,5 +292,5 @@ void meshwright::attachElementwiseModels(MLIRContext *context) {
   attachVjp<CastOp, differentiateCast>(context);
   attachVjp<FloorOp, differentiateFloor>(context);
   attachVjp<WithDerivativeOp, differentiateWithDerivative>(context);
-  attachConstant<StopGradientOp, NotOp, AndOp, OrOp, XorOp, CompareOp, RandomOp>(context);
+  attachConstant<StopGradientOp, NotOp, AndOp, OrOp, XorOp, CompareOp, RandomOp, WidenOp, DequantizeOp>(context);
 }

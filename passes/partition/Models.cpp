@@ -18,6 +18,7 @@ using namespace meshwright::local_models;
 
 void meshwright::registerPartitionModels(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, nn::NnDialect *) {
+    attachBlockModels(context);
     attachMovementModels(context);
     attachPartsModels(context);
     attachRingAttentionModels(context);

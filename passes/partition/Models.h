@@ -37,6 +37,7 @@ void registerPartitionModels(mlir::DialectRegistry &registry);
 namespace local_models {
 
 // The models of each family, in the file of that name.
+void attachBlockModels(mlir::MLIRContext *context);
 void attachMovementModels(mlir::MLIRContext *context);
 void attachPartsModels(mlir::MLIRContext *context);
 void attachRingAttentionModels(mlir::MLIRContext *context);

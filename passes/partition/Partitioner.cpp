@@ -304,6 +304,12 @@ FailureOr<Value> Partitioner::reshardByClasses(Value global, const Local &from,
   return nn::ReshapeOp::create(builder, loc, getLocalType(global, to), *moved).getResult();
 }
 
+FailureOr<Value> Partitioner::reshard(Value local, Layout from, Layout to, Location loc) {
+  canonicalize(from, mesh);
+  canonicalize(to, mesh);
+  return resharder.reshard(builder, loc, local, from, to);
+}
+
 /// The id of a value names it in comparisons of programs. The local op that makes the whole
 /// value carries it.
 static void moveId(Value global, Value local) {

@@ -125,6 +125,13 @@ public:
   }
   mlir::RankedTensorType getLocalType(mlir::Value global, const ValueSharding &sharding) const;
 
+  /// The layout of a global value in a sharding.
+  dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
+                         const dist::Part &unreduced) const;
+  dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding) const {
+    return getLayout(global, sharding, dist::Part());
+  }
+
   /// Chooses the axes over which an op computes.
   Assignment assign(mlir::Operation *op);
   /// The sharding of a value of an op that computes over these axes.
@@ -151,6 +158,9 @@ public:
   mlir::FailureOr<mlir::Value> reshard(mlir::Value global, const Local &from,
                                        const ValueSharding &to, mlir::Location loc,
                                        const dist::Part &unreduced);
+  /// Moves a local value that no global one stands for.
+  mlir::FailureOr<mlir::Value> reshard(mlir::Value local, dist::Layout from, dist::Layout to,
+                                       mlir::Location loc);
   /// States the local form of a global value, with values that are to be added to it if it is a
   /// partial sum.
   mlir::LogicalResult define(mlir::Value value, Local local,
@@ -190,11 +200,6 @@ private:
   void readDemands();
   void addShards(PaddedSizes &sizes);
   void choosePadding(PaddedSizes &sizes);
-  dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding,
-                         const dist::Part &unreduced) const;
-  dist::Layout getLayout(mlir::Value global, const ValueSharding &sharding) const {
-    return getLayout(global, sharding, dist::Part());
-  }
   dist::Layout getLayout(mlir::Value global, const Local &local) const {
     return getLayout(global, local.sharding, local.unreduced);
   }

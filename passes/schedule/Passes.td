@@ -97,7 +97,12 @@ def ExpandOpsPass : Pass<"expand-ops", "::mlir::func::FuncOp"> {
       return %0 : tensor<4xf32>
     }
     ```
+
+    A stored weight that products alone read stays (`nn.dequantize`), where the target's products read
+    codes.
   }];
+  let options = [Option<"target", "target", "std::string", /*default=*/"",
+                        "the target; by default the module's, else this processor">];
   let dependentDialects = ["::meshwright::nn::NnDialect"];
 }
 

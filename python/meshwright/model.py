@@ -12,7 +12,7 @@ from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import check_inputs, flatten_by_name, names_inputs
 from .options import spell
 from .plan import Plan
-from .tensors import Dense, Joined, as_numpy, dense, is_meta, is_torch, is_trained, state_of, unjoined
+from .tensors import Dense, Joined, as_codes, as_numpy, dense, is_meta, is_torch, is_trained, state_of, unjoined
 
 
 class Model:
@@ -35,6 +35,8 @@ class Model:
         self._loss = None
         self._meta = any(is_meta(p) for p in parameters.values())
         self._dense: dict[str, tuple[Dense, object, object]] = {}
+        #: The element types of the program's parameters.
+        self._types = {port.name: port.dtype for port in program.parameters}
 
     @property
     def entries(self) -> list[str]:
@@ -218,7 +220,8 @@ class Model:
         state = state_of(value)
         known = self._dense.get(name)
         if known is None or known[1] != state or known[2] is not value:
-            known = self._dense[name] = (dense(value), state, value)
+            codes = as_codes(dense(value), self._types.get(name, ""))
+            known = self._dense[name] = (codes, state, value)
         return known[0]
 
     @property

@@ -176,6 +176,12 @@ def dense(value) -> Dense:
     return Dense(_FROM_NUMPY.get(value.dtype, value.dtype.name), shape, value.ctypes.data, value)
 
 
+def as_codes(value: Dense, dtype: str) -> Dense:
+    """Bytes of uint8 where a program has codes of another type in each."""
+    is_code = dtype in ELEMENT_TYPES and ELEMENT_TYPES[dtype].use == "Code"
+    return value._replace(dtype=dtype) if is_code and value.dtype == "uint8" else value
+
+
 def as_numpy(value: Dense) -> np.ndarray:
     """The memory as a NumPy array, not copied."""
     if isinstance(value.owner, np.ndarray):

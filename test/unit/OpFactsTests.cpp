@@ -14,6 +14,7 @@
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Driver/Register/Register.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -125,7 +126,8 @@ public:
       : builder(UnknownLoc::get(&context), &context), module(ModuleOp::create(builder.getLoc())) {
     builder.setInsertionPointToStart(module->getBody());
     elements = {builder.getF32Type(), builder.getF64Type(), builder.getBF16Type(),
-                builder.getI64Type(), builder.getI32Type(), builder.getI1Type()};
+                builder.getI64Type(), builder.getI32Type(), builder.getI1Type(),
+                builder.getI8Type(),  Float8E4M3FNType::get(&context)};
   }
 
   /// Returns the number of combinations of types that are legal; `missing` gets those that
@@ -176,7 +178,7 @@ private:
     if (isLegal) {
       SmallVector<Value> values;
       for (Type type : types)
-        values.push_back(body->addArgument(type, builder.getLoc()));
+        values.push_back(body->addArgument(isCode(type) ? lower::getStorageType(type) : type, builder.getLoc()));
       Value value = lower::emitElement(builder, op, values);
       if (!value || value.getType() != result) {
         std::string text = name.getStringRef().str() + " on";

@@ -348,7 +348,9 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
   } else {
     // A call performs one op, and decodes a weight before.
     auto collective = dyn_cast<dist::CollectiveOpInterface>(op);
-    auto isOther = [&](Operation &other) { return &other != op && !isa<dist::DecodeOp>(other); };
+    auto isOther = [&](Operation &other) {
+      return &other != op && !isa<dist::DecodeOp, nn::DequantizeOp>(other);
+    };
     if (llvm::any_of(launch.getOps(), isOther) || !(collective || target.isLibraryOp(op))) {
       std::string supported = target.getSupportedKernels();
       if (supported.empty())

@@ -38,8 +38,21 @@ struct Product {
   DType in, out;
   int64_t m, n, k, batch;
   bool transposeA, transposeB, sharedA, sharedB, bias;
-  /// The form of B, a single matrix. Each tile decodes its columns.
-  mw_rt_form form = {};
+  /// B, a single matrix that is stored otherwise. Each tile decodes its columns.
+  const StoredMatrix *stored = nullptr;
+};
+
+/// A weight in the form in which it travels.
+class FormMatrix final : public StoredMatrix {
+public:
+  FormMatrix(const mw_rt_form &form, const void *from) : form(form), from(from) {}
+  void decode(const FormBlock &block, DType type, void *to) const override {
+    decodeBlock(form, type, from, block, to);
+  }
+
+private:
+  const mw_rt_form &form;
+  const void *from;
 };
 
 /// A range of indices.
@@ -123,7 +136,7 @@ static constexpr int64_t kDecodedBytes = 4 << 20;
 /// Cuts a product into tiles: matrices of a batch first, then columns, and rows last. Columns that are
 /// decoded are cut alone, and so that they stay in a cache.
 static std::vector<Tile> cutTiles(const Product &p) {
-  if (p.form.kind) {
+  if (p.stored) {
     int64_t most = std::max<int64_t>(kDecodedBytes / (p.k * sizeOf(p.in) + 1), 1);
     std::vector<Tile> tiles;
     for (Range column : cut(p.n, (p.n + most - 1) / most, 64))
@@ -162,7 +175,7 @@ static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool m
   int64_t m = tile.rows.size, n = tile.columns.size, batch = tile.batch.size;
   result.a = describe(p.in, {p.sharedA ? 1 : batch, m, p.k}, p.m, p.k, p.transposeA);
   // Decoded columns are a matrix of their own.
-  result.b = describe(p.in, {p.sharedB ? 1 : batch, p.k, n}, p.k, p.form.kind ? n : p.n, p.transposeB);
+  result.b = describe(p.in, {p.sharedB ? 1 : batch, p.k, n}, p.k, p.stored ? n : p.n, p.transposeB);
   result.c = describe(p.out, {batch, m, n}, p.m, p.n, false);
   // The library's own scratch memory would belong to the thread that made the primitive.
   dnnl::primitive_attr attributes;
@@ -232,7 +245,7 @@ static void multiplyDouble(const Product &p, const double *a, const double *b, c
 
 const Prepared &Gemm::State::getPrepared(const Product &p, const Tile &tile) {
   Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,    tile.rows.size, tile.columns.size,
-          tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch, p.form.kind != MW_RT_PLAIN};
+          tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch, p.stored != nullptr};
   auto found = prepared.find(key);
   if (found == prepared.end()) {
     Prepared made;
@@ -284,13 +297,12 @@ void Tiles::run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stre
   int64_t a = (p.sharedA ? 0 : first * p.m * p.k) + row * (p.transposeA ? 1 : p.k);
   int64_t b = (p.sharedB ? 0 : first * p.k * p.n) + column * (p.transposeB ? p.k : 1);
   int64_t c = (first * p.m + row) * p.n + column;
-  const char *columns = operands.b + b * in;
-  if (p.form.kind) {
+  const char *columns = operands.b ? operands.b + b * in : nullptr;
+  if (p.stored) {
     char *decoded = static_cast<char *>(scratch) + alignUp(how.scratchpad.get_size());
     int64_t count = tile.columns.size;
-    decodeBlock(p.form, p.in, operands.b,
-                p.transposeB ? FormBlock{column, count, 0, p.k} : FormBlock{0, p.k, column, count},
-                decoded);
+    p.stored->decode(p.transposeB ? FormBlock{column, count, 0, p.k} : FormBlock{0, p.k, column, count},
+                     p.in, decoded);
     columns = decoded;
   }
   std::unordered_map<int, dnnl::memory> arguments{
@@ -345,7 +357,7 @@ bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const
     int64_t scratch = 1;
     for (const Tile &tile : work.tiles) {
       work.prepared.push_back(&getPrepared(p, tile));
-      int64_t decoded = p.form.kind ? p.k * tile.columns.size * sizeOf(p.in) : 0;
+      int64_t decoded = p.stored ? p.k * tile.columns.size * sizeOf(p.in) : 0;
       scratch = std::max(scratch,
                          alignUp(work.prepared.back()->scratchpad.get_size()) + decoded);
     }
@@ -425,7 +437,7 @@ bool Gemm::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *
 }
 
 bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
-                    Workers &workers, std::string &error) {
+                    Workers &workers, std::string &error, const StoredMatrix *stored) {
   getState();
   DType type = DType(what.dtype);
   bool isWide = needsF32(what.dtype);
@@ -437,14 +449,17 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
     return to;
   };
   int64_t batch = batchOf(what), results = batch * what.m * what.n;
+  FormMatrix ofForm(what.form, b);
+  if (what.form.kind)
+    stored = &ofForm;
   // Plain loops, and products in another type than the program's, read the whole decoded weight.
-  mw_rt_form form = what.form;
   std::vector<char> decoded;
-  if (form.kind && (isWide || type == DType::F64)) {
-    decoded.resize(form.rows * form.columns * sizeOf(type));
-    decodeBlock(form, type, b, {0, form.rows, 0, form.columns}, decoded.data());
+  if (stored && (isWide || type == DType::F64)) {
+    decoded.resize(what.k * what.n * sizeOf(type));
+    stored->decode(what.transpose_b ? FormBlock{0, what.n, 0, what.k} : FormBlock{0, what.k, 0, what.n}, type,
+                   decoded.data());
     b = decoded.data();
-    form = {};
+    stored = nullptr;
   }
   a = widenTo(0, a, matricesOf(what, what.stride_a) * what.m * what.k);
   b = widenTo(1, b, matricesOf(what, what.stride_b) * what.k * what.n);
@@ -466,7 +481,7 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
                   false,
                   false,
                   bias != nullptr,
-                  form};
+                  stored};
   int64_t stepA = uniformStride(what, what.stride_a), stepB = uniformStride(what, what.stride_b);
   if (stepA == 1 && stepB == 0 && !product.transposeA) {
     // One tall matrix.

@@ -9,6 +9,7 @@
 #define MESHWRIGHT_RUNTIME_SRC_CPU_GEMM_H
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/runtime/include/Forms.h"
 
 #include <memory>
 #include <string>
@@ -16,6 +17,16 @@
 namespace meshwright::rt {
 
 class Workers;
+
+/// A matrix that products read from another form.
+class StoredMatrix {
+public:
+  /// Writes a block as a dense matrix.
+  virtual void decode(const FormBlock &block, DType type, void *to) const = 0;
+
+protected:
+  ~StoredMatrix() = default;
+};
 
 /// The matrix products of one rank. Keeps the library's primitives and the scratch memory
 /// from call to call. One thread at a time may call it.
@@ -26,9 +37,10 @@ class Gemm {
 public:
   Gemm();
   ~Gemm();
-  /// Returns false, with an error, if the library fails.
+  /// Returns false, with an error, if the library fails. If `stored` is given it is b, a single matrix
+  /// of the shape in which b is stored.
   bool multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
-                Workers &workers, std::string &error);
+                Workers &workers, std::string &error, const StoredMatrix *stored = nullptr);
   /// The same of a weight's gradient.
   bool weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
                   Workers &workers, std::string &error);

@@ -216,6 +216,31 @@ static CallFacts getFacts(const mw_rt_decode &what, void *const *buffers) {
                what.form.rows * what.form.columns);
 }
 
+static int64_t sizeOfCodes(const mw_rt_codes &codes) {
+  int64_t rows = (codes.rows + codes.block_rows - 1) / codes.block_rows;
+  int64_t columns = (codes.columns + codes.block_columns - 1) / codes.block_columns;
+  return codes.matrices * (codes.rows * codes.columns * sizeOf(DType(codes.codes)) /
+                               elementsPerByte(DType(codes.codes)) +
+                           rows * columns * sizeOf(DType(codes.scales)));
+}
+
+static CallFacts getFacts(const mw_rt_dequantize &what, void *const *buffers) {
+  int64_t count = what.codes.matrices * what.codes.rows * what.codes.columns;
+  CallFacts facts = moveElements(what.dtype, count);
+  facts.bytes += sizeOfCodes(what.codes);
+  return check(facts, buffers[2], what.dtype, count);
+}
+
+static CallFacts getFacts(const mw_rt_coded_product &what, void *const *buffers) {
+  CallFacts facts;
+  facts.kind = TraceKind::Gemm;
+  facts.dtype = what.dtype;
+  facts.flops = 2 * what.count * what.n * what.k;
+  facts.bytes = what.count * what.k * sizeOf(DType(what.dtype)) + sizeOfCodes(what.codes) +
+                what.count * what.n * sizeOf(DType(what.result));
+  return check(facts, buffers[5], what.result, what.count * what.n);
+}
+
 CallFacts getFacts(const mw_rt_call &what, void *const *buffers) {
   switch (what.kind) {
 #define MW_RT_KIND(kind, name)                                                                     \

@@ -6,9 +6,13 @@ import math
 from collections.abc import Iterable
 
 from ..._nn import FLOATS, OPS
+from ...tensors import ELEMENT_TYPES
 from .forms import NUMPY_TYPES, cast
 
-__all__ = ["BINARY", "FLOATS", "OPS", "POINTWISE", "UNARY"]
+__all__ = ["BINARY", "CODES", "FLOATS", "OPS", "POINTWISE", "UNARY"]
+
+#: Element types that stand for numbers by way of scales.
+CODES = frozenset(name for name, element in ELEMENT_TYPES.items() if element.use == "Code")
 
 UNARY = frozenset(name for name, op in OPS.items() if "Nn_Unary" in op["classes"])
 BINARY = frozenset(name for name, op in OPS.items() if "Nn_Binary" in op["classes"])
@@ -96,6 +100,7 @@ def _in_dictionary(kind, name: str, value, dtype: str) -> str:
     if kind == "unit":
         return name
     text = {"i64": lambda: f"{value} : i64", "f64": lambda: f"{float_text(value)} : f64",
+            "i64s": lambda: f"[{', '.join(map(str, value))}]",
             "string": lambda: quoted(value), "number": lambda: f"{element(value, dtype)} : {dtype}"}[kind]()
     return f"{name} = {text}"
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Optional
 import numpy as np
 
 from . import forms
-from .dialect import FLOATS
+from .dialect import CODES, FLOATS
 from .forms import Dense
 
 _SERIAL = itertools.count()
@@ -214,7 +214,19 @@ class Builder:
     def cast(self, x: Node, dtype: str) -> Node:
         if x.dtype == dtype:
             return x
+        if x.dtype in CODES:
+            return self.cast(self.widen(x, "f32"), dtype)
         return self.make("cast", [x], x.shape, dtype)
+
+    def widen(self, codes: Node, dtype: str) -> Node:
+        """The numbers of codes, or with an integer type their bits."""
+        return self.make("widen", [codes], codes.shape, dtype)
+
+    def dequantize(self, codes: Node, scales: Node, block, dtype: str, table: Node | None = None) -> Node:
+        """Codes times the scales of their blocks; `block` has a size for each dimension."""
+        operands = [codes, scales] if table is None else [codes, scales, table]
+        return self.make("dequantize", operands, codes.shape, dtype, block=list(block),
+                         given=() if table is None else ("table",))
 
     def scalar(self, value, dtype: str) -> Node:
         """A rank-0 constant; its exact value is kept for types that would round it."""

@@ -10,6 +10,7 @@ from .lift_attention import lift_attention
 from .lift_experts import lift_experts
 from .lift_norm import lift_norms
 from .lift_rotary import lift_rotary
+from .lift_stored import lift_stored
 from .materialise import Materialise, inline_splats, unfold, widen_scalars
 from .nodes import Graph
 from .share import separate_chunks, share
@@ -24,6 +25,7 @@ class Rewrite(NamedTuple):
 
 REWRITES = (
     Rewrite(share, "patterns ask whether two operands are one node"),
+    Rewrite(lift_stored, "the scales of blocks and their codes have not moved apart"),
     Rewrite(lift_rotary, "simplify moves slices and transposes away from the values that it looks at"),
     Rewrite(lift_norms, "simplify moves reshapes and transposes in between the parts of a norm"),
     Rewrite(simplify, "reshapes and transposes that undo each other no longer hide other parts"),

@@ -12,6 +12,7 @@ import torch
 
 from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph import forms
+from ..graph.dialect import CODES
 from ..graph.forms import Dense, Diagonal
 from ..graph.nodes import Graph, Node, Write, numel
 from . import ops_complex
@@ -79,7 +80,10 @@ class Convert(Context):
                 self._check_determined(node)
                 for result, output in self.exported.outputs:
                     value = self.values.get(result)
-                    if value is not None:
+                    if result.meta["val"].dtype == torch.uint8:
+                        self._report(result, f"output '{output}' is of uint8, which is not covered: expected "
+                                             "another type, as .to(torch.int32) gives")
+                    elif value is not None:
                         self.graph.outputs.append(value)
                         self.graph.output_names.append(output)
             elif node.op == "call_function":
@@ -127,7 +131,8 @@ class Convert(Context):
                 self.values[fx] = ops_complex.constant(self, exported.parameters[fx.name][1])
                 continue
             try:
-                dtype = element_type(value.dtype)
+                dtype = _argument_type(value.dtype, fx.name not in exported.inputs and
+                                       exported.parameters[fx.name][0] not in exported.writes)
             except Uncovered as error:
                 self._report_argument(fx, str(error))
                 self.values[fx] = None
@@ -147,9 +152,11 @@ class Convert(Context):
                                        tensor=tensor)
                 if isinstance(tensor, torch.nn.Parameter):
                     node.attrs["trained"] = tensor.requires_grad
-                by_key[key] = node
                 (self.graph.states if is_state else self.graph.parameters).append(node)
-                if fx.name in exported.buffers and not is_state:
+                by_key[key] = node
+                if value.dtype == torch.uint8:
+                    node = by_key[key] = self.build.widen(node, "i32")
+                elif fx.name in exported.buffers and not is_state and dtype not in CODES:
                     self._constant(node, key, tensor, fx.name in exported.values)
             self.values[fx] = node
 
@@ -231,6 +238,8 @@ class Convert(Context):
                 result = self.build.broadcast(result, val.shape)
             if result.dtype != element_type(val.dtype):
                 result = self.build.cast(result, element_type(val.dtype))
+            if val.dtype == torch.uint8:
+                result = _in_a_byte(self.build, result)
             if result.thunk is None and result.form is None:
                 result.thunk = self._thunk(target, args, kwargs)
         return with_derivative(self, result, name, args, kwargs)
@@ -274,7 +283,7 @@ class Convert(Context):
             return None
         if isinstance(node.meta.get("val"), (list, tuple)):
             return self._fold_several(node.meta["val"], target, args, kwargs)
-        if not isinstance(node.meta.get("val"), torch.Tensor):
+        if not isinstance(node.meta.get("val"), torch.Tensor) or node.meta["val"].dtype == torch.uint8:
             return None
         nodes = [a for a in _leaves(args, kwargs) if isinstance(a, Node)]
         if name.startswith("to.") and nodes[0].dtype == element_type(node.meta["val"].dtype):
@@ -413,6 +422,9 @@ class Convert(Context):
         return cast(node.form)
 
 
+#: Operations whose result is a byte where the operands are.
+_BYTES = {"widen", "static", "reshape", "transpose", "slice", "broadcast", "concat", "gather", "take_along",
+          "embedding", "select"}
 _IGNORED = {"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default",
             "sym_constrain_range_for_size.default"}
 _IDENTITY = {"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh", "dropout",
@@ -427,6 +439,23 @@ FACTORIES = {
     "eye.default", "eye.m", "tril_indices.default", "triu_indices.default"}
 _LIKE = {f"{n}.default" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
                                   "new_full", "empty_like", "new_empty")}
+
+
+def _argument_type(dtype: torch.dtype, is_constant: bool) -> str:
+    """The type of an argument of the program. Bytes are stored and read, not given or written."""
+    if dtype != torch.uint8:
+        return element_type(dtype)
+    if not is_constant:
+        raise Uncovered("element type uint8 is covered in parameters and buffers that stay as they are "
+                        "alone; expected another one, as .to(torch.int32) gives")
+    return "i8"
+
+
+def _in_a_byte(build, node: Node) -> Node:
+    """A number of uint8: the low bits of a result of i32."""
+    is_one = node.op in _BYTES or node.op in ("and", "or", "xor", "div") and \
+        all(o.op in _BYTES for o in node.operands)
+    return node if is_one else build.binary("and", node, build.scalar(255, "i32"))
 
 
 def _is_function(target) -> bool:

@@ -458,7 +458,7 @@ def _non_negative(x: Node, depth: int = 8) -> bool:
     values = known_values(x)
     if values is not None:
         return bool((values >= 0).all())
-    if x.op in ("iota", "relu", "abs", "top_k") or x.dtype == "i1":
+    if x.op in ("iota", "relu", "abs", "top_k") or x.dtype == "i1" or x.op == "widen" and x.dtype == "i32":
         return True
     if not depth or x.dtype in FLOATS:
         return False
@@ -472,7 +472,7 @@ def _non_negative(x: Node, depth: int = 8) -> bool:
         return parts[1] and parts[2]
     if x.op == "rem":  # has the sign of the divisor
         return parts[1]
-    return x.op == "maximum" and any(parts)
+    return x.op in ("maximum", "and") and any(parts)
 
 
 def _grid(c, x, indices, indexed, rank):

@@ -27,6 +27,9 @@ TORCH_DTYPES = torch_types()
 
 
 def element_type(dtype: torch.dtype) -> str:
+    """The type in the program. Numbers of uint8 are computed in i32."""
+    if dtype == torch.uint8:
+        return "i32"
     # PyTorch counts bytes of elements that share them.
     covered = [name for name in ELEMENT_TYPES if elements_per_byte(name) == 1]
     if torch_names().get(dtype) not in covered:
@@ -45,7 +48,8 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
 def dense(tensor: torch.Tensor, name: str | None = None) -> Dense:
     """The form of a tensor. Of one on the meta device only shape and type are known, and the name."""
     if tensor.device.type != "meta":
-        return Dense(to_array(tensor))
+        array = to_array(tensor)
+        return Dense(array.astype(np.int32) if array.dtype == np.uint8 else array)
     return forms.unknown(tensor.shape, element_type(tensor.dtype), name)
 
 

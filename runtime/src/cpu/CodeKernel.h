@@ -1,0 +1,58 @@
+//===- CodeKernel.h - weights of codes, in vectors --------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Compiled once for each instruction set, as ReduceKernel.h says.
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_RUNTIME_SRC_CPU_CODEKERNEL_H
+#define MESHWRIGHT_RUNTIME_SRC_CPU_CODEKERNEL_H
+
+#include <cstdint>
+
+namespace meshwright::rt {
+
+/// The kinds of codes that there are kernels for. Two of the last one share a byte, the even one in the
+/// low half.
+enum class CodeKind { E4M3, E5M2, I8, E2M1 };
+
+/// Rows of codes in blocks: `columns` codes a row, `block` codes of a row share a scale.
+struct CodeRows {
+  CodeKind kind;
+  int64_t columns, block;
+  const uint8_t *codes;
+  /// The number of each code without a scale; of E2M1 of each byte's low half in the first 16.
+  const float *numbers;
+};
+
+/// The most rows of `a` that a product takes at once.
+constexpr int64_t kMostCodeRows = 4;
+
+/// c[i] = the sum of a[i, k] times the number of code (row, k) times the scale of its block, for up to
+/// kMostCodeRows rows of `a`, which are `columns` long. `pairs` has the same rows with the even columns of
+/// each 2 * lanes before the odd ones, and is read for E2M1. `scales` are those of the row.
+using DotCodes = void (*)(const CodeRows &what, int64_t row, const float *scales, const float *a,
+                          const float *pairs, int64_t rows, float *c);
+/// Writes `count` numbers of a row, from a column on that is even, times their scales. `scales` are
+/// those of the row.
+using DecodeCodes = void (*)(const CodeRows &what, int64_t row, const float *scales, int64_t column,
+                             int64_t count, float *to);
+
+/// The kernels of an instruction set, and the lanes of its vectors; 0 for plain loops.
+struct CodeKernels {
+  DotCodes dot;
+  DecodeCodes decode;
+  int64_t lanes;
+};
+
+CodeKernels getCodesBaseline();
+CodeKernels getCodesAvx2();
+CodeKernels getCodesAvx512();
+
+} // namespace meshwright::rt
+
+#endif // MESHWRIGHT_RUNTIME_SRC_CPU_CODEKERNEL_H

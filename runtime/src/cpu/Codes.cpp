@@ -1,0 +1,276 @@
+//===- Codes.cpp - weights of codes and scales ----------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Few rows are multiplied by the codes as they are read. More rows are multiplied by the library, tile by
+// tile of the weight, which is decoded while a cache holds it.
+//
+//===----------------------------------------------------------------------===//
+
+#include "Codes.h"
+
+#include "CpuDevice.h"
+#include "Workers.h"
+#include "meshwright/Calls.h"
+#include "meshwright/runtime/include/Forms.h"
+#include "meshwright/runtime/include/Types.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace meshwright::rt {
+
+static int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
+static const CodeKernels &getKernels() {
+  static const CodeKernels kernels = [] {
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
+      return getCodesAvx512();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+      return getCodesAvx2();
+#endif
+    return getCodesBaseline();
+  }();
+  return kernels;
+}
+
+static CodeKind getKind(DType type) {
+  switch (type) {
+  case DType::F8E4M3FN:
+    return CodeKind::E4M3;
+  case DType::F8E5M2:
+    return CodeKind::E5M2;
+  case DType::F4E2M1FN:
+    return CodeKind::E2M1;
+  default:
+    return CodeKind::I8;
+  }
+}
+
+/// The numbers of all codes of a kind.
+static const float *getNumbers(CodeKind kind) {
+  static const std::array<std::array<float, 256>, 4> numbers = [] {
+    std::array<std::array<float, 256>, 4> all = {};
+    constexpr float kE2M1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    for (int code = 0; code < 256; ++code) {
+      auto byte = uint8_t(code);
+      all[int(CodeKind::E4M3)][code] = float(loadAsDouble(DType::F8E4M3FN, &byte, 0));
+      all[int(CodeKind::E5M2)][code] = float(loadAsDouble(DType::F8E5M2, &byte, 0));
+      all[int(CodeKind::I8)][code] = float(loadAsDouble(DType::I8, &byte, 0));
+      all[int(CodeKind::E2M1)][code] = (code & 8 ? -1.0f : 1.0f) * kE2M1[code & 7];
+    }
+    return all;
+  }();
+  return numbers[int(kind)].data();
+}
+
+CodedMatrix::CodedMatrix(const mw_rt_codes &what, int64_t matrix, const void *codes,
+                         const void *scales)
+    : what(what) {
+  int64_t blocks = divideCeil(what.rows, what.block_rows) * divideCeil(what.columns, what.block_columns);
+  int64_t size = what.rows * what.columns / elementsPerByte(DType(what.codes));
+  CodeKind kind = getKind(DType(what.codes));
+  this->codes = {kind, what.columns, what.block_columns,
+                 static_cast<const uint8_t *>(codes) + matrix * size, getNumbers(kind)};
+  this->scales = static_cast<const char *>(scales) + matrix * blocks * sizeOf(DType(what.scales));
+}
+
+void CodedMatrix::readScales(int64_t row, std::vector<float> &to) const {
+  int64_t count = divideCeil(what.columns, what.block_columns), first = row / what.block_rows * count;
+  DType type = DType(what.scales);
+  const char *from = scales + first * sizeOf(type);
+  to.resize(count);
+  switch (type) {
+  case DType::F32:
+    std::memcpy(to.data(), from, count * sizeof(float));
+    return;
+  case DType::BF16:
+  case DType::F16:
+    widen(type, from, to.data(), count);
+    return;
+  case DType::F8E8M0FNU:
+    for (int64_t i = 0; i < count; ++i) {
+      uint32_t code = uint8_t(from[i]), bits = code ? code << 23 : 0x00400000;
+      bits = code == 255 ? 0x7fc00000 : bits;
+      std::memcpy(&to[i], &bits, sizeof(bits));
+    }
+    return;
+  default:
+    for (int64_t i = 0; i < count; ++i)
+      to[i] = float(loadAsDouble(type, from, i));
+  }
+}
+
+void CodedMatrix::decode(const FormBlock &block, DType type, void *to) const {
+  std::vector<float> ofRow, numbers(block.columns);
+  int64_t known = -1;
+  for (int64_t i = 0; i < block.rows; ++i) {
+    int64_t row = block.row + i;
+    if (row / what.block_rows != known) {
+      known = row / what.block_rows;
+      readScales(row, ofRow);
+    }
+    char *target = static_cast<char *>(to) + i * block.columns * sizeOf(type);
+    float *wide = type == DType::F32 ? reinterpret_cast<float *>(target) : numbers.data();
+    getKernels().decode(codes, row, ofRow.data(), block.column, block.columns, wide);
+    if (type == DType::F64)
+      std::copy_n(wide, block.columns, reinterpret_cast<double *>(target));
+    else if (type != DType::F32)
+      narrow(type, wide, target, block.columns);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Few rows
+//===----------------------------------------------------------------------===//
+
+/// Rows of floats, as f32.
+static std::vector<float> widenRows(DType type, const void *from, int64_t count) {
+  std::vector<float> wide(count);
+  if (type == DType::F32)
+    std::memcpy(wide.data(), from, count * sizeof(float));
+  else
+    widen(type, from, wide.data(), count);
+  return wide;
+}
+
+/// In each whole step of 2 * lanes columns the even ones, then the odd ones.
+static std::vector<float> pairColumns(const std::vector<float> &a, int64_t rows, int64_t columns,
+                                      int64_t lanes) {
+  std::vector<float> pairs(lanes ? a : std::vector<float>());
+  for (int64_t row = 0; row < rows && lanes; ++row)
+    for (int64_t k = 0; k + 2 * lanes <= columns; k += 2 * lanes)
+      for (int64_t i = 0; i < lanes; ++i) {
+        int64_t at = row * columns + k;
+        pairs[at + i] = a[at + 2 * i];
+        pairs[at + lanes + i] = a[at + 2 * i + 1];
+      }
+  return pairs;
+}
+
+static void storeAs(DType type, float value, void *to, int64_t index) {
+  if (type == DType::F32)
+    static_cast<float *>(to)[index] = value;
+  else
+    narrow(type, &value, static_cast<uint16_t *>(to) + index, 1);
+}
+
+void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const void *bias,
+                              DType result, void *c, Workers &workers) const {
+  std::vector<float> wide = widenRows(type, a, rows * what.columns);
+  std::vector<float> pairs = codes.kind == CodeKind::E2M1
+                                 ? pairColumns(wide, rows, what.columns, getKernels().lanes)
+                                 : std::vector<float>();
+  std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
+  auto part = [&](int64_t begin, int64_t end) {
+    std::vector<float> ofRow;
+    int64_t known = -1;
+    for (int64_t column = begin; column < end; ++column) {
+      if (column / what.block_rows != known) {
+        known = column / what.block_rows;
+        readScales(column, ofRow);
+      }
+      for (int64_t row = 0; row < rows; row += kMostCodeRows) {
+        float sums[kMostCodeRows];
+        int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
+        getKernels().dot(codes, column, ofRow.data(), wide.data() + at,
+                         pairs.empty() ? nullptr : pairs.data() + at, count, sums);
+        for (int64_t i = 0; i < count; ++i)
+          storeAs(result, sums[i] + (bias ? added[column] : 0), c, (row + i) * what.rows + column);
+      }
+    }
+  };
+  struct Work {
+    decltype(part) &run;
+    int64_t columns;
+  } work{part, what.rows};
+  auto runPart = [](void *state, int64_t index, int64_t count) {
+    const Work &own = *static_cast<const Work *>(state);
+    own.run(own.columns * index / count, own.columns * (index + 1) / count);
+  };
+  // A thread should multiply so many codes or more.
+  constexpr int64_t kLeastCodes = 1 << 16;
+  int64_t most = rows * what.rows * what.columns / kLeastCodes;
+  workers.run(std::clamp<int64_t>(most, 1, workers.getCount()), runPart, &work);
+}
+
+//===----------------------------------------------------------------------===//
+// Calls
+//===----------------------------------------------------------------------===//
+
+bool CpuDevice::perform(const mw_rt_dequantize &what, void *const *buffers, std::string &) {
+  struct Work {
+    const mw_rt_dequantize &what;
+    void *const *buffers;
+  } work{what, buffers};
+  auto runPart = [](void *state, int64_t index, int64_t count) {
+    const Work &own = *static_cast<const Work *>(state);
+    const mw_rt_codes &codes = own.what.codes;
+    DType type = DType(own.what.dtype);
+    int64_t rows = codes.matrices * codes.rows;
+    for (int64_t row = rows * index / count, end = rows * (index + 1) / count; row < end;) {
+      int64_t matrix = row / codes.rows, first = row % codes.rows;
+      int64_t some = std::min(end - row, codes.rows - first);
+      CodedMatrix(codes, matrix, own.buffers[0], own.buffers[1])
+          .decode({first, some, 0, codes.columns}, type,
+                  static_cast<char *>(own.buffers[2]) + row * codes.columns * sizeOf(type));
+      row += some;
+    }
+  };
+  workers->run(std::clamp<int64_t>(what.codes.matrices * what.codes.rows, 1, workers->getCount()),
+               runPart, &work);
+  return true;
+}
+
+/// The rows of a group that are multiplied at once. The library keeps what it made for a number of rows:
+/// there are few such numbers.
+static int64_t chooseRows(int64_t rest) {
+  constexpr int64_t kMostRows = 512;
+  if (rest <= kFewCodeRows)
+    return rest;
+  int64_t rows = kMostRows;
+  while (rows > rest)
+    rows /= 2;
+  return rows;
+}
+
+bool CpuDevice::perform(const mw_rt_coded_product &what, void *const *buffers, std::string &error) {
+  DType type = DType(what.dtype), result = DType(what.result);
+  const auto *a = static_cast<const char *>(buffers[0]);
+  const auto *offsets = static_cast<const int64_t *>(buffers[4]);
+  auto *c = static_cast<char *>(buffers[5]);
+  const int64_t all[] = {0, what.count};
+  if (!offsets)
+    offsets = all;
+  mw_rt_gemm product = {};
+  product.call.kind = kCallKind<mw_rt_gemm>;
+  product.dtype = what.dtype;
+  product.result = what.result;
+  product.n = what.n;
+  product.k = what.k;
+  product.transpose_b = what.transpose_b;
+  bool isFew = what.transpose_b && type != DType::F64;
+  for (int64_t matrix = 0; matrix < what.codes.matrices; ++matrix) {
+    CodedMatrix weight(what.codes, matrix, buffers[1], buffers[2]);
+    for (int64_t row = offsets[matrix]; row < offsets[matrix + 1]; row += product.m) {
+      product.m = buffers[4] ? chooseRows(offsets[matrix + 1] - row) : what.count;
+      const char *from = a + row * what.k * sizeOf(type);
+      char *to = c + row * what.n * sizeOf(result);
+      if (isFew && product.m <= kFewCodeRows)
+        weight.multiplyFew(product.m, type, from, buffers[3], result, to, *workers);
+      else if (!gemm.multiply(product, from, nullptr, buffers[3], to, *workers, error, &weight))
+        return false;
+    }
+  }
+  int64_t rows = offsets[what.codes.matrices];
+  std::memset(c + rows * what.n * sizeOf(result), 0, (what.count - rows) * what.n * sizeOf(result));
+  return true;
+}
+
+} // namespace meshwright::rt
