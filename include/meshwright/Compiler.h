@@ -90,6 +90,12 @@ struct Port {
   bool isBatch = false;
 };
 
+/// A box of an array, at an index in it. Strides are in elements.
+struct ArrayPiece {
+  std::vector<int64_t> offsets, shape, strides;
+  const void *data = nullptr;
+};
+
 /// A dense row-major array in host memory, which the caller owns. Without data it stands for an
 /// input that has a default value.
 struct HostArray {
@@ -98,6 +104,8 @@ struct HostArray {
   const void *data = nullptr;
   /// For inputs of calls: the number of the GPU in whose memory the data is, or -1 for the host's.
   int64_t gpu = -1;
+  /// For parameters: the pieces that cover an array which is not in one place, in place of `data`.
+  std::vector<ArrayPiece> pieces = {};
 };
 
 /// The memory of a GPU, for inputs and outputs of calls on a backend whose devices are GPUs.

@@ -29,6 +29,9 @@ using namespace meshwright;
 
 using PyDiagnostic = std::tuple<std::string, std::string, std::string, int64_t>;
 using PyArray = std::tuple<std::string, std::vector<int64_t>, uintptr_t, int64_t>;
+/// Offsets, shape, strides in elements and address.
+using PyPiece =
+    std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>, uintptr_t>;
 template <typename T> using PyResult = std::pair<std::optional<T>, std::vector<PyDiagnostic>>;
 
 static const char *toString(Severity severity) {
@@ -441,6 +444,16 @@ NB_MODULE(_core, m) {
       .def("set_parameter",
            [](Plan &plan, std::string_view name, const PyArray &array) {
              HostArray tensor = toArray(array);
+             ReleasedGil released;
+             return toPython(plan.setParameter(name, tensor));
+           })
+      .def("set_parameter",
+           [](Plan &plan, std::string_view name, const PyArray &array,
+              const std::vector<PyPiece> &pieces) {
+             HostArray tensor = toArray(array);
+             for (const auto &[offsets, shape, strides, address] : pieces)
+               tensor.pieces.push_back(
+                   {offsets, shape, strides, reinterpret_cast<const void *>(address)});
              ReleasedGil released;
              return toPython(plan.setParameter(name, tensor));
            })

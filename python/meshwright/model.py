@@ -202,11 +202,7 @@ class Model:
             text.write(self._program.str(True).encode("utf-8"))
             # The weights take their place first: nothing may fail behind that.
             text.flush()
-            values = self._parameters.items()
-            weights.write(data, {
-                name: value.dense() if isinstance(value, Joined) else self._parameter(name)
-                for name, value in values
-            })
+            weights.write(data, {name: self._parameter(name) for name in self._parameters})
 
     @property
     def _is_torch(self) -> bool:
@@ -290,12 +286,20 @@ def patterns(value) -> list[str]:
     return arguments.names("parameters", value, "shell patterns of names, as in ['*.weight']")
 
 
-def from_torch(module, args=(), kwargs=None, training=False, *, batch_inputs=None) -> Model:
+def from_torch(
+    module, args=(), kwargs=None, training=False, *, weights=None, batch_inputs=None
+) -> Model:
     """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
 
     training: imports it as it is, in train mode or not, for `Model.differentiate`. Gradients end
         where PyTorch's do: at detach(), in torch.no_grad(), at an embedding's padding_idx. Dropout
         drops elements by their indices, the same ones in each plan.
+    weights: a checkpoint that has the values of the module's parameters and buffers, which may then
+        be on the meta device: a safetensors file, or a folder of several with an index. Entries
+        have the module's names, or those of the model's release as transformers knows them. They
+        are mapped: each rank reads its part, in the form in which it is stored. FP8 and MXFP4 stay
+        what they are, and other float types than the module's are cast where they are used. Entries
+        that the module lacks are ignored, with one remark among the decisions of the report.
     batch_inputs: names of all inputs whose dimension 0 is the batch, which data parallelism splits
         and microbatches cut. Without it these are the first input and those with an equal dimension 0.
 
@@ -310,6 +314,7 @@ def from_torch(module, args=(), kwargs=None, training=False, *, batch_inputs=Non
     """
     import torch
 
+    from .importer.torch.checkpoint import Checkpoint
     from .importer.torch.program import ImportFailed, import_module
 
     arguments.instance("module", module, torch.nn.Module, "a torch.nn.Module")
@@ -320,9 +325,18 @@ def from_torch(module, args=(), kwargs=None, training=False, *, batch_inputs=Non
     arguments.flag("training", training)
     if batch_inputs is not None:
         batch_inputs = arguments.names("batch_inputs", batch_inputs, "names of inputs, or None")
+    checkpoint = None
+    if weights is not None:
+        checkpoint = Checkpoint(module, arguments.path("weights", weights))
+        module = checkpoint.module
     try:
         imported = import_module(
-            module, tuple(args), kwargs, training=training, batch_inputs=batch_inputs
+            module,
+            tuple(args),
+            kwargs,
+            training=training,
+            batch_inputs=batch_inputs,
+            weights=checkpoint,
         )
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
@@ -497,7 +511,7 @@ def _joined_alike(models):
 def _parts(name, value):
     """The parameters of a module that a parameter of the program holds, each with the name and all
     that it holds."""
-    keys = value.keys if isinstance(value, Joined) else [name]
+    keys = isinstance(value, Joined) and value.keys or [name]
     return [(key, (name, *keys)) for key in keys]
 
 

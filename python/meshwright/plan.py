@@ -203,7 +203,8 @@ class Plan:
             for name in self._model._parameters:
                 tensor = self._model._parameter(name)
                 if self._parameters.get(name) is not tensor:
-                    unwrap(self._plan.set_parameter(name, tensor.raw))
+                    pieces = [tensor.pieces] if tensor.pieces else []
+                    unwrap(self._plan.set_parameter(name, tensor.raw, *pieces))
                     self._parameters[name] = tensor
 
     def _inputs(self, entry, args, kwargs):

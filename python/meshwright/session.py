@@ -11,7 +11,7 @@ from . import _core, arguments, state_dict_form, state_dicts
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import flatten_by_name
-from .tensors import Dense, Joined, dense, empty, is_meta, is_torch
+from .tensors import Dense, dense, empty, is_meta, is_torch, unjoined
 
 
 class Session:
@@ -253,8 +253,7 @@ def keeping(owner, inputs, weights):
 
 
 def _copy(value):
-    if isinstance(value, Joined):
-        return value.whole()
+    value = unjoined(value)
     return value.detach().clone() if is_torch(value) else np.array(value)
 
 

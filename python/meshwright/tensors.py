@@ -3,6 +3,7 @@
 """Arrays of PyTorch, NumPy and other libraries with DLPack, as dense memory of the host."""
 
 import functools
+import itertools
 import sys
 from typing import Any, NamedTuple
 
@@ -40,16 +41,52 @@ def elements_per_byte(name: str) -> int:
 
 
 class Joined:
-    """A parameter of the program that joins several of a module, along a new first dimension. The
-    memory of the whole is made where it is asked for."""
+    """A parameter of the program that consists of several tensors: parameters of a module, or entries
+    of files. They are stacked along a new dimension or concatenated along one, and may be joined of
+    others in turn. The memory of the whole is made where it is asked for."""
 
-    def __init__(self, keys, parts):
-        #: The names of the parts, and their tensors.
-        self.keys, self.parts = list(keys), list(parts)
+    def __init__(self, parts, dim=0, stacked=True, *, keys=(), like=None, mapped=()):
+        self.parts, self.dim, self.stacked = list(parts), dim, stacked
+        #: The names of the parts in a module that may assign them anew.
+        self.keys = list(keys)
+        #: The parameter of a module whose value this is, where the parts are no parameters.
+        self.like = like
+        #: Arrays of the mapped files that the parts are in.
+        self.mapped = list(mapped)
         self._changes = 0
+
+    @property
+    def shape(self):
+        shape = list(self.parts[0].shape)
+        if self.stacked:
+            shape.insert(self.dim, len(self.parts))
+        elif len(self.parts) > 1:
+            shape[self.dim] = sum(part.shape[self.dim] for part in self.parts)
+        return tuple(shape)
+
+    @property
+    def dtype(self):
+        return self.parts[0].dtype
+
+    def boxes(self):
+        """The tensors, each with the index at which it begins: views of the parts."""
+        at = 0
+        for part in self.parts:
+            inner = part.boxes() if isinstance(part, Joined) else [((0,) * part.ndim, part)]
+            for offsets, tensor in inner:
+                offsets = list(offsets)
+                if self.stacked:
+                    offsets.insert(self.dim, at)
+                    tensor = tensor.unsqueeze(self.dim)
+                elif at:
+                    offsets[self.dim] += at
+                yield tuple(offsets), tensor
+            at += 1 if self.stacked else (*part.shape, 0)[self.dim]
 
     def follow(self, tensors):
         """Takes tensors that were assigned to the module anew, by their names."""
+        if not self.keys:
+            return
         parts = [tensors.get(key, part) for key, part in zip(self.keys, self.parts, strict=True)]
         if any(new is not old for new, old in zip(parts, self.parts, strict=True)):
             self.parts, self._changes = parts, self._changes + 1
@@ -59,19 +96,45 @@ class Joined:
 
     def dense(self):
         """The memory of the parts."""
-        return list(map(dense, self.parts))
+        boxes = [(offsets, _on_host(tensor)) for offsets, tensor in self.boxes()]
+        if len(boxes) == 1 or is_meta(self):
+            return dense(boxes[0][1] if len(boxes) == 1 else self.whole())._replace(owner=boxes)
+        pieces = [
+            (list(offsets), list(t.shape), list(t.stride()), t.data_ptr()) for offsets, t in boxes
+        ]
+        return Dense(_name_of(self.dtype), self.shape, 0, (self, boxes), pieces=pieces)
+
+    def slabs(self):
+        """Copies of its rows along dimension 0, from one end of a part to the next."""
+        boxes = [(*offsets, tensor) for offsets, tensor in self.boxes()]
+        ends = sorted({end for at, *_, t in boxes for end in (at, at + t.shape[0])})
+        for begin, end in itertools.pairwise(ends):
+            here = [
+                ((0, *rest), t[begin - at : end - at])
+                for at, *rest, t in boxes
+                if at <= begin and end <= at + t.shape[0]
+            ]
+            yield _assembled(here, (end - begin, *self.shape[1:]), self.dtype)
 
     def whole(self):
-        """A copy of the parts in one tensor of the host."""
-        import torch
+        """The parts in one tensor of the host; a copy if there are several."""
+        boxes = list(self.boxes())
+        if len(boxes) == 1:
+            return boxes[0][1].detach()
+        return _assembled(boxes, self.shape, self.dtype, "meta" if is_meta(self) else "cpu")
 
-        device = "meta" if is_meta(self) else "cpu"
-        shape = (len(self.parts), *self.parts[0].shape)
-        result = torch.empty(shape, dtype=self.parts[0].dtype, device=device)
-        if not is_meta(self):
-            for row, part in zip(result, self.parts, strict=True):
-                row.copy_(part.detach())
-        return result
+
+def _assembled(boxes, shape, dtype, device="cpu"):
+    """A tensor of boxes at their offsets."""
+    import torch
+
+    result = torch.empty(shape, dtype=dtype, device=device)
+    # PyTorch copies no codes.
+    plain = [t.view(torch.uint8) if t.element_size() == 1 else t for t in (result, *(b for _, b in boxes))]
+    for (offsets, _), tensor in zip(boxes, plain[1:] if device == "cpu" else (), strict=False):
+        at = tuple(slice(o, o + n) for o, n in zip(offsets, tensor.shape, strict=True))
+        plain[0][at].copy_(tensor.detach())
+    return result
 
 
 def unjoined(value):
@@ -95,14 +158,14 @@ def is_trained(value) -> bool:
     """Whether a parameter has a gradient: it is no tensor of PyTorch, or requires one. Buffers and
     frozen parameters do not."""
     if isinstance(value, Joined):
-        return all(map(is_trained, value.parts))
+        return all(map(is_trained, value.parts if value.like is None else [value.like]))
     return not is_torch(value) or value.requires_grad
 
 
 def is_parameter(value) -> bool:
     """Whether a tensor is a parameter, trained or frozen, and no buffer of PyTorch."""
     if isinstance(value, Joined):
-        return all(map(is_parameter, value.parts))
+        return all(map(is_parameter, value.parts if value.like is None else [value.like]))
     return not is_torch(value) or isinstance(value, sys.modules["torch"].nn.Parameter)
 
 
@@ -132,6 +195,8 @@ class Dense(NamedTuple):
     owner: Any
     #: The number of the GPU in whose memory the array is; -1 for the host's.
     gpu: int = -1
+    #: Of an array that is not in one place: its boxes, as (offsets, shape, strides, address).
+    pieces: Any = ()
 
     def __str__(self):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -148,7 +213,7 @@ def dense(value) -> Dense:
     TypeError or ValueError for what is no array, Error for a sparse tensor.
     """
     if isinstance(value, Joined):
-        value = value.whole()
+        return value.dense()
     if not is_torch(value) and not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)
@@ -157,14 +222,10 @@ def dense(value) -> Dense:
 
             value = torch.from_dlpack(value)
     if is_torch(value):
-        if value.is_nested:
-            raise Error("the tensor is nested: expected a dense one")
-        name = torch_names().get(value.dtype, str(value.dtype).removeprefix("torch."))
+        name = _name_of(value.dtype)
         if is_meta(value):
             return Dense(name, tuple(value.shape), 0, value)
-        if str(value.layout) != "torch.strided":
-            raise Error(f"the tensor's layout: expected a dense one, got {value.layout}")
-        value = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
+        value = _on_host(value).contiguous()
         return Dense(name, tuple(value.shape), value.data_ptr(), value)
     value = np.asarray(value)
     shape = value.shape
@@ -182,8 +243,30 @@ def as_codes(value: Dense, dtype: str) -> Dense:
     return value._replace(dtype=dtype) if is_code and value.dtype == "uint8" else value
 
 
+def _name_of(dtype) -> str:
+    return torch_names().get(dtype, str(dtype).removeprefix("torch."))
+
+
+def _on_host(tensor):
+    """A tensor in the memory of the host, where its elements are as they count."""
+    if tensor.is_nested:
+        raise Error("the tensor is nested: expected a dense one")
+    if is_meta(tensor):
+        return tensor
+    if str(tensor.layout) != "torch.strided":
+        raise Error(f"the tensor's layout: expected a dense one, got {tensor.layout}")
+    return tensor.detach().cpu().resolve_conj().resolve_neg()
+
+
+def slabs_of(value: Dense):
+    """The memory as NumPy arrays, one behind the other; copies of one that is not in one place."""
+    return map(numpy_of, value.owner[0].slabs()) if value.pieces else [as_numpy(value)]
+
+
 def as_numpy(value: Dense) -> np.ndarray:
-    """The memory as a NumPy array, not copied."""
+    """The memory as a NumPy array; a copy of one that is not in one place."""
+    if value.pieces:
+        return numpy_of(value.owner[0].whole())
     if isinstance(value.owner, np.ndarray):
         return value.owner.reshape(value.shape)
     return numpy_of(value.owner)

@@ -16,7 +16,7 @@ import tempfile
 import numpy as np
 
 from .errors import Error
-from .tensors import ELEMENT_TYPES, NUMPY_TYPES, as_numpy, elements_per_byte
+from .tensors import ELEMENT_TYPES, NUMPY_TYPES, Joined, elements_per_byte, slabs_of
 
 #: Not a tensor's: what a file says of itself.
 _METADATA = "__metadata__"
@@ -86,12 +86,13 @@ def load(path) -> dict[str, np.ndarray]:
 
 def check_whole(array) -> None:
     """Raises Error where the file of one that `load` gave was cut: reading it ends the process."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and mapped.size() < len(mapped):
-        raise Error(
-            f"cannot read weights '{array.filename}': cut to {mapped.size()} bytes since they were "
-            f"loaded, of {len(mapped)}"
-        )
+    for part in array.mapped if isinstance(array, Joined) else [array]:
+        mapped = getattr(part, "_mmap", None)
+        if mapped is not None and mapped.size() < len(mapped):
+            raise Error(
+                f"cannot read weights '{part.filename}': cut to {mapped.size()} bytes since they "
+                f"were loaded, of {len(mapped)}"
+            )
 
 
 def _stored_shape(tensor):
@@ -102,19 +103,17 @@ def _stored_shape(tensor):
 
 
 def write(file, tensors) -> None:
-    """Writes `tensors` (name -> Dense) to a binary file; of a list its elements, along a new first
-    dimension."""
+    """Writes `tensors` (name -> Dense) to a binary file."""
     header, offset = {}, 0
-    for name, value in tensors.items():
-        tensor, count = (value[0], [len(value)]) if isinstance(value, list) else (value, [])
+    for name, tensor in tensors.items():
         if name == _METADATA:
             raise Error(f"cannot save '{name}': safetensors files keep other things by that name")
         if tensor.dtype not in ELEMENT_TYPES:
             raise Error(f"cannot save '{name}': safetensors files have no {tensor.dtype} here")
-        size = math.prod([*count, *tensor.shape]) * NUMPY_TYPES[tensor.dtype].itemsize
+        size = math.prod(tensor.shape) * NUMPY_TYPES[tensor.dtype].itemsize
         header[name] = {
             "dtype": ELEMENT_TYPES[tensor.dtype].stored,
-            "shape": count + _stored_shape(tensor),
+            "shape": _stored_shape(tensor),
             "data_offsets": [offset, offset + size],
         }
         offset += size
@@ -123,9 +122,9 @@ def write(file, tensors) -> None:
 
     file.write(len(text).to_bytes(8, "little"))
     file.write(text)
-    for value in tensors.values():
-        for tensor in value if isinstance(value, list) else [value]:
-            file.write(np.ascontiguousarray(as_numpy(tensor)).reshape(-1).view(np.uint8).data)
+    for tensor in tensors.values():
+        for part in slabs_of(tensor):
+            file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
 def _sync_folder(directory):

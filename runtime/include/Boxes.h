@@ -26,6 +26,15 @@ struct StridedBox {
   }
 };
 
+/// A box of a tensor that is stored apart from the others, such as the tensor of one expert. Strides are
+/// in elements.
+struct TensorPiece {
+  /// The index in the tensor at which it begins.
+  std::vector<int64_t> offsets;
+  std::vector<int64_t> shape, strides;
+  const void *data = nullptr;
+};
+
 /// Copies a box of `extents` elements of `elementSize` bytes between two dense row-major tensors,
 /// from index `fromOffset` to index `toOffset`.
 void copyBox(const void *from, const std::vector<int64_t> &fromShape,

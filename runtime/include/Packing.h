@@ -9,6 +9,7 @@
 #define MESHWRIGHT_RUNTIME_INCLUDE_PACKING_H
 
 #include "meshwright-c/Runtime.h"
+#include "meshwright/runtime/include/Program.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <cstdint>
@@ -59,8 +60,7 @@ void pack(const mw_rt_packing &what, const void *from, void *to, int threads = 1
 
 /// Finds the largest magnitude of a whole weight that is brought to a form; 0 for other packings.
 /// Returns an error, without the name of the weight, if an element is not finite; else "".
-std::string measureWeight(const mw_rt_packing &what, DType type, const void *data, int64_t count,
-                          float &largest);
+std::string measureWeight(const mw_rt_packing &what, const HostTensor &weight, float &largest);
 
 } // namespace meshwright::rt
 

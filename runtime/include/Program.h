@@ -19,6 +19,7 @@
 #include "meshwright/runtime/include/Types.h"
 
 #include <array>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -37,6 +38,13 @@ struct HostTensor {
   /// The number of the GPU in whose memory the data is, or -1 for the host's. Only inputs of calls
   /// may be in a GPU's memory, on backends whose devices are GPUs.
   int64_t gpu = -1;
+  /// Parameters only: the pieces that cover an array which is not in one place. `data` is null then.
+  std::vector<TensorPiece> pieces = {};
+
+  /// Calls `visit` with the elements of the array, or of the box of `extents` at `offsets`: runs of
+  /// elements that are next to each other in memory.
+  void visitRuns(const std::vector<int64_t> &offsets, const std::vector<int64_t> &extents,
+                 const std::function<void(const void *, int64_t)> &visit) const;
 };
 
 /// Bytes, and an owner that keeps them. They may be a part of the owner's memory.

@@ -109,7 +109,10 @@ struct Plan::State {
 };
 
 inline rt::HostTensor toHostTensor(const HostArray &array) {
-  return {getRuntimeType(array.type), array.shape, array.data, array.gpu};
+  rt::HostTensor tensor{getRuntimeType(array.type), array.shape, array.data, array.gpu};
+  for (const ArrayPiece &piece : array.pieces)
+    tensor.pieces.push_back({piece.offsets, piece.shape, piece.strides, piece.data});
+  return tensor;
 }
 
 /// Checks the arguments of a call and runs an entry of a session. The state stays.

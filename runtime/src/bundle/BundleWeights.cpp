@@ -38,8 +38,7 @@ bool packPart(const PreparedWeight &prepared, const ProgramValue &value, int64_t
 
 std::string measureParameter(const PreparedWeight &prepared, const ProgramValue &value,
                              const HostTensor &tensor, float &largest) {
-  std::string error =
-      measureWeight(prepared.packing, tensor.type, tensor.data, countOf(tensor.shape), largest);
+  std::string error = measureWeight(prepared.packing, tensor, largest);
   return error.empty() ? "" : "parameter '" + value.name + "': " + error;
 }
 

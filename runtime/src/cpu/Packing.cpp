@@ -319,9 +319,14 @@ void pack(const mw_rt_packing &what, const void *from, void *to, int threads, fl
   queue.run(threads);
 }
 
-std::string measureWeight(const mw_rt_packing &what, DType type, const void *data, int64_t count,
-                          float &largest) {
-  largest = isEncoded(what) ? findLargest(type, data, count) : 0;
+std::string measureWeight(const mw_rt_packing &what, const HostTensor &weight, float &largest) {
+  largest = 0;
+  if (isEncoded(what))
+    weight.visitRuns({}, weight.shape, [&](const void *data, int64_t count) {
+      // NaN, which compares with nothing, stays.
+      float other = findLargest(weight.type, data, count);
+      largest = other <= largest ? largest : other;
+    });
   if (std::isfinite(largest))
     return "";
   return std::string("expected finite numbers in a weight that travels in ") + nameOfForm(what.form) +

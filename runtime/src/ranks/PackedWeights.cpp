@@ -55,8 +55,7 @@ bool RankMemory::prepareWeight(int64_t index, const std::vector<HostTensor> &par
     return false;
   float largest = 0;
   if (weight.kind == ProgramArgument::Parameter) {
-    const HostTensor &tensor = parameters[weight.index];
-    error = measureWeight(weight.packing, tensor.type, tensor.data, countOf(tensor.shape), largest);
+    error = measureWeight(weight.packing, parameters[weight.index], largest);
     if (!error.empty()) {
       error = "parameter '" + description.getValue(weight).name + "': " + error;
       parts.clear();

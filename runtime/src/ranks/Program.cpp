@@ -200,8 +200,11 @@ void place(const ProgramValue &value, int64_t rank, const HostTensor &tensor, vo
   int64_t narrower = value.getLocalBytes() / sizeOf(value.type) *
                      (sizeOf(value.type) - sizeOf(tensor.type));
   char *to = static_cast<char *>(local) + narrower;
-  shard(value.layout, rank, sizeOf(tensor.type), tensor.data,
-        value.offsets.empty() ? std::vector<int64_t>() : tensor.shape, value.offsets, to);
+  if (!tensor.pieces.empty())
+    shard(value.layout, rank, sizeOf(tensor.type), tensor.pieces, value.offsets, to);
+  else
+    shard(value.layout, rank, sizeOf(tensor.type), tensor.data,
+          value.offsets.empty() ? std::vector<int64_t>() : tensor.shape, value.offsets, to);
   if (tensor.type == value.type)
     return;
   int64_t count = value.getLocalBytes() / sizeOf(value.type);
@@ -209,6 +212,42 @@ void place(const ProgramValue &value, int64_t rank, const HostTensor &tensor, vo
     float wide;
     widen(tensor.type, to + i * sizeOf(tensor.type), &wide, 1);
     std::memcpy(static_cast<char *>(local) + i * sizeof(wide), &wide, sizeof(wide));
+  }
+}
+
+void HostTensor::visitRuns(const std::vector<int64_t> &offsets, const std::vector<int64_t> &extents,
+                           const std::function<void(const void *, int64_t)> &visit) const {
+  size_t rank = shape.size();
+  std::vector<TensorPiece> whole;
+  if (pieces.empty())
+    whole.push_back({std::vector<int64_t>(rank), shape, denseStrides(shape), data});
+  for (const TensorPiece &piece : pieces.empty() ? whole : pieces) {
+    // The part of the box in this piece, and its last dimensions, which are one run.
+    std::vector<int64_t> begin(rank), size(rank);
+    for (size_t d = 0; d < rank; ++d) {
+      int64_t first = offsets.empty() ? 0 : offsets[d];
+      begin[d] = std::max(first, piece.offsets[d]);
+      size[d] = std::min(first + extents[d], piece.offsets[d] + piece.shape[d]) - begin[d];
+      size[d] = std::max<int64_t>(size[d], 0);
+    }
+    int64_t run = 1, rows = 1;
+    size_t outer = rank;
+    while (outer > 0 && (size[outer - 1] == 1 || piece.strides[outer - 1] == run))
+      run *= size[--outer];
+    for (size_t d = 0; d < outer; ++d)
+      rows *= size[d];
+    for (int64_t row = 0; run > 0 && row < rows; ++row) {
+      int64_t at = 0, left = row;
+      for (size_t d = rank; d-- > 0;) {
+        int64_t index = begin[d] - piece.offsets[d];
+        if (d < outer) {
+          index += left % size[d];
+          left /= size[d];
+        }
+        at += index * piece.strides[d];
+      }
+      visit(static_cast<const char *>(piece.data) + at * sizeOf(type), run);
+    }
   }
 }
 
@@ -238,29 +277,20 @@ static double toNumber(DType type, uint64_t bits) {
 
 /// The largest magnitude of a parameter's elements, which a tensor holds. NaN if one is NaN.
 static double getMagnitude(const ProgramValue &parameter, const HostTensor &tensor) {
-  // The elements of a part are contiguous along the last dimension.
-  size_t rank = parameter.shape.size();
-  bool isPart = !parameter.offsets.empty() && rank > 0;
-  int64_t count = countOf(parameter.shape), run = isPart ? parameter.shape.back() : count;
   uint64_t largest = 0;
-  for (int64_t row = 0; run > 0 && row < count / run; ++row) {
-    int64_t at = 0, stride = 1, left = row;
-    for (size_t d = isPart ? rank : 0; d-- > 0; stride *= tensor.shape[d]) {
-      int64_t size = d + 1 == rank ? 1 : parameter.shape[d];
-      at += (parameter.offsets[d] + left % size) * stride;
-      left /= size;
-    }
-    const char *data = static_cast<const char *>(tensor.data) + at * sizeOf(tensor.type);
-    largest = std::max<uint64_t>(largest, sizeOf(tensor.type) == 2   ? getLargest<uint16_t>(data, run)
-                                          : sizeOf(tensor.type) == 4 ? getLargest<uint32_t>(data, run)
-                                                                     : getLargest<uint64_t>(data, run));
-  }
+  tensor.visitRuns(parameter.offsets, parameter.shape, [&](const void *data, int64_t count) {
+    int64_t size = sizeOf(tensor.type);
+    largest = std::max<uint64_t>(largest, size == 2   ? getLargest<uint16_t>(data, count)
+                                          : size == 4 ? getLargest<uint32_t>(data, count)
+                                                      : getLargest<uint64_t>(data, count));
+  });
   return toNumber(tensor.type, largest);
 }
 
 /// Returns an error if an element is beyond the bound that the proof of padding relies on.
 static std::string checkMagnitude(const ProgramValue &parameter, const HostTensor &tensor) {
-  if (!isFloat(tensor.type) || std::isinf(parameter.magnitude) || !tensor.data)
+  if (!isFloat(tensor.type) || std::isinf(parameter.magnitude) ||
+      (!tensor.data && tensor.pieces.empty()))
     return "";
   double magnitude = getMagnitude(parameter, tensor);
   if (magnitude <= parameter.magnitude)

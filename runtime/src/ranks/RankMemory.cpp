@@ -58,7 +58,7 @@ void RankMemory::forget(int64_t parameter) {
 
 bool RankMemory::readsInPlace(const ProgramValue &value, const HostTensor &tensor) const {
   return inHostMemory && value.layout.isReplicated() && value.unreduced.count == 0 &&
-         value.offsets.empty() &&
+         value.offsets.empty() && tensor.pieces.empty() &&
          reinterpret_cast<uintptr_t>(tensor.data) % sizeOf(value.type) == 0;
 }
 

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace meshwright::rt {
 
@@ -141,6 +142,72 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const
     copyStrided(static_cast<const char *>(global) + (start + box.globalOffset) * elementSize,
                 box.globalStrides, static_cast<char *>(local) + box.localOffset * elementSize,
                 part.localStrides, box.extents, elementSize);
+}
+
+/// The runs of a rank's indices along a dimension of several factors.
+static std::vector<Run> runsOf(const std::vector<ShardedFactor> &factors, int64_t rank) {
+  // By index in the buffer; -1 for padding.
+  std::vector<int64_t> elements{0};
+  for (const ShardedFactor &factor : factors) {
+    int64_t chunk = factor.padded / sizeOfGroup(factor.axes);
+    std::vector<int64_t> inner(chunk, -1), outer = std::exchange(elements, {});
+    for (const Run &run : runsOf(factor, coordinateOf(factor.axes, rank) * chunk, chunk))
+      for (int64_t i = 0; i < run.count; ++i)
+        inner[run.slot + i] = run.element + i * run.step;
+    for (int64_t major : outer)
+      for (int64_t minor : inner)
+        elements.push_back(major < 0 || minor < 0 ? -1 : major * factor.size + minor);
+  }
+  std::vector<Run> runs;
+  for (int64_t slot = 0; slot < int64_t(elements.size()); ++slot) {
+    Run *last = runs.empty() ? nullptr : &runs.back();
+    if (elements[slot] < 0)
+      continue;
+    if (last && last->slot + last->count == slot && last->element + last->count == elements[slot])
+      ++last->count;
+    else
+      runs.push_back({slot, elements[slot], 1, 1});
+  }
+  return runs;
+}
+
+void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize,
+           const std::vector<TensorPiece> &pieces, const std::vector<int64_t> &offsets, void *local) {
+  std::vector<int64_t> shape = layout.getLocalShape(), strides = denseStrides(shape);
+  std::vector<std::vector<Run>> runs;
+  int64_t count = 1, filled = 1;
+  for (size_t d = 0; d < shape.size(); ++d) {
+    runs.push_back(runsOf(layout.dims[d], rank));
+    int64_t here = 0;
+    for (const Run &run : runs.back())
+      here += run.count;
+    count *= shape[d];
+    filled *= here;
+  }
+  if (filled < count)
+    std::memset(local, 0, count * elementSize);
+  for (const TensorPiece &piece : pieces) {
+    std::vector<Box> boxes{Box()};
+    for (size_t d = 0; d < shape.size(); ++d) {
+      int64_t first = piece.offsets[d] - (offsets.empty() ? 0 : offsets[d]);
+      std::vector<Box> cut;
+      for (const Run &run : runs[d]) {
+        int64_t begin = std::max(run.element, first);
+        int64_t end = std::min(run.element + run.count, first + piece.shape[d]);
+        for (Box box : begin < end ? boxes : std::vector<Box>()) {
+          box.extents.push_back(end - begin);
+          box.globalOffset += (begin - first) * piece.strides[d];
+          box.localOffset += (run.slot + begin - run.element) * strides[d];
+          cut.push_back(std::move(box));
+        }
+      }
+      boxes = std::move(cut);
+    }
+    for (const Box &box : boxes)
+      copyStrided(static_cast<const char *>(piece.data) + box.globalOffset * elementSize,
+                  piece.strides, static_cast<char *>(local) + box.localOffset * elementSize, strides,
+                  box.extents, elementSize);
+  }
 }
 
 std::vector<StridedBox> getShardBoxes(const ShardedLayout &layout, int64_t rank,

@@ -62,8 +62,15 @@ def _stacked(node: Node, uses) -> list[Node] | None:
         parts.append(x.operands[0])
     first = parts[0]
     fits = all(_is_alone(p, uses) and (p.shape, p.dtype) == (first.shape, first.dtype) and
+               _kind(p) == _kind(first) and
                p.attrs["trained"] == first.attrs["trained"] for p in parts)
     return parts if fits else None
+
+
+def _kind(node: Node):
+    """How a checkpoint stores a parameter."""
+    source = node.attrs.get("source")
+    return source and source.kind
 
 
 def _is_alone(node: Node, uses) -> bool:

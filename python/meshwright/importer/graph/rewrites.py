@@ -15,6 +15,7 @@ from .materialise import Materialise, inline_splats, unfold, widen_scalars
 from .nodes import Graph
 from .share import separate_chunks, share
 from .simplify import simplify
+from .supply import supply
 
 
 class Rewrite(NamedTuple):
@@ -37,6 +38,7 @@ REWRITES = (
     Rewrite(lift_attention, "nothing stands between its products and its softmax any more"),
     Rewrite(lift_experts, "equal indices are one node, and batch and sequence of the tokens are apart"),
     Rewrite(join_parameters, "experts in a list have their parameters stacked now"),
+    Rewrite(supply, "what is recognised is the module's, however its parameters are stored"),
     Rewrite(simplify, "reshapes and transposes around attention and experts meet those of projections"),
     Rewrite(separate_chunks, "slices have moved up to the projection that they cut"),
     Rewrite(unfold, "recognition, which is done, reads known values; large ones become operations"),

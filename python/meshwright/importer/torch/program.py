@@ -9,6 +9,7 @@
 """
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ from . import (  # noqa: F401 (they register handlers and derivatives)
     surroundings,
 )
 from .buffers import ReadBuffers, assigned
+from .checkpoint import Checkpoint
 from .convert import Convert, covers, has_handler
 from .export import differs_in_evaluation, export, shared_names
 from .values import TORCH_DTYPES, largest, tensor_of
@@ -91,6 +93,8 @@ class ImportedProgram:
     #: The module, which is not copied, and how it was imported: with the ends of gradients, or wholly
     #: in evaluation mode.
     module: torch.nn.Module
+    #: The checkpoint that has the values of the module's parameters, if they are not its own.
+    weights: Checkpoint | None
     training: bool
     in_evaluation: bool
     #: The settings of PyTorch that the import took from its caller.
@@ -123,11 +127,13 @@ class ImportedProgram:
     @property
     def joined(self) -> dict[str, Joined]:
         """The parameters that join several of the module."""
-        return {key: t for key, t in self.parameters.items() if isinstance(t, Joined)}
+        return {key: t for key, t in self.parameters.items() if isinstance(t, Joined) and t.keys}
 
     def follow_module(self) -> dict[str, torch.Tensor]:
         """The tensors of parameters, buffers and states that were assigned anew since the import, by
         their keys. Raises ImportFailed where one does not fit the program."""
+        if self.weights is not None:
+            return {}
         known = {**self.read.tensors, **self.state_values, **self.parameters}
         new = assigned(self.module, known, self.tied, self.training)
         self.read.follow(new)
@@ -166,7 +172,7 @@ def _describe(spec) -> str:
 
 def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), training=False,
                   evaluation=False, constants=None, batch_inputs=None, around=None,
-                  joins=None) -> ImportedProgram:
+                  joins=None, weights=None) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode, or with
     `training` as it is, with the ends of gradients.
 
@@ -178,22 +184,25 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
     constants, except those named in `variable`. `batch_inputs` are the names of the inputs whose
     dimension 0 is the batch; without them the rule of data parallelism decides. `around` are the
     settings of PyTorch of an earlier import. `joins`: whether parameters that are only stacked become
-    one; without it they do unless gradients will be asked for. Raises ImportFailed, which lists everything that is
-    not covered.
+    one; without it they do unless gradients will be asked for. `weights` is the checkpoint of which `module`
+    is the copy. Raises ImportFailed, which lists everything that is not covered.
     """
     around = around or surroundings.read(module, args, kwargs)
     with surroundings.plain(around.dtype):
         return _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs,
-                       around, not training if joins is None else joins)
+                       around, not training if joins is None else joins, weights)
 
 
 def _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
-            joins):
+            joins, weights):
+    repeat = partial(import_module, module, around=around, weights=weights)
     exported = export(module, args, kwargs, covers, has_handler, frozenset(variable),
                       training, evaluation, around.device)
     graph = Convert(exported).run()
     _state_batch(graph.inputs, batch_inputs)
     graph.constants, graph.joins = dict(constants or {}), joins
+    if weights is not None:
+        weights.note(graph, training)
     rewrite(graph)
     live = {id(n) for n in graph.nodes()}
     tied = {names[0]: names for names in shared_names(module).values()}
@@ -203,9 +212,9 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
     written = {write.state for write in graph.writes}
     graph.states = [s for s in graph.states if s in written or id(s) in live]
     for parameter in graph.parameters:
-        if "parts" in parameter.attrs:
+        if "parts" in parameter.attrs and "tensor" not in parameter.attrs:
             parts = [part.attrs for part in parameter.attrs["parts"]]
-            parameter.attrs["tensor"] = Joined([p["key"] for p in parts], [p["tensor"] for p in parts])
+            parameter.attrs["tensor"] = Joined([p["tensor"] for p in parts], keys=[p["key"] for p in parts])
         if "largest" not in parameter.attrs:
             parameter.attrs["largest"] = largest(parameter.attrs["tensor"])
     mlir = emit(graph)
@@ -218,28 +227,28 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         input_dtypes={i.attrs["name"]: TORCH_DTYPES[i.dtype] for i in graph.inputs},
         outputs=list(graph.output_names),
         values={exported.parameters[name][0] for name in exported.buffers} - set(exported.writes),
-        evaluation=(lambda names: import_module(
-            module, args, kwargs, {*variable, *names}, evaluation=True, constants=graph.constants,
-            batch_inputs=batch_inputs, around=around, joins=False))
+        evaluation=(lambda names: repeat(
+            args, kwargs, {*variable, *names}, evaluation=True, constants=graph.constants,
+            batch_inputs=batch_inputs, joins=False))
         if training and differs_in_evaluation(module) else None,
-        read=ReadBuffers(graph.read, mlir, lambda: import_module(
-            module, args, kwargs, variable, training, evaluation, constants,
-            batch_inputs=batch_inputs, around=around, joins=joins)),
-        chunk=lambda count, names: import_module(
-            module, *_chunk(args, kwargs, exported.leaves, count, names), variable, training,
-            batch_inputs=names, around=around, joins=joins),
+        read=ReadBuffers(graph.read, mlir, lambda: repeat(
+            args, kwargs, variable, training, evaluation, constants, batch_inputs, joins=joins)),
+        chunk=lambda count, names: repeat(
+            *_chunk(args, kwargs, exported.leaves, count, names), variable, training,
+            batch_inputs=names, joins=joins),
         batch_inputs=None if batch_inputs is None else list(batch_inputs),
         state_names={key: first.get(key, key) for key in kept},
-        state_values={first.get(key, key): tensor for key, tensor in kept.items()},
+        state_values={first.get(key, key): tensor for key, tensor in kept.items()} |
+        ({key: source.values for key, source in weights.sources.items()} if training and weights else {}),
         tied=tied,
-        again=lambda names: import_module(
-            module, args, kwargs, {*variable, *names}, training, evaluation, constants,
-            batch_inputs, around, joins),
-        apart=lambda: import_module(
-            module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
-            joins=False),
+        again=lambda names: repeat(
+            args, kwargs, {*variable, *names}, training, evaluation, constants, batch_inputs,
+            joins=joins),
+        apart=lambda: repeat(
+            args, kwargs, variable, training, evaluation, constants, batch_inputs, joins=False),
         remarks=[Diagnostic(r.message, "remark", *_place(r.loc)) for r in graph.remarks],
-        graph=graph, module=module, training=training, in_evaluation=evaluation, around=around,
+        graph=graph, module=module, weights=weights, training=training, in_evaluation=evaluation,
+        around=around,
         _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
 

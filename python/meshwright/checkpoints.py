@@ -1,0 +1,105 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Checkpoints as models are released: a safetensors file, or a folder of several with an index.
+
+The files are mapped. Their headers are read once; nothing of a tensor is read before it is used.
+"""
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from . import weights
+from .errors import Error
+
+_INDEX = ".safetensors.index.json"
+
+
+class Entry(NamedTuple):
+    """A tensor of a file."""
+
+    name: str
+    array: np.ndarray
+    file: str
+
+    def __str__(self):
+        return f"'{self.name}' in '{self.file}'"
+
+
+@dataclass
+class Files:
+    """What a checkpoint has."""
+
+    path: str
+    entries: dict[str, Entry] = field(default_factory=dict)
+    #: `config.json` of the folder, if it has one.
+    config: dict = field(default_factory=dict)
+
+    def fail(self, what):
+        raise Error(f"cannot read weights '{self.path}': {what}")
+
+
+def read(path: str) -> Files:
+    """Maps the files of a checkpoint. Raises Error for one that is missing, cut or no safetensors
+    file, and for a folder that does not say which of several files belong together."""
+    result = Files(path)
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    files = {os.path.basename(path): None} if folder != path else _files_of(result)
+    for file, names in files.items():
+        _add(result, os.path.join(folder, file), names)
+    result.config = _json(result, os.path.join(folder, "config.json"), {})
+    return result
+
+
+def _files_of(checkpoint: Files) -> dict[str, list[str] | None]:
+    """The files of a folder, and of each the entries that the index places there."""
+    found = sorted(os.listdir(checkpoint.path))
+    indices = [name for name in found if name.endswith(_INDEX)]
+    files = [name for name in found if name.endswith(".safetensors")]
+    if len(indices) > 1:
+        checkpoint.fail(f"expected one index, got {_listed(indices)}")
+    if not indices:
+        if len(files) != 1:
+            checkpoint.fail(
+                f"expected an index '*{_INDEX}' for its files {_listed(files)}"
+                if files
+                else "expected safetensors files, got none"
+            )
+        return {files[0]: None}
+    table = _json(checkpoint, os.path.join(checkpoint.path, indices[0])).get("weight_map")
+    if not isinstance(table, dict) or not all(isinstance(name, str) for name in table.values()):
+        checkpoint.fail(f"expected a table 'weight_map' of names and files in '{indices[0]}'")
+    result = {}
+    for entry, file in table.items():
+        result.setdefault(file, []).append(entry)
+    return result
+
+
+def _add(checkpoint: Files, file: str, names: list[str] | None):
+    """Adds the tensors of a file; with `names` those, which it must have."""
+    tensors = weights.load(file)
+    for name in tensors if names is None else names:
+        if name not in tensors:
+            checkpoint.fail(f"the index places '{name}' in '{file}', which lacks it")
+        checkpoint.entries[name] = Entry(name, tensors[name], file)
+
+
+def _json(checkpoint: Files, path: str, default=None) -> dict:
+    try:
+        with open(path, encoding="utf-8") as file:
+            table = json.load(file)
+    except FileNotFoundError:
+        return default
+    except (OSError, ValueError) as error:
+        checkpoint.fail(f"'{os.path.basename(path)}' is not JSON: {error}")
+    if not isinstance(table, dict):
+        checkpoint.fail(f"expected a table in '{os.path.basename(path)}'")
+    return table
+
+
+def _listed(names) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more

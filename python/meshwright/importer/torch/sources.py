@@ -1,0 +1,94 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""How a checkpoint stores a parameter: from its tensors, as a conversion joined them."""
+import math
+
+import torch
+
+from ...errors import Error
+from ...tensors import ELEMENT_TYPES, Joined, elements_per_byte, torch_names
+from ..graph.join_parameters import joined_name
+from ..graph.supply import Concatenated, Stored
+from .released import Made
+from .units import CODES, Unit
+from .values import largest
+
+#: A parameter of no more elements is measured; larger ones are not read before they are used.
+_MEASURED = 1 << 16
+
+
+def source_of(key: str, tensor: torch.Tensor, made: Made) -> Stored | Concatenated:
+    """How the value of a tensor of the module is stored. Raises Error if it does not fit."""
+    unit, dtype = made.units[0], torch_names().get(tensor.dtype)
+    own, shape = torch_names().get(made.values.dtype), _in_elements(made.values)
+    if unit.transposed:
+        shape = (*shape[:-2], shape[-1], shape[-2])
+    if made.scales is None and own == CODES != dtype:
+        raise Error(f"{unit}: expected the scales '{unit.name}_scale_inv' beside it, got none")
+    is_number = _is_float(own) or made.scales is not None and isinstance(tensor, torch.nn.Parameter)
+    if own != dtype and not (is_number and _is_float(dtype)) or shape != tuple(tensor.shape):
+        count = f" of {len(made.units)} tensors" if len(made.units) > 1 else ""
+        raise Error(f"{unit}: expected {dtype}{list(tensor.shape)} for '{key}', got "
+                    f"{own or made.values.dtype}{list(shape)}{count}")
+    if made.scales is not None:
+        for other in made.units:
+            other.check_scales()
+            if other.block != unit.block:
+                raise Error(f"{other}: expected blocks {list(unit.block)}, as {unit}, got "
+                            f"{list(other.block)}")
+    return _stored(key, made.values, made.scales, made, tensor)
+
+
+def _stored(name: str, values: Joined, scales: Joined | None, made: Made, tensor) -> Stored | Concatenated:
+    unit = made.units[0]
+    if scales is not None and not _have_one_grid(values, scales, unit.block):
+        if values.stacked or len(values.parts) < 2:
+            raise Error(f"{unit}: a conversion cuts the blocks {list(unit.block)} of its scales")
+        pairs = zip(values.parts, scales.parts, strict=True)
+        return Concatenated([_stored(_name(a, made) or f"{name}.{i}", a, b, made, tensor)
+                             for i, (a, b) in enumerate(pairs)], values.dim)
+
+    def part(joined, suffix, measured):
+        mapped = {unit.values.filename: unit.values for unit in made.units}
+        joined = Joined([joined], stacked=False, like=tensor, mapped=mapped.values())
+        return Stored(name + suffix, joined, torch_names()[joined.dtype], _in_elements(joined),
+                      largest=largest(joined) if measured else 0.0)
+
+    small = scales is None and math.prod(values.shape) <= _MEASURED
+    result = part(values, unit.suffixes[0], small)
+    if scales is not None:
+        result.scales = part(scales, unit.suffixes[1], True)
+        result.block, result.transposed = unit.block, unit.transposed
+    return result
+
+
+def _have_one_grid(values: Joined, scales: Joined, block) -> bool:
+    """Whether the blocks of all parts begin at multiples of the block's size in the whole."""
+    grid = [*values.shape[:-2], *(-(-n // size) for n, size in zip(_in_elements(values)[-2:], block))]
+    boxes = [list(joined.boxes()) for joined in (values, scales)]
+    return grid == list(scales.shape) and all(
+        at[:-2] == there[:-2] and all(a == b * size for a, b, size in zip(at[-2:], there[-2:], block))
+        for (at, _), (there, _) in zip(*boxes, strict=True))
+
+
+def _name(joined: Joined, made: Made) -> str | None:
+    """The name of a parameter of the program for some units: theirs, with * for the number."""
+    names, parts = [], [joined]
+    while parts:
+        part = parts.pop(0)
+        if isinstance(part, Joined):
+            parts = [*part.parts, *parts]
+        elif id(part) in made.origins:
+            names.append(made.origins[id(part)].name)
+    return names[0] if len(names) == 1 else joined_name(names) if names else None
+
+
+def _in_elements(joined: Joined) -> tuple[int, ...]:
+    """The shape in elements, of which several may share a byte."""
+    shape = joined.shape
+    shared = elements_per_byte(torch_names().get(joined.dtype, "f32"))
+    return (*shape[:-1], shape[-1] * shared) if shape else ()
+
+
+def _is_float(dtype: str | None) -> bool:
+    return dtype is not None and ELEMENT_TYPES[dtype].use == "Float"
