@@ -5,7 +5,9 @@
 The files are mapped. Their headers are read once; nothing of a tensor is read before it is used.
 """
 
+import contextlib
 import json
+import mmap
 import os
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -37,6 +39,18 @@ class Files:
     entries: dict[str, Entry] = field(default_factory=dict)
     #: `config.json` of the folder, if it has one.
     config: dict = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def scattered(self):
+        """For reads of few bytes in many places: pages behind them are not read ahead."""
+        maps = {id(m): m for e in self.entries.values() if (m := getattr(e.array, "_mmap", None))}
+        for mapped in maps.values():
+            mapped.madvise(mmap.MADV_RANDOM)
+        try:
+            yield
+        finally:
+            for mapped in maps.values():
+                mapped.madvise(mmap.MADV_NORMAL)
 
     def fail(self, what):
         raise Error(f"cannot read weights '{self.path}': {what}")

@@ -98,7 +98,7 @@ class Joined:
         """The memory of the parts."""
         boxes = [(offsets, _on_host(tensor)) for offsets, tensor in self.boxes()]
         if len(boxes) == 1 or is_meta(self):
-            return dense(boxes[0][1] if len(boxes) == 1 else self.whole())._replace(owner=boxes)
+            return dense(self.whole())
         pieces = [
             (list(offsets), list(t.shape), list(t.stride()), t.data_ptr()) for offsets, t in boxes
         ]

@@ -120,7 +120,7 @@ class Reference:
     module: torch.nn.Module = field(init=False)
 
     def __post_init__(self):
-        self.module = copied(self.imported.module)
+        self.module = copied(self.imported.filled())
         if self.wide:
             self.module = _widen(self.module)
 

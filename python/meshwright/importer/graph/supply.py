@@ -71,7 +71,8 @@ def supply(graph: Graph):
             scales = parameter(node, source.scales)
             if scales.dtype != "f8E8M0FNU":
                 scales = build.cast(scales, "f32")
-            result = build.dequantize(result, scales, source.block, node.dtype)
+            block = [1] * (result.rank - 2) + list(source.block)
+            result = build.dequantize(result, scales, block, node.dtype)
         if source.transposed:
             leading = range(result.rank - 2)
             result = build.transpose(result, [*leading, result.rank - 1, result.rank - 2])

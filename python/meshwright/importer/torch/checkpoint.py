@@ -13,7 +13,7 @@ from ..graph.nodes import Graph, Remark
 from ..graph.supply import Concatenated, Stored
 from .export import shared_names
 from .released import Names, missing_numbers
-from .sources import source_of
+from .sources import source_of, value_of
 from .stand_ins import copied, initialised, stand_in
 from .units import units_of
 
@@ -32,7 +32,8 @@ class Checkpoint:
                         if isinstance(tensor, torch.Tensor)}
         self._ignored: list[str] = []
         #: How each tensor of the module is stored, by its first key.
-        self.sources: dict[str, Stored | Concatenated] = self._match(module)
+        with self._files.scattered():
+            self.sources: dict[str, Stored | Concatenated] = self._match(module)
         #: The copy of the module.
         self.module = self._copy(module)
 
@@ -93,6 +94,14 @@ class Checkpoint:
                                 f"'{self._files.path}' do not have it; expected it on the CPU")
                 own[id(tensor)] = initial[key]
         return copied(module, own)
+
+    def filled(self) -> torch.nn.Module:
+        """A copy of the module that holds its values."""
+        own = {}
+        for key, parameter in self.module.named_parameters():
+            value = value_of(self.sources[self._tied[key][0]], parameter.dtype)
+            own[id(parameter)] = torch.nn.Parameter(value, parameter.requires_grad)
+        return copied(self.module, own)
 
     def note(self, graph: Graph, training: bool):
         """Notes how the parameters of a graph are stored, and what the module has no use for."""

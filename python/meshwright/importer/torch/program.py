@@ -141,6 +141,10 @@ class ImportedProgram:
             joined.follow(new)
         return new
 
+    def filled(self) -> torch.nn.Module:
+        """The module with its values."""
+        return self.module if self.weights is None else self.weights.filled()
+
     def unflatten(self, values) -> tuple[tuple, dict]:
         """The arguments of the module, of the program's inputs by name."""
         leaves = [fixed if name is None else values[name]

@@ -13,6 +13,8 @@ from .released import Made
 from .units import CODES, Unit
 from .values import largest
 
+#: The magnitudes of FP4's codes.
+_FP4 = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]
 #: A parameter of no more elements is measured; larger ones are not read before they are used.
 _MEASURED = 1 << 16
 
@@ -60,6 +62,28 @@ def _stored(name: str, values: Joined, scales: Joined | None, made: Made, tensor
         result.scales = part(scales, unit.suffixes[1], True)
         result.block, result.transposed = unit.block, unit.transposed
     return result
+
+
+def value_of(source: Stored | Concatenated, dtype: torch.dtype) -> torch.Tensor:
+    """The value as the module has it."""
+    if isinstance(source, Concatenated):
+        return torch.cat([value_of(part, dtype) for part in source.parts], source.dim)
+    value = source.values.whole()
+    if source.scales is not None:
+        value, scales = _numbers(value), source.scales.values.whole().float()
+        for dim, size in zip((-2, -1), source.block):
+            scales = scales.repeat_interleave(size, dim).narrow(dim, 0, value.shape[dim])
+        value = value * scales
+    return (value.mT if source.transposed else value).to(dtype).contiguous()
+
+
+def _numbers(codes: torch.Tensor) -> torch.Tensor:
+    """The numbers that codes stand for, in f32."""
+    if elements_per_byte(torch_names()[codes.dtype]) == 1:
+        return codes.float()
+    bytes_ = codes.view(torch.uint8)
+    table = torch.tensor(_FP4 + [-number for number in _FP4])
+    return table[torch.stack([bytes_ & 15, bytes_ >> 4], -1).long()].flatten(-2)
 
 
 def _have_one_grid(values: Joined, scales: Joined, block) -> bool:
