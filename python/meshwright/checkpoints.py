@@ -33,7 +33,7 @@ class Entry(NamedTuple):
 
 @dataclass
 class Files:
-    """What a checkpoint has."""
+    """The entries and the configuration of a checkpoint."""
 
     path: str
     entries: dict[str, Entry] = field(default_factory=dict)

@@ -147,6 +147,71 @@ TEST(ProgramValue, PartsAndPaddingAndSums) {
   EXPECT_EQ(local[0], 0);
 }
 
+/// A matrix of 7 x 10 on 4 ranks: rows are 7 tokens in zigzag order, padded to 8, over 2 ranks, and
+/// columns are 2 x 5, of which the inner ones are over 2 ranks and padded to 6.
+ProgramValue makeShuffledValue() {
+  ProgramValue value;
+  value.type = DType::I32;
+  value.shape = {7, 10};
+  value.localShape = {4, 6};
+  mw_rt_axes rows = {}, columns = {};
+  rows.count = columns.count = 1;
+  rows.axes[0] = {1, 2};
+  columns.axes[0] = {2, 2};
+  value.layout.dims = {{{7, 8, rows, TokenOrder::Zigzag, 2}}, {{2, 2, {}}, {5, 6, columns}}};
+  return value;
+}
+
+TEST(ProgramValue, PiecesAreThePartsOfTheWhole) {
+  // Four boxes; the last one has its rows beside each other in memory.
+  int32_t whole[70], turned[4 * 6];
+  for (int i = 0; i < 70; ++i)
+    whole[i] = i + 1;
+  for (int row = 0; row < 4; ++row)
+    for (int column = 0; column < 6; ++column)
+      turned[column * 4 + row] = whole[(3 + row) * 10 + 4 + column];
+  HostTensor pieces{DType::I32, {7, 10}};
+  pieces.pieces = {{{0, 0}, {3, 4}, {10, 1}, whole},
+                   {{0, 4}, {3, 6}, {10, 1}, whole + 4},
+                   {{3, 0}, {4, 4}, {10, 1}, whole + 30},
+                   {{3, 4}, {4, 6}, {1, 4}, turned}};
+  HostTensor dense{DType::I32, {7, 10}, whole};
+  for (const ProgramValue &value : {makeShuffledValue(), makeValue()}) {
+    for (int64_t rank = 0; rank < 4; ++rank) {
+      ProgramValue part = value;
+      if (value.shape != dense.shape)
+        part.offsets = {2, 5};
+      std::vector<int32_t> want(part.localShape[0] * part.localShape[1], -1), got = want;
+      place(part, rank, dense, want.data());
+      place(part, rank, pieces, got.data());
+      EXPECT_EQ(got, want);
+    }
+  }
+}
+
+TEST(HostTensor, RunsAreTheElementsOfABox) {
+  float whole[] = {1, 2, 3, 4, 5, 6}, other[] = {7, 9, 8, 10};
+  HostTensor tensor{DType::F32, {2, 5}};
+  tensor.pieces = {{{0, 0}, {2, 3}, {3, 1}, whole}, {{0, 3}, {2, 2}, {1, 2}, other}};
+  auto visit = [&](const std::vector<int64_t> &offsets, const std::vector<int64_t> &extents) {
+    std::vector<std::vector<float>> runs;
+    tensor.visitRuns(offsets, extents, [&](const void *data, int64_t count) {
+      auto *numbers = static_cast<const float *>(data);
+      runs.emplace_back(numbers, numbers + count);
+    });
+    return runs;
+  };
+  using Runs = std::vector<std::vector<float>>;
+  EXPECT_EQ(visit({}, {2, 5}), Runs({{1, 2, 3, 4, 5, 6}, {7}, {8}, {9}, {10}}));
+  EXPECT_EQ(visit({1, 1}, {1, 3}), Runs({{5, 6}, {9}}));
+  EXPECT_EQ(visit({0, 4}, {2, 1}), Runs({{8, 10}}));
+  ProgramValue value;
+  value.name = "w";
+  value.shape = {2, 5};
+  value.magnitude = 9;
+  EXPECT_NE(checkParameter(value, tensor).find("at most 9.000000, got 10.000000"), std::string::npos);
+}
+
 TEST(ProgramValue, WhatDoesNotFitIsNamed) {
   ProgramValue value = makeValue();
   EXPECT_EQ(checkParameter(value, {DType::I32, {3, 4}, nullptr}), "");

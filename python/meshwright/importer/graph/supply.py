@@ -17,8 +17,9 @@ class Stored:
     #: The name of the parameter of the program, and that of its scales.
     name: str
     values: Joined
-    #: The element type in IR, and the shape in elements: several may share a byte.
-    dtype: str
+    #: The element type in IR, None if it is the module's, and the shape in elements: several may
+    #: share a byte.
+    dtype: str | None
     shape: tuple[int, ...]
     scales: "Stored | None" = None
     block: tuple[int, int] | None = None
@@ -42,7 +43,7 @@ class Concatenated:
     dim: int
 
     @property
-    def dtype(self) -> str:
+    def dtype(self) -> str | None:
         return self.parts[0].dtype
 
     @property
@@ -82,7 +83,7 @@ def supply(graph: Graph):
         source = source_of(node) if node.op == "parameter" else None
         if source is None:
             return None
-        if isinstance(source, Stored) and source.scales is None and source.dtype == node.dtype:
+        if source.dtype is None:
             node.attrs.update(tensor=source.values, largest=source.largest)
             return None
         build.at(node)

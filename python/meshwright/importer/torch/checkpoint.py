@@ -53,7 +53,7 @@ class Checkpoint:
         return self._untied(made)
 
     def _untied(self, made) -> dict[str, Stored | Concatenated]:
-        """One source for each tensor of the module, whichever of its keys the checkpoint has."""
+        """One source for each tensor of the module: the checkpoint may have any of its keys."""
         result, missing = {}, []
         for key in self._wanted:
             keys = self._tied[key]
@@ -109,7 +109,7 @@ class Checkpoint:
             source = self.sources.get(node.attrs["key"])
             if source is None or "trained" not in node.attrs:
                 continue
-            if (training or node in graph.states) and source.dtype != node.dtype:
+            if (training or node in graph.states) and source.dtype is not None:
                 raise Error(f"'{node.attrs['key']}': expected {node.dtype} in weights "
                             f"'{self._files.path}', got {source.dtype}; to train, give the module the "
                             "type in which its weights are stored")

@@ -41,7 +41,7 @@ class Target:
 
 @dataclass
 class Made:
-    """What becomes of units: values or codes, and the codes' scales."""
+    """Values or codes that become of units, and the scales of codes."""
     values: Joined
     scales: Joined | None
     units: list[Unit]
@@ -58,7 +58,7 @@ class Names:
         self._is_known = modeling is not None and isinstance(module, modeling.PreTrainedModel)
 
     def targets(self, names) -> tuple[list[Target], list[str]]:
-        """What becomes of these entries, and the entries that the module has no use for."""
+        """The tensors of the module that these entries become, and the entries that the module lacks."""
         if not self._is_known:
             return ([Target(name, names={name: [name]}) for name in names if name in self._wanted],
                     [name for name in names if name not in self._wanted])

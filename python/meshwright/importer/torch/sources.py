@@ -21,8 +21,8 @@ _MEASURED = 1 << 16
 
 def source_of(key: str, tensor: torch.Tensor, made: Made) -> Stored | Concatenated:
     """How the value of a tensor of the module is stored. Raises Error if it does not fit."""
-    unit, dtype = made.units[0], torch_names().get(tensor.dtype)
-    own, shape = torch_names().get(made.values.dtype), _in_elements(made.values)
+    unit, shape = made.units[0], _in_elements(made.values)
+    own, dtype = _type(made.values.dtype), _type(tensor.dtype)
     if unit.transposed:
         shape = (*shape[:-2], shape[-1], shape[-2])
     if made.scales is None and own == CODES != dtype:
@@ -31,10 +31,9 @@ def source_of(key: str, tensor: torch.Tensor, made: Made) -> Stored | Concatenat
     if own != dtype and not (is_number and _is_float(dtype)) or shape != tuple(tensor.shape):
         count = f" of {len(made.units)} tensors" if len(made.units) > 1 else ""
         raise Error(f"{unit}: expected {dtype}{list(tensor.shape)} for '{key}', got "
-                    f"{own or made.values.dtype}{list(shape)}{count}")
+                    f"{own}{list(shape)}{count}")
     if made.scales is not None:
         for other in made.units:
-            other.check_scales()
             if other.block != unit.block:
                 raise Error(f"{other}: expected blocks {list(unit.block)}, as {unit}, got "
                             f"{list(other.block)}")
@@ -47,13 +46,16 @@ def _stored(name: str, values: Joined, scales: Joined | None, made: Made, tensor
         if values.stacked or len(values.parts) < 2:
             raise Error(f"{unit}: a conversion cuts the blocks {list(unit.block)} of its scales")
         pairs = zip(values.parts, scales.parts, strict=True)
-        return Concatenated([_stored(_name(a, made) or f"{name}.{i}", a, b, made, tensor)
+        return Concatenated([_stored(_name_of(a, made) or f"{name}.{i}", a, b, made, tensor)
                              for i, (a, b) in enumerate(pairs)], values.dim)
 
+    arrays = [array for unit in made.units for array in (unit.values, unit.scales) if array is not None]
+    mapped = {array.filename: array for array in arrays}
+
     def part(joined, suffix, measured):
-        mapped = {unit.values.filename: unit.values for unit in made.units}
         joined = Joined([joined], stacked=False, like=tensor, mapped=mapped.values())
-        return Stored(name + suffix, joined, torch_names()[joined.dtype], _in_elements(joined),
+        dtype = None if joined.dtype == tensor.dtype and scales is None else _type(joined.dtype)
+        return Stored(name + suffix, joined, dtype, _in_elements(joined),
                       largest=largest(joined) if measured else 0.0)
 
     small = scales is None and math.prod(values.shape) <= _MEASURED
@@ -95,7 +97,11 @@ def _have_one_grid(values: Joined, scales: Joined, block) -> bool:
         for (at, _), (there, _) in zip(*boxes, strict=True))
 
 
-def _name(joined: Joined, made: Made) -> str | None:
+def _type(dtype: torch.dtype) -> str:
+    return torch_names().get(dtype, str(dtype).removeprefix("torch."))
+
+
+def _name_of(joined: Joined, made: Made) -> str | None:
     """The name of a parameter of the program for some units: theirs, with * for the number."""
     names, parts = [], [joined]
     while parts:
@@ -110,9 +116,9 @@ def _name(joined: Joined, made: Made) -> str | None:
 def _in_elements(joined: Joined) -> tuple[int, ...]:
     """The shape in elements, of which several may share a byte."""
     shape = joined.shape
-    shared = elements_per_byte(torch_names().get(joined.dtype, "f32"))
+    shared = elements_per_byte(torch_names()[joined.dtype]) if joined.dtype in torch_names() else 1
     return (*shape[:-1], shape[-1] * shared) if shape else ()
 
 
-def _is_float(dtype: str | None) -> bool:
-    return dtype is not None and ELEMENT_TYPES[dtype].use == "Float"
+def _is_float(dtype: str) -> bool:
+    return dtype in ELEMENT_TYPES and ELEMENT_TYPES[dtype].use == "Float"

@@ -12,7 +12,7 @@ from ...errors import Error
 
 
 def stand_in(parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-    """A parameter of the host of that shape and type, of whatever size. It takes no memory, and
+    """A parameter of the host of that shape and type, of any size. It takes no memory, and
     nothing may write to it."""
     if parameter.numel() == 0:
         return torch.nn.Parameter(torch.empty_like(parameter, device="cpu"), parameter.requires_grad)

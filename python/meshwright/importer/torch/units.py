@@ -37,14 +37,13 @@ class Unit:
     scales: np.ndarray | None = None
     block: tuple[int, int] | None = None
     transposed: bool = False
-    #: What the names of codes and scales have behind that of the tensor.
+    #: The ends of the names of codes and scales, behind the name of the tensor.
     suffixes: tuple[str, str] = ("", "")
 
-    def __str__(self):
-        return str(self.entry)
-
-    def check_scales(self):
+    def __post_init__(self):
         """Raises Error if a scale is no number."""
+        if self.scales is None:
+            return
         if self.scales.dtype == NUMPY_TYPES[_EXPONENTS]:
             bad = np.argwhere(self.scales.view(np.uint8) == 0xFF)
         else:
@@ -53,6 +52,9 @@ class Unit:
             at = tuple(bad[0])
             raise Error(f"{self.scale_entry}: expected finite scales, got {self.scales[at]} at "
                         f"{[int(i) for i in at]}")
+
+    def __str__(self):
+        return str(self.entry)
 
 
 def type_of(array: np.ndarray) -> str:
