@@ -9,6 +9,7 @@ import contextlib
 import json
 import mmap
 import os
+import weakref
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,6 +19,15 @@ from . import weights
 from .errors import Error
 
 _INDEX = ".safetensors.index.json"
+
+
+class _Tensors(dict):
+    """The tensors of a mapped file, by name."""
+
+
+#: Files that are mapped, by where they are and how they were. Two models of one checkpoint, such as
+#: the entries of a model that serves, have their weights at one place.
+_mapped: weakref.WeakValueDictionary[tuple, _Tensors] = weakref.WeakValueDictionary()
 
 
 class Entry(NamedTuple):
@@ -39,6 +49,8 @@ class Files:
     entries: dict[str, Entry] = field(default_factory=dict)
     #: `config.json` of the folder, if it has one.
     config: dict = field(default_factory=dict)
+    #: Keeps the files mapped.
+    maps: list[_Tensors] = field(default_factory=list)
 
     @contextlib.contextmanager
     def scattered(self):
@@ -70,8 +82,13 @@ def read(path: str) -> Files:
 
 def _files_of(checkpoint: Files) -> dict[str, list[str] | None]:
     """The files of a folder, and of each the entries that the index places there."""
-    found = sorted(os.listdir(checkpoint.path))
+    try:
+        found = sorted(os.listdir(checkpoint.path))
+    except OSError as error:
+        checkpoint.fail(error.strerror or error)
     indices = [name for name in found if name.endswith(_INDEX)]
+    if f"model{_INDEX}" in indices:  # releases may have another form of the weights besides
+        indices = [f"model{_INDEX}"]
     files = [name for name in found if name.endswith(".safetensors")]
     if len(indices) > 1:
         checkpoint.fail(f"expected one index, got {_listed(indices)}")
@@ -94,11 +111,24 @@ def _files_of(checkpoint: Files) -> dict[str, list[str] | None]:
 
 def _add(checkpoint: Files, file: str, names: list[str] | None):
     """Adds the tensors of a file; with `names` those, which it must have."""
-    tensors = weights.load(file)
+    tensors = _load(file)
+    checkpoint.maps.append(tensors)
     for name in tensors if names is None else names:
         if name not in tensors:
             checkpoint.fail(f"the index places '{name}' in '{file}', which lacks it")
         checkpoint.entries[name] = Entry(name, tensors[name], file)
+
+
+def _load(file: str) -> _Tensors:
+    try:
+        seen = os.stat(file)
+        key = os.path.realpath(file), seen.st_ino, seen.st_size, seen.st_mtime_ns
+    except OSError:
+        return _Tensors(weights.load(file))  # which says why it cannot
+    tensors = _mapped.get(key)
+    if tensors is None:
+        tensors = _mapped[key] = _Tensors(weights.load(file))
+    return tensors
 
 
 def _json(checkpoint: Files, path: str, default=None) -> dict:

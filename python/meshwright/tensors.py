@@ -202,6 +202,11 @@ class Dense(NamedTuple):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 
     @property
+    def place(self):
+        """Where the array is, or its boxes are."""
+        return self.address, self.pieces
+
+    @property
     def raw(self):
         """The array as `_core` takes it: (element type, shape, address, GPU or -1)."""
         return (self.dtype, list(self.shape), self.address, self.gpu)

@@ -142,6 +142,23 @@ def test_reads_its_part_alone(tmp_path):
     assert [offsets for offsets, *_ in dense.pieces] == [[e, at, 0] for at in (0, 96) for e in range(4)]
 
 
+def test_two_entries_of_one_checkpoint(tmp_path):
+    """They share what is mapped, and are compared by where it is."""
+    write(tmp_path, entries("mixtral", tmp_path), 2)
+    ids = {name: torch.randint(0, 100, (1, n)) for name, n in (("prefill", 7), ("decode", 1))}
+    models = {name: mw.from_torch(model("mixtral"), (x,), weights=tmp_path) for name, x in ids.items()}
+    places = [[m._parameter(name).place for name in m.parameters if "experts" in name] for m in models.values()]
+    assert places[0] == places[1]
+    plan = mw.join(models).parallelize(mesh=dict(ep=2))
+    for name, x in ids.items():
+        assert torch.equal(plan.run(x, entry=name)[0], models[name].parallelize(mesh=dict(ep=2)).run(x)[0])
+    other = tmp_path / "other"
+    other.mkdir()
+    write(other, entries("mixtral", other))
+    with pytest.raises(mw.Error, match="has other values than that of 'prefill': expected the same weights"):
+        mw.join(models | {"decode": mw.from_torch(model("mixtral"), (ids["decode"],), weights=other)})
+
+
 def test_is_saved_and_checked(tmp_path):
     """Model.save writes the program's parameters, and Model.check fills the module."""
     write(tmp_path, entries("mixtral", tmp_path), 2)

@@ -143,6 +143,13 @@ def with_entry_elsewhere(folder):
     path.write_text(json.dumps({"weight_map": at | {"model.norm.weight": other}}))
 
 
+def with_two_indices(folder):
+    two_files(folder)
+    for name in ("a", "b"):
+        (folder / f"{name}.safetensors.index.json").write_text("{}")
+    (folder / "model.safetensors.index.json").unlink()
+
+
 def with_index(text):
     def make(folder):
         two_files(folder)
@@ -159,6 +166,7 @@ FILES = {
     "another file": (with_entry_elsewhere, "the index places 'model.norm.weight' in"),
     "no JSON": (with_index("{"), "'model.safetensors.index.json' is not JSON"),
     "no table": (with_index("[]"), "expected a table in 'model.safetensors.index.json'"),
+    "two": (with_two_indices, "expected one index, got 'a.safetensors.index.json', 'b.safetensors.index.json'"),
     "no names": (with_index("{}"), "expected a table 'weight_map' of names and files"),
     "nothing": (lambda folder: entries("llama", folder), "expected safetensors files, got none"),
     "PyTorch's": (lambda folder: (folder / "model.safetensors").write_bytes(b"PK" * 50), "truncated?"),

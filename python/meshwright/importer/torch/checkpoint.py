@@ -29,7 +29,7 @@ class Checkpoint:
         #: All keys of each tensor of the module, the first one first.
         self._tied = shared_names(module)
         self._wanted = {key: tensor for key, tensor in module.state_dict(keep_vars=True).items()
-                        if isinstance(tensor, torch.Tensor)}
+                        if key in self._tied}
         self._ignored: list[str] = []
         #: How each tensor of the module is stored, by its first key.
         with self._files.scattered():
