@@ -53,7 +53,7 @@ class Concatenated:
 
 def supply(graph: Graph):
     """Puts sources in the place of parameters."""
-    build, made = Builder(), {}
+    build, made, weights = Builder(), {}, {}
 
     def parameter(node: Node, source: Stored) -> Node:
         aliases = node.attrs["aliases"] if source.name == node.attrs["key"] else []
@@ -80,6 +80,8 @@ def supply(graph: Graph):
         return build.cast(result, node.dtype)
 
     def pattern(node: Node) -> Node | None:
+        if node.op in ("linear", "grouped_linear"):
+            return _product(build.at(node), node) if id(node.operands[1]) in weights else None
         source = source_of(node) if node.op == "parameter" else None
         if source is None:
             return None
@@ -88,10 +90,29 @@ def supply(graph: Graph):
             return None
         build.at(node)
         made[id(node)] = []
-        return value(node, source)
+        result = value(node, source)
+        weights[id(result)] = result
+        return result
 
     graph.rewrite(pattern)
     graph.parameters = [new for old in graph.parameters for new in made.get(id(old), [old])]
+
+
+def _product(build: Builder, node: Node) -> Node | None:
+    """A product with a weight that is transposed or concatenated: products with its operands."""
+    x, weight, *bias = node.operands
+    in_out = node.attrs["in_out"]
+
+    def product(part: Node, columns: int, **attrs):
+        return build.make(node.op, [x, part, *bias], (*node.shape[:-1], columns), node.dtype,
+                          **{**node.attrs, **attrs})
+
+    if weight.op == "transpose":
+        return product(weight.operands[0], node.shape[-1], in_out=not in_out)
+    out = weight.rank - (1 if in_out else 2)
+    if weight.op == "concat" and weight.attrs["dim"] == out and not bias:
+        return build.concat([product(p, p.shape[out]) for p in weight.operands], node.rank - 1)
+    return None
 
 
 def source_of(node: Node):
