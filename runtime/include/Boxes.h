@@ -26,8 +26,8 @@ struct StridedBox {
   }
 };
 
-/// A box of a tensor that is stored apart from the others, such as the tensor of one expert. Strides are
-/// in elements.
+/// A box of a tensor that is stored apart from the others, such as the tensor of one expert. Strides
+/// are in elements.
 struct TensorPiece {
   /// The index in the tensor at which it begins.
   std::vector<int64_t> offsets;

@@ -38,7 +38,8 @@ struct HostTensor {
   /// The number of the GPU in whose memory the data is, or -1 for the host's. Only inputs of calls
   /// may be in a GPU's memory, on backends whose devices are GPUs.
   int64_t gpu = -1;
-  /// Parameters only: the pieces that cover an array which is not in one place. `data` is null then.
+  /// Parameters only: the pieces that cover an array which is not in one place. `data` is null
+  /// then.
   std::vector<TensorPiece> pieces = {};
 
   /// Calls `visit` with the elements of the array, or of the box of `extents` at `offsets`: runs of

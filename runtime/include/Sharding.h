@@ -44,7 +44,8 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const
 
 /// The same from the pieces of an array, which together cover it.
 void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize,
-           const std::vector<TensorPiece> &pieces, const std::vector<int64_t> &offsets, void *local);
+           const std::vector<TensorPiece> &pieces, const std::vector<int64_t> &offsets,
+           void *local);
 
 /// Writes a rank's local buffer to its part of the global array.
 void unshard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const void *local,

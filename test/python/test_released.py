@@ -142,6 +142,14 @@ def test_reads_its_part_alone(tmp_path):
     assert [offsets for offsets, *_ in dense.pieces] == [[e, at, 0] for at in (0, 96) for e in range(4)]
 
 
+def test_bundle_has_the_parts(tmp_path):
+    write(tmp_path, entries("mixtral", tmp_path), 2)
+    plan, got, ids = run("mixtral", tmp_path, dict(tp=2, ep=2))
+    plan.compile(tmp_path / "bundle")
+    with mw.load_bundle(tmp_path / "bundle").start() as session:
+        assert np.array_equal(session.run(ids.numpy())[0], got.numpy())
+
+
 def test_two_entries_of_one_checkpoint(tmp_path):
     """They share what is mapped, and are compared by where it is."""
     write(tmp_path, entries("mixtral", tmp_path), 2)

@@ -158,7 +158,8 @@ ProgramValue makeShuffledValue() {
   rows.count = columns.count = 1;
   rows.axes[0] = {1, 2};
   columns.axes[0] = {2, 2};
-  value.layout.dims = {{{7, 8, rows, TokenOrder::Zigzag, 2}}, {{2, 2, {}}, {5, 6, columns}}};
+  value.layout.dims = {{{7, 8, rows, meshwright::TokenOrder::Zigzag, 2}},
+                       {{2, 2, {}}, {5, 6, columns}}};
   return value;
 }
 
@@ -209,7 +210,8 @@ TEST(HostTensor, RunsAreTheElementsOfABox) {
   value.name = "w";
   value.shape = {2, 5};
   value.magnitude = 9;
-  EXPECT_NE(checkParameter(value, tensor).find("at most 9.000000, got 10.000000"), std::string::npos);
+  std::string problem = checkParameter(value, tensor);
+  EXPECT_NE(problem.find("at most 9.000000, got 10.000000"), std::string::npos) << problem;
 }
 
 TEST(ProgramValue, WhatDoesNotFitIsNamed) {

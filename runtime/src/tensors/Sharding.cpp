@@ -172,7 +172,8 @@ static std::vector<Run> runsOf(const std::vector<ShardedFactor> &factors, int64_
 }
 
 void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize,
-           const std::vector<TensorPiece> &pieces, const std::vector<int64_t> &offsets, void *local) {
+           const std::vector<TensorPiece> &pieces, const std::vector<int64_t> &offsets,
+           void *local) {
   std::vector<int64_t> shape = layout.getLocalShape(), strides = denseStrides(shape);
   std::vector<std::vector<Run>> runs;
   int64_t count = 1, filled = 1;
@@ -205,8 +206,8 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize,
     }
     for (const Box &box : boxes)
       copyStrided(static_cast<const char *>(piece.data) + box.globalOffset * elementSize,
-                  piece.strides, static_cast<char *>(local) + box.localOffset * elementSize, strides,
-                  box.extents, elementSize);
+                  piece.strides, static_cast<char *>(local) + box.localOffset * elementSize,
+                  strides, box.extents, elementSize);
   }
 }
 
