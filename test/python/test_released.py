@@ -142,6 +142,15 @@ def test_reads_its_part_alone(tmp_path):
     assert [offsets for offsets, *_ in dense.pieces] == [[e, at, 0] for at in (0, 96) for e in range(4)]
 
 
+def test_arguments_and_default_device_may_be_meta(tmp_path):
+    write(tmp_path, entries("mixtral", tmp_path))
+    ids = torch.randint(0, 100, (2, 7))
+    want = mw.from_torch(model("mixtral"), (ids,), weights=tmp_path).parallelize(mesh=dict(ep=2)).run(ids)[0]
+    with torch.device("meta"):
+        imported = mw.from_torch(model("mixtral"), (ids.to("meta"),), weights=tmp_path)
+    assert torch.equal(imported.parallelize(mesh=dict(ep=2)).run(ids)[0], want)
+
+
 def test_bundle_has_the_parts(tmp_path):
     write(tmp_path, entries("mixtral", tmp_path), 2)
     plan, got, ids = run("mixtral", tmp_path, dict(tp=2, ep=2))

@@ -15,6 +15,7 @@ from .export import shared_names
 from .released import Names, missing_numbers
 from .sources import source_of, value_of
 from .stand_ins import copied, initialised, stand_in
+from .surroundings import plain
 from .units import units_of
 
 #: As many names of entries are told in a message.
@@ -32,10 +33,11 @@ class Checkpoint:
                         if key in self._tied}
         self._ignored: list[str] = []
         #: How each tensor of the module is stored, by its first key.
-        with self._files.scattered():
-            self.sources: dict[str, Stored | Concatenated] = self._match(module)
-        #: The copy of the module.
-        self.module = self._copy(module)
+        with plain():
+            with self._files.scattered():
+                self.sources: dict[str, Stored | Concatenated] = self._match(module)
+            #: The copy of the module.
+            self.module = self._copy(module)
 
     def _match(self, module) -> dict[str, Stored | Concatenated]:
         names = Names(module, self._wanted)

@@ -50,8 +50,13 @@ def initialised(module: torch.nn.Module) -> dict[str, torch.Tensor]:
               if isinstance(m, modeling.PreTrainedModel)}
     for path in {key.rpartition(".")[0] for key in unset}:
         owners = [name for name in models if name == "" or f"{path}.".startswith(f"{name}.")]
-        if owners:
+        if not owners:
+            continue
+        try:
             with torch.no_grad():
                 models[max(owners, key=len)]._init_weights(scratch.get_submodule(path))
+        except Exception as error:  # a model's own code
+            raise Error(f"the initialisation of '{path}' by transformers fails: "
+                        f"{type(error).__name__}: {error}") from error
     return {key: b for key, b in scratch.named_buffers(remove_duplicate=False)
             if key in versions and (b is not versions[key][0] or b._version != versions[key][1])}
