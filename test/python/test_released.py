@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn as nn
-from released import E8M0, entries, in_fp8, in_mxfp4, model, truth, write
+from released import E8M0, entries, in_fp8, in_mxfp4, model, to_blocks, truth, write
 from safetensors.torch import load_file, save_file
 
 import meshwright as mw
@@ -83,20 +83,23 @@ def test_names_of_the_module(tmp_path):
                    if not a.is_meta)
 
 
+class Listed(nn.Module):
+    """Experts that a module keeps apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(8, 6, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        return torch.einsum("td,efd->tef", x, torch.stack([e.weight for e in self.experts]))
+
+
 def test_experts_in_a_list(tmp_path):
-    """Entries of experts that a module keeps apart, too, become one parameter."""
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.experts = nn.ModuleList(nn.Linear(8, 6, bias=False) for _ in range(4))
-
-        def forward(self, x):
-            return torch.einsum("td,efd->tef", x, torch.stack([e.weight for e in self.experts]))
-
-    net, x = Net(), torch.randn(5, 8)
+    """Their entries become one parameter, too."""
+    net, x = Listed(), torch.randn(5, 8)
     save_file({k: w.bfloat16() for k, w in net.state_dict().items()}, tmp_path / "w.safetensors")
     with torch.device("meta"):
-        meta = Net()
+        meta = Listed()
     imported = mw.from_torch(meta, (x,), weights=tmp_path / "w.safetensors")
     assert imported.parameters["experts.*.weight"].dtype == torch.bfloat16
     got = imported.parallelize(mesh=dict(tp=2), shardings={"experts.*": '[{"tp"}, {}, {}]'}).run(x)[0]
@@ -263,6 +266,21 @@ def test_one_scale_for_a_tensor(tmp_path):
     write(tmp_path, stored)
     _, got, ids = run("llama", tmp_path, dict(tp=2))
     assert_equal(got, truth("llama", tmp_path / "truth", counts)(ids).logits, 1e-5)
+
+
+def test_codes_of_experts_in_a_list(tmp_path):
+    net, x, stored = Listed(), torch.randn(5, 8), {}
+    for name, p in net.named_parameters():
+        stored[name], stored[name + "_scale_inv"], p.data = to_blocks(p.detach(), (4, 8))
+    save_file(stored, tmp_path / "w.safetensors")
+    (tmp_path / "config.json").write_text('{"quantization_config": {"weight_block_size": [4, 8]}}')
+    with torch.device("meta"):
+        meta = Listed()
+    imported = mw.from_torch(meta, (x,), weights=tmp_path / "w.safetensors")
+    assert {name: (p.dtype, p.shape) for name, p in imported.parameters.items()} == {
+        "experts.*.weight": (torch.float8_e4m3fn, (4, 6, 8)),
+        "experts.*.weight_scale_inv": (torch.float32, (4, 2, 1))}
+    assert_equal(imported.parallelize(mesh=dict(dp=2)).run(x)[0], net(x).detach())
 
 
 def test_codes_are_checked(tmp_path):
