@@ -7,7 +7,7 @@ A chain of square products in bf16 whose weights no cache holds: in bf16, in f8 
 128 x 128, in MXFP4, and in int8 with a scale for each row. All run in turns; the ratios are medians over
 the rounds.
 
-    python bench/stored.py [--rounds 15] [--size 4096] [--layers 6] [--rows 1 512]
+    python bench/stored.py [--rounds 15] [--size 4096] [--layers 6] [--threads 2] [--rows 1 512]
 """
 import argparse
 import statistics
@@ -79,6 +79,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--size", type=int, default=4096)
     parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--threads", type=int, default=2, help="of the one rank")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 512])
     options = parser.parse_args()
     kinds = {"bf16": Plain, "f8": F8, "mxfp4": Mxfp4, "int8": Int8}
@@ -89,7 +90,7 @@ def main():
         for name, kind in kinds.items():
             torch.manual_seed(0)
             net = Chain(kind, options.size, options.layers).eval()
-            sessions[name] = mw.from_torch(net, (x,)).parallelize(mesh={"dp": 1}).start()
+            sessions[name] = mw.from_torch(net, (x,)).parallelize(mesh={"dp": 1}).start(threads_per_rank=options.threads)
         times = {name: [] for name in kinds}
         for i in range(options.rounds + 2):
             for name, session in sessions.items():

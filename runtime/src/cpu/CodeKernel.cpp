@@ -365,8 +365,16 @@ void decode(const CodeRows &what, int64_t row, const float *scales, int64_t colu
   }
 }
 
+void widenPowers(const uint8_t *codes, int64_t count, float *to) {
+  for (int64_t i = 0; i < count; ++i) {
+    uint32_t code = codes[i], bits = code << 23;
+    bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : bits;
+    __builtin_memcpy(to + i, &bits, sizeof(bits));
+  }
+}
+
 } // namespace
 
 namespace meshwright::rt {
-CodeKernels MESHWRIGHT_CODES() { return {dot, decode, kLanes}; }
+CodeKernels MESHWRIGHT_CODES() { return {dot, decode, widenPowers, kLanes}; }
 } // namespace meshwright::rt

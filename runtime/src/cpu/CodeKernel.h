@@ -42,10 +42,14 @@ using DotCodes = void (*)(const CodeRows &what, int64_t row, const float *scales
 using DecodeCodes = void (*)(const CodeRows &what, int64_t row, const float *scales, int64_t column,
                              int64_t count, float *to);
 
+/// Writes 2^(code - 127) for each of `count` codes of E8M0, and NaN for 255.
+using WidenPowers = void (*)(const uint8_t *codes, int64_t count, float *to);
+
 /// The kernels of an instruction set, and the lanes of its vectors; 0 for plain loops.
 struct CodeKernels {
   DotCodes dot;
   DecodeCodes decode;
+  WidenPowers widenPowers;
   int64_t lanes;
 };
 

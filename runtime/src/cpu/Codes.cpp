@@ -95,11 +95,7 @@ void CodedMatrix::readScales(int64_t row, std::vector<float> &to) const {
     widen(type, from, to.data(), count);
     return;
   case DType::F8E8M0FNU:
-    for (int64_t i = 0; i < count; ++i) {
-      uint32_t code = uint8_t(from[i]), bits = code ? code << 23 : 0x00400000;
-      bits = code == 255 ? 0x7fc00000 : bits;
-      std::memcpy(&to[i], &bits, sizeof(bits));
-    }
+    getKernels().widenPowers(reinterpret_cast<const uint8_t *>(from), count, to.data());
     return;
   default:
     for (int64_t i = 0; i < count; ++i)
@@ -154,11 +150,12 @@ static std::vector<float> pairColumns(const std::vector<float> &a, int64_t rows,
   return pairs;
 }
 
-static void storeAs(DType type, float value, void *to, int64_t index) {
+/// Stores a row of f32 as floats of a type, from an index on.
+static void storeRow(DType type, const float *from, int64_t count, void *to, int64_t index) {
   if (type == DType::F32)
-    static_cast<float *>(to)[index] = value;
+    std::memcpy(static_cast<float *>(to) + index, from, count * sizeof(float));
   else
-    narrow(type, &value, static_cast<uint16_t *>(to) + index, 1);
+    narrow(type, from, static_cast<uint16_t *>(to) + index, count);
 }
 
 void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const void *bias,
@@ -169,7 +166,7 @@ void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const voi
                                  : std::vector<float>();
   std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
   auto part = [&](int64_t begin, int64_t end) {
-    std::vector<float> ofRow;
+    std::vector<float> ofRow, sums(rows * (end - begin));
     int64_t known = -1;
     for (int64_t column = begin; column < end; ++column) {
       if (column / what.block_rows != known) {
@@ -177,14 +174,16 @@ void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const voi
         readScales(column, ofRow);
       }
       for (int64_t row = 0; row < rows; row += kMostCodeRows) {
-        float sums[kMostCodeRows];
+        float own[kMostCodeRows];
         int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
         getKernels().dot(codes, column, ofRow.data(), wide.data() + at,
-                         pairs.empty() ? nullptr : pairs.data() + at, count, sums);
+                         pairs.empty() ? nullptr : pairs.data() + at, count, own);
         for (int64_t i = 0; i < count; ++i)
-          storeAs(result, sums[i] + (bias ? added[column] : 0), c, (row + i) * what.rows + column);
+          sums[(row + i) * (end - begin) + column - begin] = own[i] + (bias ? added[column] : 0);
       }
     }
+    for (int64_t row = 0; row < rows; ++row)
+      storeRow(result, sums.data() + row * (end - begin), end - begin, c, row * what.rows + begin);
   };
   struct Work {
     decltype(part) &run;
