@@ -50,6 +50,11 @@ private:
     Value value = op->getOperand(operand);
     return partitioner.use(value, project(value, opFactors.rule.operands[operand]), op.getLoc());
   }
+  /// Returns true if an axis shards the parts of a dimension.
+  bool isSharded(int64_t dim) const {
+    return llvm::any_of(assignment[opFactors.rule.operands[0][dim].front()],
+                        [](const AxisList &axes) { return !axes.empty(); });
+  }
   /// Gives the parts of this rank their scales.
   LogicalResult scaleParts(Value &scales, Layout &layout, int64_t dim);
 
@@ -96,7 +101,7 @@ LogicalResult BlockParts::write() {
   SmallVector<int64_t> block = op.getBlockSizes(), parts = op.getPartSizes();
   Layout layout = partitioner.getLayout(op.getScales(), project(op.getScales(), opFactors.rule.operands[1]));
   for (auto [dim, codes] : llvm::enumerate(opFactors.rule.operands[0]))
-    if (opFactors.rule.operands[1][dim].front() != codes.front()) {
+    if (opFactors.rule.operands[1][dim].front() != codes.front() && isSharded(dim)) {
       if (failed(scaleParts(operands[1], layout, dim)))
         return failure();
       block[dim] = parts[dim];

@@ -444,7 +444,7 @@ TEST(Devices, CallThatADeviceLacks) {
                    "expected gemm, weight_grad, gather, index_copy, replace_rows, scatter_add, "
                    "top_k, limit, route, take_rows, sum_rows, repeat_rows, sum_groups, grouped_product, "
                    "grouped_outer, send_rows, return_rows, mask, axis_index, reorder, place, "
-                   "positions, pack, largest, encode, decode");
+                   "positions, pack, largest, encode, decode, dequantize, coded_product");
 }
 
 /// Makes a call of a kind that no device knows.

@@ -27,6 +27,9 @@ struct CodeRows {
   const uint8_t *codes;
   /// The number of each code without a scale; of E2M1 of each byte's low half in the first 16.
   const float *numbers;
+  /// The numbers without a sign as bf16: the high bytes of 128 of them, and then the low ones. Of E2M1
+  /// those of 16 with their signs.
+  const uint8_t *halves;
 };
 
 /// The most rows of `a` that a product takes at once.
@@ -37,6 +40,13 @@ constexpr int64_t kMostCodeRows = 4;
 /// each 2 * lanes before the odd ones, and is read for E2M1. `scales` are those of the row.
 using DotCodes = void (*)(const CodeRows &what, int64_t row, const float *scales, const float *a,
                           const float *pairs, int64_t rows, float *c);
+/// The same for rows of `a` in bf16, in the order of `orderBf16`.
+using DotBf16 = void (*)(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a,
+                         int64_t rows, float *c);
+/// Writes a row of bf16 in the order in which products of bf16 read it. Returns false if there are none
+/// for such codes and blocks.
+using OrderBf16 = bool (*)(const CodeRows &what, const uint16_t *a, uint16_t *to);
+
 /// Writes `count` numbers of a row, from a column on that is even, times their scales. `scales` are
 /// those of the row.
 using DecodeCodes = void (*)(const CodeRows &what, int64_t row, const float *scales, int64_t column,
@@ -45,17 +55,24 @@ using DecodeCodes = void (*)(const CodeRows &what, int64_t row, const float *sca
 /// Writes 2^(code - 127) for each of `count` codes of E8M0, and NaN for 255.
 using WidenPowers = void (*)(const uint8_t *codes, int64_t count, float *to);
 
+/// Rounds `count` numbers to bf16, to the nearest and ties to even.
+using RoundBf16 = void (*)(const float *from, int64_t count, uint16_t *to);
+
 /// The kernels of an instruction set, and the lanes of its vectors; 0 for plain loops.
 struct CodeKernels {
   DotCodes dot;
   DecodeCodes decode;
   WidenPowers widenPowers;
+  RoundBf16 roundBf16;
+  DotBf16 dotBf16;
+  OrderBf16 orderBf16;
   int64_t lanes;
 };
 
 CodeKernels getCodesBaseline();
 CodeKernels getCodesAvx2();
 CodeKernels getCodesAvx512();
+CodeKernels getCodesAvx512Bf16();
 
 } // namespace meshwright::rt
 

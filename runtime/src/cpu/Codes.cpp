@@ -31,7 +31,9 @@ static const CodeKernels &getKernels() {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512vl"))
-      return getCodesAvx512();
+      return __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bf16")
+                 ? getCodesAvx512Bf16()
+                 : getCodesAvx512();
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
       return getCodesAvx2();
 #endif
@@ -70,6 +72,23 @@ static const float *getNumbers(CodeKind kind) {
   return numbers[int(kind)].data();
 }
 
+/// The bytes of these numbers as bf16, which holds each of them, in the order of `CodeRows::halves`.
+static const uint8_t *getHalves(CodeKind kind) {
+  static const std::array<std::array<uint8_t, 256>, 4> halves = [] {
+    std::array<std::array<uint8_t, 256>, 4> all = {};
+    for (CodeKind kind : {CodeKind::E4M3, CodeKind::E5M2, CodeKind::I8, CodeKind::E2M1}) {
+      int count = kind == CodeKind::E2M1 ? 16 : 128;
+      for (int code = 0; code < count; ++code) {
+        uint16_t bits = floatToBf16(getNumbers(kind)[code]);
+        all[int(kind)][code] = uint8_t(bits >> 8);
+        all[int(kind)][count + code] = uint8_t(bits);
+      }
+    }
+    return all;
+  }();
+  return halves[int(kind)].data();
+}
+
 CodedMatrix::CodedMatrix(const mw_rt_codes &what, int64_t matrix, const void *codes,
                          const void *scales)
     : what(what) {
@@ -77,7 +96,7 @@ CodedMatrix::CodedMatrix(const mw_rt_codes &what, int64_t matrix, const void *co
   int64_t size = what.rows * what.columns / elementsPerByte(DType(what.codes));
   CodeKind kind = getKind(DType(what.codes));
   this->codes = {kind, what.columns, what.block_columns,
-                 static_cast<const uint8_t *>(codes) + matrix * size, getNumbers(kind)};
+                 static_cast<const uint8_t *>(codes) + matrix * size, getNumbers(kind), getHalves(kind)};
   this->scales = static_cast<const char *>(scales) + matrix * blocks * sizeOf(DType(what.scales));
 }
 
@@ -117,6 +136,8 @@ void CodedMatrix::decode(const FormBlock &block, DType type, void *to) const {
     getKernels().decode(codes, row, ofRow.data(), block.column, block.columns, wide);
     if (type == DType::F64)
       std::copy_n(wide, block.columns, reinterpret_cast<double *>(target));
+    else if (type == DType::BF16)
+      getKernels().roundBf16(wide, block.columns, reinterpret_cast<uint16_t *>(target));
     else if (type != DType::F32)
       narrow(type, wide, target, block.columns);
   }
@@ -158,10 +179,23 @@ static void storeRow(DType type, const float *from, int64_t count, void *to, int
     narrow(type, from, static_cast<uint16_t *>(to) + index, count);
 }
 
+/// Rows of bf16 as products of bf16 read them. Empty if there are none.
+static std::vector<uint16_t> orderRows(const CodeRows &codes, DType type, const void *a, int64_t rows) {
+  OrderBf16 order = type == DType::BF16 ? getKernels().orderBf16 : nullptr;
+  std::vector<uint16_t> ordered(order ? rows * codes.columns : 0);
+  for (int64_t row = 0; row < rows && order; ++row) {
+    int64_t at = row * codes.columns;
+    if (!order(codes, static_cast<const uint16_t *>(a) + at, ordered.data() + at))
+      return {};
+  }
+  return ordered;
+}
+
 void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const void *bias,
                               DType result, void *c, Workers &workers) const {
-  std::vector<float> wide = widenRows(type, a, rows * what.columns);
-  std::vector<float> pairs = codes.kind == CodeKind::E2M1
+  std::vector<uint16_t> ordered = orderRows(codes, type, a, rows);
+  std::vector<float> wide = widenRows(type, a, ordered.empty() ? rows * what.columns : 0);
+  std::vector<float> pairs = codes.kind == CodeKind::E2M1 && ordered.empty()
                                  ? pairColumns(wide, rows, what.columns, getKernels().lanes)
                                  : std::vector<float>();
   std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
@@ -176,8 +210,11 @@ void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const voi
       for (int64_t row = 0; row < rows; row += kMostCodeRows) {
         float own[kMostCodeRows];
         int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
-        getKernels().dot(codes, column, ofRow.data(), wide.data() + at,
-                         pairs.empty() ? nullptr : pairs.data() + at, count, own);
+        if (!ordered.empty())
+          getKernels().dotBf16(codes, column, ofRow.data(), ordered.data() + at, count, own);
+        else
+          getKernels().dot(codes, column, ofRow.data(), wide.data() + at,
+                           pairs.empty() ? nullptr : pairs.data() + at, count, own);
         for (int64_t i = 0; i < count; ++i)
           sums[(row + i) * (end - begin) + column - begin] = own[i] + (bias ? added[column] : 0);
       }
