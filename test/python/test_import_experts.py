@@ -234,6 +234,15 @@ def test_forms(form, listed, k):
 
 
 @pytest.mark.parametrize("form,listed", FORMS, ids=lambda f: getattr(f, "__name__", None))
+@pytest.mark.parametrize("k", [2, 1])
+def test_one_token(form, listed, k):
+    imported = same(Experts(form, listed, k=k), (randn(1, 1, FEATURES),))
+    # One row has no order, and fills one slot: such programs run as they are written.
+    if form not in (scaled_input, slots) and (form, k) != (ordered, 1):
+        assert_lifted(imported, left=["take_along"])
+
+
+@pytest.mark.parametrize("form,listed", FORMS, ids=lambda f: getattr(f, "__name__", None))
 def test_biases(form, listed):
     if form is scaled_input:  # then the experts of other tokens' rows are not zero
         assert not count(same(Experts(form, bias=True), (randn(2, 5, FEATURES),)))["dispatch"]

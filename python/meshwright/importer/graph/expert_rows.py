@@ -354,7 +354,8 @@ class Rows(Choices):
             return self.value(data, whole("p"))
         if own == ("s",) and self.is_token(index):
             return self.value(data, whole("t"))
-        if own == (self.pairs,) and self.is_inverse(index):
+        # The choices of one token are all pairs.
+        if (own == (self.pairs,) or self.count == 1 and own == ("k",)) and self.is_inverse(index):
             return self.value(data, whole("s"))
         raise NotRows("values are taken by an index that is not the routing's", True)
 
