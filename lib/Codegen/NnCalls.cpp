@@ -78,6 +78,80 @@ static LogicalResult describeWeightGrad(nn::WeightGradOp op, mw_rt_weight_grad &
 }
 
 //===----------------------------------------------------------------------===//
+// Weights of codes
+//===----------------------------------------------------------------------===//
+
+/// Describes matrices of codes. The verifier and `mayReadCodes` say which there are.
+static mw_rt_codes getCodes(nn::DequantizeOp op) {
+  SmallVector<int64_t> shape = op.getCodeShape(), block = op.getBlockSizes();
+  size_t rank = shape.size();
+  mw_rt_codes codes = {};
+  codes.codes = op.getPacked() ? int64_t(MW_F4E2M1FN) : codeOf(op.getCodes());
+  codes.scales = codeOf(op.getScales());
+  codes.matrices = countOf(ArrayRef(shape).drop_back(2));
+  codes.rows = shape[rank - 2];
+  codes.columns = shape[rank - 1];
+  codes.block_rows = std::max<int64_t>(std::min(block[rank - 2], codes.rows), 1);
+  codes.block_columns = std::max<int64_t>(std::min(block[rank - 1], codes.columns), 1);
+  return codes;
+}
+
+bool isCodedMatrix(nn::DequantizeOp op) {
+  SmallVector<int64_t> block = op.getBlockSizes();
+  Type type = elementOf(op.getResult());
+  return block.size() >= 2 && !op.getWhole() && !op.getTable() && !type.isF64() &&
+         llvm::all_of(ArrayRef(block).drop_back(2), [](int64_t size) { return size == 1; });
+}
+
+bool mayReadCodes(OpOperand &use) {
+  Operation *op = use.getOwner();
+  if (auto linear = dyn_cast<nn::LinearOp>(op))
+    return &use == &linear.getWeightMutable() && linear.getInput() != use.get();
+  auto grouped = dyn_cast<nn::GroupedProductOp>(op);
+  return grouped && &use == &grouped.getWeightMutable() && grouped.getRows() != use.get();
+}
+
+static LogicalResult describeDequantize(nn::DequantizeOp op, mw_rt_dequantize &what,
+                                        RuntimeCall &call) {
+  if (!isCodedMatrix(op))
+    return op.emitOpError("cannot be performed by a call: expected matrices of codes with scales alone");
+  call.inputs = {op.getCodes(), op.getScales()};
+  what.dtype = codeOf(op.getResult());
+  what.codes = getCodes(op);
+  return success();
+}
+
+static LogicalResult describeCodedLinear(nn::LinearOp op, mw_rt_coded_product &what,
+                                         RuntimeCall &call) {
+  auto weight = op.getWeight().getDefiningOp<nn::DequantizeOp>();
+  ArrayRef<int64_t> input = shapeOf(op.getInput());
+  call.inputs = {op.getInput(), weight.getCodes(), weight.getScales(), op.getBias(), Value()};
+  what.dtype = codeOf(op.getInput());
+  what.result = codeOf(op.getResult());
+  what.count = countOf(input.drop_back());
+  what.n = shapeOf(op.getResult()).back();
+  what.k = input.back();
+  what.transpose_b = !op.getInOut();
+  what.codes = getCodes(weight);
+  return success();
+}
+
+static LogicalResult describeCodedGroups(nn::GroupedProductOp op, mw_rt_coded_product &what,
+                                         RuntimeCall &call) {
+  auto weight = op.getWeight().getDefiningOp<nn::DequantizeOp>();
+  ArrayRef<int64_t> rows = shapeOf(op.getRows());
+  call.inputs = {op.getRows(), weight.getCodes(), weight.getScales(), Value(), op.getOffsets()};
+  what.dtype = codeOf(op.getRows());
+  what.result = codeOf(op.getResult());
+  what.count = rows.front();
+  what.n = shapeOf(op.getResult()).back();
+  what.k = rows.back();
+  what.transpose_b = !op.getInOut();
+  what.codes = getCodes(weight);
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
 // Rows and elements by index
 //===----------------------------------------------------------------------===//
 
@@ -297,84 +371,7 @@ static LogicalResult describeReturnRows(nn::ReturnRowsOp op, mw_rt_return_rows &
   return success();
 }
 
-//===----------------------------------------------------------------------===//
-// Weights of codes
-//===----------------------------------------------------------------------===//
-
-/// Describes matrices of codes. The verifier and `mayReadCodes` say which there are.
-static mw_rt_codes getCodes(nn::DequantizeOp op) {
-  SmallVector<int64_t> shape = op.getCodeShape(), block = op.getBlockSizes();
-  size_t rank = shape.size();
-  mw_rt_codes codes = {};
-  codes.codes = op.getPacked() ? int64_t(MW_F4E2M1FN) : codeOf(op.getCodes());
-  codes.scales = codeOf(op.getScales());
-  codes.matrices = countOf(ArrayRef(shape).drop_back(2));
-  codes.rows = shape[rank - 2];
-  codes.columns = shape[rank - 1];
-  codes.block_rows = std::max<int64_t>(std::min(block[rank - 2], codes.rows), 1);
-  codes.block_columns = std::max<int64_t>(std::min(block[rank - 1], codes.columns), 1);
-  return codes;
-}
-
-bool isCodedMatrix(nn::DequantizeOp op) {
-  SmallVector<int64_t> block = op.getBlockSizes();
-  Type type = elementOf(op.getResult());
-  return block.size() >= 2 && !op.getWhole() && !op.getTable() && !type.isF64() &&
-         llvm::all_of(ArrayRef(block).drop_back(2), [](int64_t size) { return size == 1; });
-}
-
-bool mayReadCodes(OpOperand &use) {
-  Operation *op = use.getOwner();
-  if (auto linear = dyn_cast<nn::LinearOp>(op))
-    return &use == &linear.getWeightMutable() && linear.getInput() != use.get();
-  auto grouped = dyn_cast<nn::GroupedProductOp>(op);
-  return grouped && &use == &grouped.getWeightMutable() && grouped.getRows() != use.get();
-}
-
-static LogicalResult describeDequantize(nn::DequantizeOp op, mw_rt_dequantize &what,
-                                        RuntimeCall &call) {
-  if (!isCodedMatrix(op))
-    return op.emitOpError("cannot be performed by a call: expected matrices of codes with scales alone");
-  call.inputs = {op.getCodes(), op.getScales()};
-  what.dtype = codeOf(op.getResult());
-  what.codes = getCodes(op);
-  return success();
-}
-
-static LogicalResult describeCodedLinear(nn::LinearOp op, mw_rt_coded_product &what,
-                                         RuntimeCall &call) {
-  auto weight = op.getWeight().getDefiningOp<nn::DequantizeOp>();
-  ArrayRef<int64_t> input = shapeOf(op.getInput());
-  call.inputs = {op.getInput(), weight.getCodes(), weight.getScales(), op.getBias(), Value()};
-  what.dtype = codeOf(op.getInput());
-  what.result = codeOf(op.getResult());
-  what.count = countOf(input.drop_back());
-  what.n = shapeOf(op.getResult()).back();
-  what.k = input.back();
-  what.transpose_b = !op.getInOut();
-  what.codes = getCodes(weight);
-  return success();
-}
-
-static LogicalResult describeCodedGroups(nn::GroupedProductOp op, mw_rt_coded_product &what,
-                                         RuntimeCall &call) {
-  auto weight = op.getWeight().getDefiningOp<nn::DequantizeOp>();
-  ArrayRef<int64_t> rows = shapeOf(op.getRows());
-  call.inputs = {op.getRows(), weight.getCodes(), weight.getScales(), Value(), op.getOffsets()};
-  what.dtype = codeOf(op.getRows());
-  what.result = codeOf(op.getResult());
-  what.count = rows.front();
-  what.n = shapeOf(op.getResult()).back();
-  what.k = rows.back();
-  what.transpose_b = !op.getInOut();
-  what.codes = getCodes(weight);
-  return success();
-}
-
 void addNnCalls(CallModels &models) {
-  models.add(describeDequantize);
-  models.add(describeCodedLinear, CallModels::Weights::Codes);
-  models.add(describeCodedGroups, CallModels::Weights::Codes);
   models.add(describeLinear);
   models.add(describeMatmul);
   models.add(describeWeightGrad);
@@ -382,6 +379,9 @@ void addNnCalls(CallModels &models) {
   models.add(describeGather);
   models.add(describeTakeAlong);
   models.add(describeIndexCopy);
+  models.add(describeDequantize);
+  models.add(describeCodedLinear, CallModels::Weights::Codes);
+  models.add(describeCodedGroups, CallModels::Weights::Codes);
   models.add(describeScatterAdd);
   models.add(describeTopK);
   models.add(describeLimit);
