@@ -194,6 +194,7 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
   case Phase::Annotated:
     // All other phases see state as arguments and results.
     buildBindPipeline(pm);
+    pm.addNestedPass<func::FuncOp>(createVerifyRoutingsPass());
     buildTiePipeline(pm, /*keepFirst=*/false);
     addTarget(pm, options);
     buildAnnotatePipeline(pm, {options, getFoldPricing(options.overlap)});

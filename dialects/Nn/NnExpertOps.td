@@ -15,6 +15,7 @@
 
 include "meshwright/dialects/Dist/DistAttrInterfaces.td"
 include "meshwright/dialects/Nn/NnBase.td"
+include "meshwright/dialects/Nn/NnInterfaces.td"
 include "mlir/IR/TensorEncoding.td"
 
 //===----------------------------------------------------------------------===//
@@ -88,7 +89,8 @@ def Nn_LimitOp : Nn_Op<"limit", [Dist_Combines, Dist_CountsElements, AllTypesMat
 /// rank's first expert. With it, choices of other experts are left out.
 class Nn_RoutingOp<string mnemonic, list<Trait> traits, list<string> own>
     : Nn_Op<mnemonic, !listconcat(traits,
-            [DeclareOpInterfaceMethods<Dist_LookupOpInterface, ["getOffsetOperand", "takesOffset", "skipsMinusOne"]>]),
+            [DeclareOpInterfaceMethods<Dist_LookupOpInterface, ["getOffsetOperand", "takesOffset", "skipsMinusOne"]>,
+             DeclareOpInterfaceMethods<Nn_RoutedOpInterface>]),
             own>;
 
 def Nn_DispatchOp

@@ -174,6 +174,10 @@ std::optional<unsigned> DispatchOp::getOffsetOperand() {
   return getOffset() ? std::optional<unsigned>(2) : std::nullopt;
 }
 
+RoutingUse DispatchOp::getRoutingUse() {
+  return {getIndexOperand(), {}, /*givesRouted=*/true};
+}
+
 LogicalResult CombineOp::verify() {
   return verifyRouting(*this, "rows", getRows(), "result", getResult(), getIndices(), getOffset(),
                        getEach());
@@ -209,6 +213,10 @@ bool CombineOp::takesOffset() { return true; }
 bool CombineOp::skipsMinusOne() { return true; }
 std::optional<unsigned> CombineOp::getOffsetOperand() {
   return getOffset() ? std::optional<unsigned>(2) : std::nullopt;
+}
+
+RoutingUse CombineOp::getRoutingUse() {
+  return {getIndexOperand(), {0}, /*givesRouted=*/false};
 }
 
 //===----------------------------------------------------------------------===//

@@ -74,6 +74,19 @@ def Nn_ScoresOpInterface : OpInterface<"ScoresOpInterface"> {
   ];
 }
 
+def Nn_RoutedOpInterface : OpInterface<"RoutedOpInterface"> {
+  let cppNamespace = "::meshwright::nn";
+  let description = [{
+    Goes between tokens, experts and the rows of a routing. All its operands that are of a routing are of
+    one, which `verifyRoutings` (lib/Placement) proves. Other ops treat rows one by one, and their types
+    and factor rules tell which operands and results are rows.
+  }];
+  let methods = [
+    InterfaceMethod<"The operands and results that are of the routing.",
+                    "::meshwright::nn::RoutingUse", "getRoutingUse">
+  ];
+}
+
 def Nn_DropoutOpInterface : OpInterface<"DropoutOpInterface"> {
   let cppNamespace = "::meshwright::nn";
   let description = [{

@@ -16,13 +16,17 @@
 #define MESHWRIGHT_DIALECTS_NN_NNROWOPS_TD
 
 include "meshwright/dialects/Nn/NnBase.td"
+include "meshwright/dialects/Nn/NnInterfaces.td"
 
 /// Another operand counts the rows of each expert, so the op on some of the rows alone makes no sense.
 def Nn_CountsRows : NativeOpTrait<"CountsRows"> {
   let cppNamespace = "::meshwright::nn";
 }
 
-def Nn_RouteOp : Nn_Op<"route", [Dist_Combines]> {
+class Nn_RowsOp<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
+    : Nn_Op<mnemonic, !listconcat([DeclareOpInterfaceMethods<Nn_RoutedOpInterface>], traits), own>;
+
+def Nn_RouteOp : Nn_RowsOp<"route", [Dist_Combines]> {
   let summary = "the places of the rows of a routing";
   let description = [{
     The indices are [tokens..., k]. A choice of an expert from `offset` (zero without one) on, of
@@ -46,7 +50,7 @@ def Nn_RouteOp : Nn_Op<"route", [Dist_Combines]> {
   let hasVerifier = 1;
 }
 
-def Nn_TakeRowsOp : Nn_Op<"take_rows", [Dist_MovesOnly]> {
+def Nn_TakeRowsOp : Nn_RowsOp<"take_rows", [Dist_MovesOnly]> {
   let summary = "rows of tokens, or numbers of their choices, by the choices of a route";
   let description = [{
     The input has `tokens` dimensions of tokens, and features behind. Row r of the result
@@ -66,7 +70,7 @@ def Nn_TakeRowsOp : Nn_Op<"take_rows", [Dist_MovesOnly]> {
   let hasVerifier = 1;
 }
 
-def Nn_SumRowsOp : Nn_Op<"sum_rows", [Dist_Combines]> {
+def Nn_SumRowsOp : Nn_RowsOp<"sum_rows", [Dist_Combines]> {
   let summary = "sums of the rows of each token's choices";
   let description = [{
     Rows are [capacity, 1..., features...] and places [tokens..., k]. The result is
@@ -84,7 +88,7 @@ def Nn_SumRowsOp : Nn_Op<"sum_rows", [Dist_Combines]> {
   let hasVerifier = 1;
 }
 
-def Nn_RepeatRowsOp : Nn_Op<"repeat_rows", [Dist_MovesOnly, Nn_CountsRows]> {
+def Nn_RepeatRowsOp : Nn_RowsOp<"repeat_rows", [Dist_MovesOnly, Nn_CountsRows]> {
   let summary = "for each row the row of its expert";
   let description = [{
     The table is [experts, 1..., features...], and the result [capacity, 1..., features...].
@@ -99,7 +103,7 @@ def Nn_RepeatRowsOp : Nn_Op<"repeat_rows", [Dist_MovesOnly, Nn_CountsRows]> {
   let hasVerifier = 1;
 }
 
-def Nn_SumGroupsOp : Nn_Op<"sum_groups", [Dist_Combines, Nn_CountsRows]> {
+def Nn_SumGroupsOp : Nn_RowsOp<"sum_groups", [Dist_Combines, Nn_CountsRows]> {
   let summary = "the sum of the rows of each expert";
   let description = [{
     The transpose of `nn.repeat_rows`, in the type of sums. An expert without rows has zeros. `total`
@@ -116,7 +120,7 @@ def Nn_SumGroupsOp : Nn_Op<"sum_groups", [Dist_Combines, Nn_CountsRows]> {
 }
 
 def Nn_GroupedProductOp
-    : Nn_Op<"grouped_product", [Dist_Combines, Dist_Product, Dist_MatrixOpInterface, Nn_CountsRows],
+    : Nn_RowsOp<"grouped_product", [Dist_Combines, Dist_Product, Dist_MatrixOpInterface, Nn_CountsRows],
             ["getFactorRule", "getFlops"]> {
   let summary = "the rows of each expert times its own weight";
   let description = [{
@@ -134,7 +138,7 @@ def Nn_GroupedProductOp
 }
 
 def Nn_GroupedOuterOp
-    : Nn_Op<"grouped_outer", [Dist_Combines, Dist_Product, Nn_CountsRows], ["getFactorRule", "getFlops"]> {
+    : Nn_RowsOp<"grouped_outer", [Dist_Combines, Dist_Product, Nn_CountsRows], ["getFactorRule", "getFlops"]> {
   let summary = "the sum over the rows of each expert of outer products";
   let description = [{
     `nn.grouped_weight_grad` on the rows that exist. `total` is the number of the experts of all
@@ -153,7 +157,7 @@ def Nn_GroupedOuterOp
 
 /// An op that moves rows between the ranks along `axes`, which shard tokens on one side and experts
 /// on the other.
-class Nn_MovedRowsOp<string mnemonic> : Nn_Op<mnemonic, [Dist_MovesOnly, Nn_CountsRows]> {
+class Nn_MovedRowsOp<string mnemonic> : Nn_RowsOp<mnemonic, [Dist_MovesOnly, Nn_CountsRows]> {
   let hasVerifier = 1;
 }
 

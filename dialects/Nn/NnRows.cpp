@@ -368,3 +368,17 @@ LogicalResult ReturnRowsOp::verify() {
 FactorRule ReturnRowsOp::getFactorRule() { return getMovedRule(*this); }
 
 Padding ReturnRowsOp::getResultPadding(const Operands &in) { return in[0]; }
+
+//===----------------------------------------------------------------------===//
+// Routings
+//===----------------------------------------------------------------------===//
+
+RoutingUse RouteOp::getRoutingUse() { return {0, {}, /*givesRouted=*/true}; }
+RoutingUse TakeRowsOp::getRoutingUse() { return {std::nullopt, {1}, /*givesRouted=*/true}; }
+RoutingUse SumRowsOp::getRoutingUse() { return {std::nullopt, {0, 1}, /*givesRouted=*/false}; }
+RoutingUse RepeatRowsOp::getRoutingUse() { return {std::nullopt, {1}, /*givesRouted=*/true}; }
+RoutingUse SumGroupsOp::getRoutingUse() { return {std::nullopt, {0, 1}, /*givesRouted=*/false}; }
+RoutingUse GroupedProductOp::getRoutingUse() { return {std::nullopt, {0, 2}, /*givesRouted=*/true}; }
+RoutingUse GroupedOuterOp::getRoutingUse() { return {std::nullopt, {0, 1, 2}, /*givesRouted=*/false}; }
+RoutingUse SendRowsOp::getRoutingUse() { return {std::nullopt, {0, 1}, /*givesRouted=*/true}; }
+RoutingUse ReturnRowsOp::getRoutingUse() { return {std::nullopt, {0, 1, 2}, /*givesRouted=*/true}; }

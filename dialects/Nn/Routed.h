@@ -10,11 +10,23 @@
 
 #include "mlir/IR/OpDefinition.h"
 
+#include <optional>
+
 namespace meshwright::nn {
 
 class DispatchOp;
 class LimitOp;
 class RoutedAttr;
+
+/// The values of one routing that an op reads and gives: rows, and what places and counts them.
+struct RoutingUse {
+  /// The operand of choices, [tokens..., k], that is the routing. None if the operands below alone name it.
+  std::optional<unsigned> choices;
+  /// The operands that are of the routing.
+  llvm::SmallVector<unsigned, 3> operands;
+  /// True if all results are of the routing, false if none is.
+  bool givesRouted = false;
+};
 
 namespace detail {
 mlir::LogicalResult verifyKeepsRows(mlir::Operation *op);

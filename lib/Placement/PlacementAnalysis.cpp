@@ -12,6 +12,7 @@
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 #include "meshwright/lib/Placement/Models.h"
 #include "meshwright/lib/Placement/PlacementDerivation.h"
+#include "meshwright/lib/Placement/Routings.h"
 
 #include "llvm/Support/Threading.h"
 
@@ -302,7 +303,9 @@ LogicalResult PlacementDerivation::run(bool isExhaustive) {
   analysis.layouts.reserve(func.getBody().front().getOperations().size() * 2);
   if (failed(addArguments()) || failed(visitBlock(func.getBody().front())))
     return failure();
-  return links.empty() ? success() : resolve();
+  if (!links.empty() && failed(resolve()))
+    return failure();
+  return verifyRoutings(func, &analysis);
 }
 
 FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {

@@ -30,6 +30,7 @@ namespace meshwright {
 /// - No op reads arbitrary padding where it affects a result.
 /// - All ranks of a group issue the same collectives in the same order.
 /// - Each result has the layout that the signature promises.
+/// - Each op reads rows of experts of one routing (see Routings.h).
 ///
 /// The walk visits each op once, and derives a layout once for equal ops whose operands
 /// have equal layouts. Values with several candidate layouts are searched at the end (see

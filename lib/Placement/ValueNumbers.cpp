@@ -10,6 +10,8 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Rt/Rt.h"
 
+#include "mlir/Interfaces/SideEffectInterfaces.h"
+
 using namespace mlir;
 using namespace meshwright;
 
@@ -23,13 +25,11 @@ Value meshwright::getSource(Value value) {
   }
 }
 
-/// Returns true if the results of the op depend on its operands and properties alone.
+/// Returns true if the results of the op depend on its operands, its properties and the rank alone.
 static bool isComputed(Operation *op) {
-  return op && op->getNumRegions() == 0 && isa<dist::PaddingOpInterface>(op);
+  return op && op->getNumRegions() == 0 &&
+         (isa<dist::PaddingOpInterface>(op) || (op->hasTrait<dist::Generates>() && isMemoryEffectFree(op)));
 }
-
-static constexpr auto kFlags =
-    OperationEquivalence::IgnoreLocations | OperationEquivalence::IgnoreDiscardableAttrs;
 
 bool ValueNumbers::isKnown(Value value) const {
   value = getSource(value);
@@ -39,15 +39,28 @@ bool ValueNumbers::isKnown(Value value) const {
 
 /// Numbers an op whose operands are known.
 void ValueNumbers::add(Operation *op) {
-  size_t hash = OperationEquivalence::computeHash(
-      op, [&](Value operand) { return llvm::hash_value(get(operand)); },
-      OperationEquivalence::ignoreHashValue, kFlags);
+  auto getOperands = [&](Operation *of) {
+    SmallVector<size_t> numbers;
+    for (Value operand : of->getOperands())
+      numbers.push_back(get(operand));
+    if (of->hasTrait<OpTrait::IsCommutative>())
+      llvm::sort(numbers);
+    return numbers;
+  };
+  auto getTypes = [&](Operation *of) {
+    SmallVector<Type> types;
+    for (Value result : of->getResults())
+      types.push_back(getType(result));
+    return types;
+  };
+  SmallVector<size_t> operands = getOperands(op);
+  SmallVector<Type> types = getTypes(op);
+  size_t hash = llvm::hash_combine(op->getName(), op->hashProperties(), llvm::hash_combine_range(types),
+                                   llvm::hash_combine_range(operands));
   SmallVector<Operation *, 1> &bucket = different[hash];
   for (Operation *other : bucket) {
-    bool isSame = OperationEquivalence::isEquivalentTo(
-        op, other, [&](Value a, Value b) { return success(get(a) == get(b)); },
-        /*markEquivalent=*/nullptr, kFlags);
-    if (!isSame)
+    if (op->getName() != other->getName() || operands != getOperands(other) || types != getTypes(other) ||
+        !op->getName().compareOpProperties(op->getPropertiesStorage(), other->getPropertiesStorage()))
       continue;
     size_t number = ops.lookup(other);
     ops.try_emplace(op, number);

@@ -27,12 +27,20 @@ class ValueNumbers {
 public:
   using Words = std::vector<int64_t>;
 
+  virtual ~ValueNumbers() = default;
+
   size_t get(mlir::Value value);
   size_t get(mlir::Operation *op);
   /// The number of a description. Equal descriptions have equal numbers, and no others.
   size_t intern(Words words) {
     return described.try_emplace(std::move(words), described.size()).first->second;
   }
+
+protected:
+  /// The value of which another one is a new name or form: both have one number.
+  virtual mlir::Value getSource(mlir::Value value) const { return meshwright::getSource(value); }
+  /// The type of a result, by which equal ops agree.
+  virtual mlir::Type getType(mlir::Value result) const { return result.getType(); }
 
 private:
   bool isKnown(mlir::Value value) const;

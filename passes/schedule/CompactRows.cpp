@@ -15,6 +15,7 @@
 #include "meshwright/dialects/Nn/TableRows.h"
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Placement/Routings.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/schedule/Passes.h"
 
@@ -42,12 +43,8 @@ public:
     for (Operation &op : func.getBody().front())
       if (isRouted(op.getOperandTypes()) || isRouted(op.getResultTypes()))
         ops.push_back(&op);
-    if (dist::getSpmdMesh(func) && llvm::any_of(ops, hasDimOfOne)) {
-      FailureOr<PlacementAnalysis> analysis = PlacementAnalysis::run(func);
-      if (failed(analysis))
-        return failure();
-      layouts.emplace(std::move(*analysis));
-    }
+    if (!ops.empty() && failed(prove(llvm::any_of(ops, hasDimOfOne))))
+      return failure();
     for (auto [root, dispatch] : nn::getRoutings(func.front()))
       layers.try_emplace(root, layers.size());
     for (auto limit : func.front().getOps<nn::LimitOp>())
@@ -93,6 +90,7 @@ private:
            });
   }
 
+  LogicalResult prove(bool needsLayouts);
   const Route &addRoute(nn::DispatchOp dispatch);
   const Route *findRoute(Operation *op, Value rows);
   RankedTensorType getCompact(Type type, const Route &route);
@@ -138,6 +136,21 @@ private:
 };
 
 } // namespace
+
+/// Proves that ops join rows of one routing, of which one route is taken, and derives layouts where shapes
+/// do not tell all.
+LogicalResult Compactor::prove(bool needsLayouts) {
+  if (!dist::getSpmdMesh(func))
+    return verifyRoutings(func);
+  if (!needsLayouts && areRoutingsProved(func))
+    return success();
+  FailureOr<PlacementAnalysis> analysis = PlacementAnalysis::run(func);
+  if (failed(analysis))
+    return failure();
+  if (needsLayouts)
+    layouts.emplace(std::move(*analysis));
+  return success();
+}
 
 const Compactor::Route &Compactor::addRoute(nn::DispatchOp dispatch) {
   auto type = cast<RankedTensorType>(dispatch.getType());

@@ -19,7 +19,8 @@ def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
     - an unreduced value in an op that is not linear, or added to a reduced value;
     - padding in a place where its value counts;
     - a collective that only some ranks issue;
-    - a result with another layout than the signature promises.
+    - a result with another layout than the signature promises;
+    - rows of experts of two routings, or choices that are not those of the rows.
 
     In a function of launches, the pass also proves that
     - each start has exactly one wait;
@@ -50,6 +51,28 @@ def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
     ```text
     error: 'nn.relu' op is not linear in operand 0, which is unreduced over {"tp"}
     note: operand 0 is unreduced over {"tp"} from here on
+    ```
+  }];
+}
+
+def VerifyRoutingsPass : Pass<"verify-routings", "::mlir::func::FuncOp"> {
+  let summary = "prove that rows of experts meet rows and choices of their routing alone";
+  let description = [{
+    Reports the first op of a global function that reads rows of two routings, or rows and other choices
+    than those by which they were dispatched. Two routings are one if their choices are one value, or if
+    equal ops compute them from equal values. Routed arguments have routings of their own. Of a function
+    with `dist.spmd`, `verify-placement` proves this. The pass changes nothing.
+
+    ```mlir
+    func.func @main(%x: tensor<4x3xf32>, %i: tensor<4x1xi64>, %j: tensor<4x1xi64>) -> tensor<4x3xf32> {
+      %0 = nn.dispatch %x, %i : (tensor<4x3xf32>, tensor<4x1xi64>) -> tensor<2x4x3xf32, #nn.routed<1>>
+      %1 = nn.combine %0, %j : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<4x1xi64>) -> tensor<4x3xf32>
+      return %1 : tensor<4x3xf32>
+    }
+    ```
+    Prints:
+    ```text
+    error: 'nn.combine' op expected operand 1 to be the choices by which operand 0 was dispatched, got other choices
     ```
   }];
 }

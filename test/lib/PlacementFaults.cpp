@@ -785,7 +785,7 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"gather-replicated", gatherReplicated},
       {"local-collective", localCollective},
       {"wrong-mask", wrongMask},         {"constant-in-sum", constantInSum},
-      {"swap-states", swapStates},
+      {"swap-states", swapStates},       {"wrong-routing", wrongRouting},
   };
   return kinds;
 }

@@ -39,6 +39,9 @@ using CollectFaults = void(mlir::func::FuncOp, const PlacementAnalysis &, std::v
 CollectFaults reduceReplicated, gatherReplicated, localCollective, wrongMask, constantInSum,
     swapStates;
 
+// The kind of RoutingFaults.cpp.
+CollectFaults wrongRouting;
+
 } // namespace meshwright::test
 
 #endif // MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H

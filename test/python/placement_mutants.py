@@ -113,6 +113,28 @@ class Attention(torch.nn.Module):
         return 1 + (torch.ones_like(y) * (h - y).abs()).sum() / y.numel()
 
 
+class Experts(torch.nn.Module):
+    """Two layers, in which each token goes to two of four experts."""
+
+    def __init__(self):
+        super().__init__()
+        self.routers = torch.nn.ModuleList(torch.nn.Linear(6, 4) for _ in range(2))
+        self.up = torch.nn.ParameterList(torch.randn(4, 8, 6) for _ in range(2))
+        self.down = torch.nn.ParameterList(torch.randn(4, 6, 8) for _ in range(2))
+
+    def layer(self, x, number):
+        weights, chosen = self.routers[number](x).softmax(-1).topk(2)
+        h = torch.einsum("td,tkfd->tkf", x, self.up[number][chosen])
+        h = torch.einsum("tkf,tkdf->tkd", torch.nn.functional.silu(h), self.down[number][chosen])
+        return x + (h * weights[..., None]).sum(1)
+
+    def forward(self, x, y):
+        h = x.flatten(0, 1)
+        for number in range(2):
+            h = self.layer(h, number)
+        return (h.view(x.shape) - y).square().mean()
+
+
 MESHES = [
     (dict(mesh={"dp": 2}), {}), (dict(mesh={"tp": 2}), {}), (dict(mesh={"dp": 2, "tp": 2}), {}),
     (dict(mesh={"dp": 3}, shard_optimizer="on"), {}),
@@ -127,6 +149,12 @@ MESHES = [
     (dict(mesh={"ring": 2}, context_parallel={"ring": "ring"}), dict(attends=True)),
     (dict(mesh={"ring": 4}, context_parallel={"ring": "ring"}), dict(attends=True)),
     (dict(mesh={"dp": 2, "ring": 2}, context_parallel={"ring": "ring"}), dict(attends=True)),
+]
+
+EXPERT_MESHES = [
+    dict(mesh={"ep": 2}), dict(mesh={"tp": 2}), dict(mesh={"dp": 2, "ep": 2}),
+    dict(mesh={"dp": 4}, expert_parallel="dp"), dict(mesh={"ep": 2}, recompute="full"),
+    dict(mesh={"dp": 2}, expert_parallel="dp", expert_capacity=1.0),
 ]
 
 
@@ -166,10 +194,26 @@ def step(seed):
     return Subject(name, text, None)
 
 
+def experts(seed):
+    """A forward pass, or a training step, of two layers of experts."""
+    rng = np.random.default_rng([seed, 8])
+    options = EXPERT_MESHES[rng.integers(len(EXPERT_MESHES))]
+    torch.manual_seed(seed)
+    shape = (int(rng.choice([3, 4])), 5, 6)
+    model = mw.from_torch(Experts().train(), (torch.randn(shape), torch.randn(shape)), training=True)
+    trains = bool(rng.random() < 0.7)
+    if trains:
+        model = model.train(mw.SGD())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        text = model.parallelize(**options).ir(phase="spmd")
+    return Subject(f"experts {seed}: {shape} {'step' if trains else 'loss'} {options}", text, None)
+
+
 def subjects(seed):
     """Programs without an end: two of three are forward passes."""
     while True:
-        make = step if seed % 3 == 0 else forward
+        make = experts if seed % 9 == 3 else step if seed % 3 == 0 else forward
         try:
             yield make(seed)
         except (mw.Error, RuntimeError) as error:

@@ -1,0 +1,109 @@
+//===- RoutingFaults.cpp - rows and choices of other experts --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+//
+// Values of another routing in the place of rows, choices, places and numbers of rows. They have the same
+// type and layout, so nothing but the routing tells.
+//
+//===----------------------------------------------------------------------===//
+
+#include "PlacementFaults.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::test;
+
+using Faults = std::vector<Fault>;
+
+/// The choices by which a value is routed. Null for a value that is not, and for the results of ops on the
+/// rows that exist that treat them one by one.
+static Value findChoices(Value value) {
+  Operation *op = value.getDefiningOp();
+  if (auto routed = dyn_cast_or_null<nn::RoutedOpInterface>(op)) {
+    nn::RoutingUse use = routed.getRoutingUse();
+    if (!use.givesRouted)
+      return {};
+    return use.choices ? nn::getChoicesRoot(op->getOperand(*use.choices))
+                       : findChoices(op->getOperand(use.operands.back()));
+  }
+  nn::DispatchOp dispatch = nn::getRouted(value.getType()) ? nn::getDispatch(value) : nn::DispatchOp();
+  return dispatch ? nn::getChoicesRoot(dispatch.getIndices()) : Value();
+}
+
+namespace {
+
+/// An operand that is of a routing.
+struct Use {
+  Operation *op;
+  unsigned operand;
+  bool areChoices;
+
+  Value getValue() const { return op->getOperand(operand); }
+  Value getChoices() const { return areChoices ? nn::getChoicesRoot(getValue()) : findChoices(getValue()); }
+};
+
+} // namespace
+
+static SmallVector<Use> getUses(Operation *op) {
+  SmallVector<Use> uses;
+  if (auto routed = dyn_cast<nn::RoutedOpInterface>(op)) {
+    nn::RoutingUse own = routed.getRoutingUse();
+    for (unsigned i : own.operands)
+      uses.push_back({op, i, false});
+    if (own.choices)
+      uses.push_back({op, *own.choices, true});
+    return uses;
+  }
+  for (OpOperand &operand : op->getOpOperands())
+    if (nn::getRouted(operand.get().getType()))
+      uses.push_back({op, operand.getOperandNumber(), false});
+  return uses;
+}
+
+void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  auto isAlike = [&](Value a, Value b) {
+    return a != b && a.getType() == b.getType() &&
+           analysis.getLayout(a).sameShardingAs(analysis.getLayout(b));
+  };
+  // Values that ops before have read, with what they are of, and the ops that read choices.
+  SmallVector<std::tuple<Value, Value, bool>> seen;
+  SmallVector<Use> chosen;
+  for (Operation &op : func.getBody().front()) {
+    SmallVector<Use> uses = getUses(&op);
+    // All rows that exist of a routing are of the choices of one op, so others make another program.
+    bool routesAll = isa<nn::RoutedOpInterface>(op) && uses.size() == 1 && uses.front().areChoices &&
+                     !nn::getRouted(op.getResult(0).getType());
+    for (Use use : uses) {
+      Value value = use.getValue(), routing = use.getChoices();
+      std::string where = "operand " + std::to_string(use.operand) + " of " + op.getName().getStringRef().str();
+      for (auto [other, others, areChoices] : seen)
+        if (routing && areChoices == use.areChoices && others != routing && isAlike(other, value))
+          faults.push_back({where + " is of another routing", op.getLoc(),
+                            [use, other = other] { use.op->setOperand(use.operand, other); },
+                            routesAll ? "routes all rows" : ""});
+      if (!use.areChoices)
+        continue;
+      for (Use before : chosen) {
+        Value other = before.getValue();
+        if (before.getChoices() == routing || !isAlike(other, value) ||
+            (value.getDefiningOp() && !value.getDefiningOp()->isBeforeInBlock(before.op)))
+          continue;
+        faults.push_back({where + " changes places with that of another routing", op.getLoc(), [=] {
+                            use.op->setOperand(use.operand, other);
+                            before.op->setOperand(before.operand, value);
+                          }});
+      }
+      chosen.push_back(use);
+    }
+    for (Use use : uses) {
+      std::tuple<Value, Value, bool> entry(use.getValue(), use.getChoices(), use.areChoices);
+      if (std::get<1>(entry) && !llvm::is_contained(seen, entry))
+        seen.push_back(entry);
+    }
+  }
+}

@@ -1,0 +1,58 @@
+// RUN: sharding-opt %s --split-input-file --verify-routings --verify-diagnostics
+// RUN: sharding-opt %s --split-input-file --parallelize="mesh=ep=2" --verify-diagnostics
+
+// expected-note@below {{operand 0 is of the choices from here}}
+// expected-note@below {{operand 1 is of the choices from here}}
+func.func @combine(%x: tensor<4x3xf32> {nn.input = "x"}, %i: tensor<4x1xi64> {nn.input = "i"}, %j: tensor<4x1xi64> {nn.input = "j"}) -> (tensor<4x3xf32> {nn.output = "y"}) {
+  %r = nn.dispatch %x, %i : (tensor<4x3xf32>, tensor<4x1xi64>) -> tensor<2x4x3xf32, #nn.routed<1>>
+  // expected-error@below {{'nn.combine' op expected operand 1 to be the choices by which operand 0 was dispatched, got other choices}}
+  %y = nn.combine %r, %j : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<4x1xi64>) -> tensor<4x3xf32>
+  return %y : tensor<4x3xf32>
+}
+
+// -----
+
+// The weights of another layer.
+
+func.func @weights(%x: tensor<4x3xf32> {nn.input = "x"}, %v: tensor<4x1xf32> {nn.input = "v"}, %s: tensor<4x2xf32> {nn.input = "s"}, %t: tensor<4x2xf32> {nn.input = "t"}) -> (tensor<4x3xf32> {nn.output = "y"}) {
+  // expected-note@below {{operand 0 is of the choices from here}}
+  %i = nn.top_k %s {k = 1 : i64} : (tensor<4x2xf32>) -> tensor<4x1xi64>
+  // expected-note@below {{operand 1 is of the choices from here}}
+  %j = nn.top_k %t {k = 1 : i64} : (tensor<4x2xf32>) -> tensor<4x1xi64>
+  %r = nn.dispatch %x, %i : (tensor<4x3xf32>, tensor<4x1xi64>) -> tensor<2x4x3xf32, #nn.routed<1>>
+  %d = nn.dispatch %v, %j {each} : (tensor<4x1xf32>, tensor<4x1xi64>) -> tensor<2x4xf32, #nn.routed<1>>
+  %w = nn.reshape %d : (tensor<2x4xf32, #nn.routed<1>>) -> tensor<2x4x1xf32, #nn.routed<1>>
+  // expected-error@below {{'nn.mul' op expected operands 0 and 1 to be of one routing, got two}}
+  %p = nn.mul %r, %w : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<2x4x1xf32, #nn.routed<1>>) -> tensor<2x4x3xf32, #nn.routed<1>>
+  %y = nn.combine %p, %i : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<4x1xi64>) -> tensor<4x3xf32>
+  return %y : tensor<4x3xf32>
+}
+
+// -----
+
+// The choices that an expert takes are others.
+
+func.func @limit(%x: tensor<4x3xf32> {nn.input = "x"}, %g: tensor<4x3xf32> {nn.input = "g"}, %s: tensor<4x2xf32> {nn.input = "s"}) -> (tensor<2x3x3xf32> {nn.output = "w"}) {
+  %i = nn.top_k %s {k = 1 : i64} : (tensor<4x2xf32>) -> tensor<4x1xi64>
+  // expected-note@below {{operand 1 is of the choices from here}}
+  %l = nn.limit %i {capacity = 3 : i64} : tensor<4x1xi64>
+  // expected-note@below {{operand 0 is of the choices from here}}
+  %k = nn.limit %i {capacity = 2 : i64} : tensor<4x1xi64>
+  %r = nn.dispatch %x, %l : (tensor<4x3xf32>, tensor<4x1xi64>) -> tensor<2x4x3xf32, #nn.routed<1>>
+  %d = nn.dispatch %g, %k : (tensor<4x3xf32>, tensor<4x1xi64>) -> tensor<2x4x3xf32, #nn.routed<1>>
+  // expected-error@below {{'nn.grouped_weight_grad' op expected operands 0 and 1 to be of one routing, got two}}
+  %w = nn.grouped_weight_grad %d, %r : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<2x4x3xf32, #nn.routed<1>>) -> tensor<2x3x3xf32>
+  return %w : tensor<2x3x3xf32>
+}
+
+// -----
+
+// No choices of the function are those of an argument.
+
+// expected-note@below {{operand 0 is from here, and no op of the function routes it}}
+// expected-note@below {{operand 1 is of the choices from here}}
+func.func @given(%r: tensor<2x4x3xf32, #nn.routed<1>> {nn.input = "r"}, %i: tensor<4x1xi64> {nn.input = "i"}) -> (tensor<4x3xf32> {nn.output = "y"}) {
+  // expected-error@below {{'nn.combine' op expected operand 1 to be the choices by which operand 0 was dispatched, got other choices}}
+  %y = nn.combine %r, %i : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<4x1xi64>) -> tensor<4x3xf32>
+  return %y : tensor<4x3xf32>
+}
