@@ -6,13 +6,14 @@
 //===----------------------------------------------------------------------===//
 //
 // Values of another routing in the place of rows, choices, places and numbers of rows. They have the same
-// type and layout, so nothing but the routing tells.
+// type and layout, so nothing but the routing tells. Choices that equal ops compute are of one routing.
 //
 //===----------------------------------------------------------------------===//
 
 #include "PlacementFaults.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/ValueNumbers.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -70,6 +71,8 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
     return a != b && a.getType() == b.getType() &&
            analysis.getLayout(a).sameShardingAs(analysis.getLayout(b));
   };
+  ValueNumbers numbers;
+  auto isOther = [&](Value a, Value b) { return a != b && numbers.get(a) != numbers.get(b); };
   // Values that ops before have read, with what they are of, and the ops that read choices.
   SmallVector<std::tuple<Value, Value, bool>> seen;
   SmallVector<Use> chosen;
@@ -82,7 +85,7 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
       Value value = use.getValue(), routing = use.getChoices();
       std::string where = "operand " + std::to_string(use.operand) + " of " + op.getName().getStringRef().str();
       for (auto [other, others, areChoices] : seen)
-        if (routing && areChoices == use.areChoices && others != routing && isAlike(other, value))
+        if (routing && areChoices == use.areChoices && isOther(others, routing) && isAlike(other, value))
           faults.push_back({where + " is of another routing", op.getLoc(),
                             [use, other = other] { use.op->setOperand(use.operand, other); },
                             routesAll ? "routes all rows" : ""});
@@ -90,7 +93,7 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
         continue;
       for (Use before : chosen) {
         Value other = before.getValue();
-        if (before.getChoices() == routing || !isAlike(other, value) ||
+        if (!isOther(before.getChoices(), routing) || !isAlike(other, value) ||
             (value.getDefiningOp() && !value.getDefiningOp()->isBeforeInBlock(before.op)))
           continue;
         faults.push_back({where + " changes places with that of another routing", op.getLoc(), [=] {

@@ -37,6 +37,8 @@ INPUTS = 5
 TIMEOUT = 120
 #: Of the largest entry, as everywhere.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2.5e-3, "float64": 1e-12}
+#: The entry that runs is the first.
+ENTRY = re.compile(r"func\.func @(\w+)")
 COUNTS = re.compile(r"^\S+ (\S+): (\d+) of (\d+) caught, (\d+) make another program")
 
 
@@ -57,12 +59,13 @@ def opt(text, *arguments, check=True):
 
 
 def numbers(shape, dtype, seed, name):
-    """Numbers without a zero; indices are small."""
+    """Numbers without a zero; indices are small, and a learning rate is positive."""
     rng = np.random.default_rng([seed, *name.encode()])
     dtype = NUMPY[dtype]
     if np.dtype(dtype).kind in "iub":
         return np.asarray(rng.integers(1, 3, shape), dtype)
-    return np.asarray((0.25 + rng.random(shape)) * rng.choice([-1, 1], shape), dtype)
+    signs = [1] if name == "lr" else [-1, 1]
+    return np.asarray((0.25 + rng.random(shape)) * rng.choice(signs, shape), dtype)
 
 
 # Programs
@@ -290,10 +293,11 @@ class Tally:
 
 def try_subject(subject, count, seed, tally):
     """Makes `count` mutants of each kind."""
+    entry = ENTRY.search(subject.text)[1]
     with tempfile.TemporaryDirectory() as folder:
         done = opt(subject.text, f"--load-pass-plugin={PLUGIN}", "-o", os.devnull,
                    "--pass-pipeline=builtin.module(test-mutate-placement"
-                   f"{{count={count} seed={seed} entry=main write={folder}}})", check=False)
+                   f"{{count={count} seed={seed} entry={entry} write={folder}}})", check=False)
         if done.returncode:
             tally.refused.append(f"{subject.name}: {done.stderr.splitlines()[0]}")
             return
