@@ -21,21 +21,6 @@ using namespace meshwright::test;
 
 using Faults = std::vector<Fault>;
 
-/// The choices by which a value is routed. Null for a value that is not, and for the results of ops on the
-/// rows that exist that treat them one by one.
-static Value findChoices(Value value) {
-  Operation *op = value.getDefiningOp();
-  if (auto routed = dyn_cast_or_null<nn::RoutedOpInterface>(op)) {
-    nn::RoutingUse use = routed.getRoutingUse();
-    if (!use.givesRouted)
-      return {};
-    return use.choices ? nn::getChoicesRoot(op->getOperand(*use.choices))
-                       : findChoices(op->getOperand(use.operands.back()));
-  }
-  nn::DispatchOp dispatch = nn::getRouted(value.getType()) ? nn::getDispatch(value) : nn::DispatchOp();
-  return dispatch ? nn::getChoicesRoot(dispatch.getIndices()) : Value();
-}
-
 namespace {
 
 /// An operand that is of a routing.
@@ -45,12 +30,46 @@ struct Use {
   bool areChoices;
 
   Value getValue() const { return op->getOperand(operand); }
-  Value getChoices() const { return areChoices ? nn::getChoicesRoot(getValue()) : findChoices(getValue()); }
+};
+
+/// Finds the choices by which values are routed.
+class Choices {
+public:
+  Value find(Use use) { return use.areChoices ? nn::getChoicesRoot(use.getValue()) : find(use.getValue()); }
+  /// Null for a value that is not routed. Rows that exist are as many as those of which they are made.
+  Value find(Value value) {
+    if (auto it = known.find(value); it != known.end())
+      return it->second;
+    Value found;
+    if (Operation *op = value.getDefiningOp()) {
+      if (auto routed = dyn_cast<nn::RoutedOpInterface>(op)) {
+        nn::RoutingUse use = routed.getRoutingUse();
+        if (use.givesRouted)
+          found = use.choices ? nn::getChoicesRoot(op->getOperand(*use.choices))
+                              : find(op->getOperand(use.operands.back()));
+      } else {
+        for (Value operand : op->getOperands())
+          if (!found && hasRowsOf(operand, value))
+            found = find(operand);
+      }
+    }
+    known[value] = found;
+    return found;
+  }
+
+private:
+  static bool hasRowsOf(Value operand, Value value) {
+    auto from = dyn_cast<RankedTensorType>(operand.getType()), to = dyn_cast<RankedTensorType>(value.getType());
+    return from && to && from.getRank() > 0 && to.getRank() > 0 && from.getDimSize(0) == to.getDimSize(0) &&
+           bool(nn::getRouted(from)) == bool(nn::getRouted(to));
+  }
+
+  DenseMap<Value, Value> known;
 };
 
 } // namespace
 
-static SmallVector<Use> getUses(Operation *op) {
+static SmallVector<Use> getUses(Operation *op, Choices &choices) {
   SmallVector<Use> uses;
   if (auto routed = dyn_cast<nn::RoutedOpInterface>(op)) {
     nn::RoutingUse own = routed.getRoutingUse();
@@ -61,7 +80,7 @@ static SmallVector<Use> getUses(Operation *op) {
     return uses;
   }
   for (OpOperand &operand : op->getOpOperands())
-    if (nn::getRouted(operand.get().getType()))
+    if (isa<dist::ShardingRuleOpInterface>(op) && choices.find(operand.get()))
       uses.push_back({op, operand.getOperandNumber(), false});
   return uses;
 }
@@ -72,17 +91,18 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
            analysis.getLayout(a).sameShardingAs(analysis.getLayout(b));
   };
   ValueNumbers numbers;
+  Choices choices;
   auto isOther = [&](Value a, Value b) { return a != b && numbers.get(a) != numbers.get(b); };
   // Values that ops before have read, with what they are of, and the ops that read choices.
   SmallVector<std::tuple<Value, Value, bool>> seen;
   SmallVector<Use> chosen;
   for (Operation &op : func.getBody().front()) {
-    SmallVector<Use> uses = getUses(&op);
+    SmallVector<Use> uses = getUses(&op, choices);
     // All rows that exist of a routing are of the choices of one op, so others make another program.
     bool routesAll = isa<nn::RoutedOpInterface>(op) && uses.size() == 1 && uses.front().areChoices &&
                      !nn::getRouted(op.getResult(0).getType());
     for (Use use : uses) {
-      Value value = use.getValue(), routing = use.getChoices();
+      Value value = use.getValue(), routing = choices.find(use);
       std::string where = "operand " + std::to_string(use.operand) + " of " + op.getName().getStringRef().str();
       for (auto [other, others, areChoices] : seen)
         if (routing && areChoices == use.areChoices && isOther(others, routing) && isAlike(other, value))
@@ -93,7 +113,7 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
         continue;
       for (Use before : chosen) {
         Value other = before.getValue();
-        if (!isOther(before.getChoices(), routing) || !isAlike(other, value) ||
+        if (!isOther(choices.find(before), routing) || !isAlike(other, value) ||
             (value.getDefiningOp() && !value.getDefiningOp()->isBeforeInBlock(before.op)))
           continue;
         faults.push_back({where + " changes places with that of another routing", op.getLoc(), [=] {
@@ -104,7 +124,7 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
       chosen.push_back(use);
     }
     for (Use use : uses) {
-      std::tuple<Value, Value, bool> entry(use.getValue(), use.getChoices(), use.areChoices);
+      std::tuple<Value, Value, bool> entry(use.getValue(), choices.find(use), use.areChoices);
       if (std::get<1>(entry) && !llvm::is_contained(seen, entry))
         seen.push_back(entry);
     }
