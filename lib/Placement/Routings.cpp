@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Placement/ValueNumbers.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
@@ -83,19 +84,17 @@ private:
     Operation *op = value.getDefiningOp();
     return isRouted(value) && (!op || op->getNumOperands() != 0) ? value : Value();
   }
-  void set(Value value, Value routing) {
-    if (routing)
-      routings[value] = routing;
-  }
-  /// Returns true if all rows of a value are equal.
-  bool hasEqualRows(Value value) const {
+  /// Returns true if a value of no routing has a row for each row of any routing: it is a routed constant,
+  /// or its rows are equal. Equal numbers are no places.
+  bool fitsAll(Value value) const {
+    if (isRouted(value))
+      return true;
     if (!isa<FloatType>(getElementTypeOrSelf(value.getType())))
       return false;
-    Operation *op = numbers.getSource(value).getDefiningOp();
-    if (op && op->hasTrait<Generates>() && op->getNumOperands() == 0)
+    if (padding::getSplat(numbers.getSource(value)))
       return true;
     const Layout *layout = layouts ? layouts->lookup(value) : nullptr;
-    return layout && llvm::all_of(layout->dims.front().factors,
+    return layout && layout->getRank() > 0 && llvm::all_of(layout->dims.front().factors,
                                   [](const LayoutFactor &factor) { return factor.uniform; });
   }
 
@@ -155,7 +154,7 @@ LogicalResult RoutingProof::visitRouted(nn::RoutedOpInterface op) {
   std::optional<Member> first;
   for (unsigned i : use.operands) {
     Value operand = op->getOperand(i), routing = lookup(operand);
-    if (!routing && hasEqualRows(operand))
+    if (!routing && fitsAll(operand))
       continue;
     if (failed(join(op, {i, routing ? routing : numbers.getSource(operand)}, first)))
       return failure();
@@ -199,7 +198,7 @@ LogicalResult RoutingProof::visitRows(Operation *op) {
     for (unsigned i = 0; layouts && i < op->getNumOperands(); ++i) {
       Value operand = op->getOperand(i);
       if (keepsRows(rule, op, i, result) && shapeOf(operand).front() != 1 && !lookup(operand) &&
-          !hasEqualRows(operand))
+          !fitsAll(operand))
         return refuse(op, *first, {i, operand});
     }
     routings[op->getResult(result)] = first->routing;

@@ -21,7 +21,7 @@ class PlacementAnalysis;
 ///   one value, or if equal ops compute them from equal values. Ops that move choices between ranks, or
 ///   change their padding alone, do not change them.
 /// - A value that is routed and that no op of the function routes, as an argument, has a routing of its own.
-/// - Equal elements, as of a constant, are rows of every routing.
+/// - A routed constant, and equal rows, are rows of every routing.
 ///
 /// `layouts` are those of an SPMD function. They tell which local ops are the same global op, and which
 /// values have equal elements. Without them, types alone do.
