@@ -388,6 +388,7 @@ OTHER_OPS = {
     **dict.fromkeys(["nn.route", "nn.take_rows", "nn.sum_rows", "nn.repeat_rows", "nn.sum_groups",
                      "nn.grouped_product", "nn.grouped_outer", "nn.send_rows", "nn.return_rows"],
                     "compact-rows writes them, behind the program that is read here"),
+    **dict.fromkeys(["nn.dequantize", "nn.widen"], "test_stored_weights.py: modules of codes and scales, drawn at random"),
     "nn.limit": "test_experts.py: few cases have experts and a capacity",
     "nn.index_copy": "test_gradients.py and points_indexing.py: few cases write rows",
     "dist.parts": "test_gtp.py and placement_mutants.py: gradients that travel in bf16",
@@ -395,7 +396,7 @@ OTHER_OPS = {
 }
 #: Policies that no case has, and why.
 OTHER_POLICIES = {
-    "declare-mesh": "decides nothing", "annotate-rules": "speaks of rules that match nothing",
+    "declare-mesh": "decides nothing", "refine-blocks": "test_stored_weights.py: drawn blocks", "annotate-rules": "speaks of rules that match nothing",
     "fold-encoder": "test_fold_auto.py: composed models",
     "split-joint-attention": "test_stage_meshes.py: attention of two sources",
 }

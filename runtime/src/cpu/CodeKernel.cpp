@@ -339,7 +339,7 @@ void decodeKind(const CodeRows &what, int64_t row, const float *scales, int64_t 
 
 void dot(const CodeRows &what, int64_t row, const float *scales, const float *a, const float *pairs,
          int64_t rows, float *c) {
-  switch (what.kind) {
+  switch (what.format) {
   case CodeKind::E4M3:
     return dotKind<CodeKind::E4M3>(what, row, scales, a, pairs, rows, c);
   case CodeKind::E5M2:
@@ -353,7 +353,7 @@ void dot(const CodeRows &what, int64_t row, const float *scales, const float *a,
 
 void decode(const CodeRows &what, int64_t row, const float *scales, int64_t column, int64_t count,
             float *to) {
-  switch (what.kind) {
+  switch (what.format) {
   case CodeKind::E4M3:
     return decodeKind<CodeKind::E4M3>(what, row, scales, column, count, to);
   case CodeKind::E5M2:
@@ -373,6 +373,9 @@ void decode(const CodeRows &what, int64_t row, const float *scales, int64_t colu
 
 /// Codes that are read at once: a vector of bytes.
 constexpr int64_t kBytes = 64;
+/// So many bytes ahead codes are asked for. The processor asks by itself within a page, which is often
+/// one row; the next row follows.
+constexpr int64_t kAhead = 8192;
 
 /// The bytes of bf16, as `unpack` joins them: the low ones of each 16 bytes, then the high ones.
 struct Words {
@@ -413,6 +416,7 @@ void dotWords(const CodeRows &what, int64_t row, const float *scales, const uint
       for (int i = 0; i < Rows; ++i)
         first[turn][i] = second[turn][i] = fill(0);
     auto addBytes = [&](int turn) {
+      __builtin_prefetch(codes + k + kAhead);
       Words words = widenWords<Kind>(codes + k, tables);
       for (int i = 0; i < Rows; ++i) {
         const uint16_t *read = a + i * what.columns + k;
@@ -450,6 +454,7 @@ void dotFours(const CodeRows &what, int64_t row, const float *scales, const uint
   for (int i = 0; i < Rows; ++i)
     total[i] = fill(0);
   for (int64_t k = 0; k < what.columns; k += 2 * kBytes) {
+    __builtin_prefetch(codes + k / 2 + kAhead);
     __m512i x = _mm512_loadu_si512(codes + k / 2);
     __m512i even = _mm512_and_si512(x, mask), odd = _mm512_and_si512(_mm512_srli_epi16(x, 4), mask);
     Words ofEven = join(_mm512_shuffle_epi8(low, even), _mm512_shuffle_epi8(high, even));
@@ -472,7 +477,7 @@ void dotFours(const CodeRows &what, int64_t row, const float *scales, const uint
 
 template <int Rows>
 void dotRowsBf16(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, float *c) {
-  switch (what.kind) {
+  switch (what.format) {
   case CodeKind::E4M3:
     return dotWords<CodeKind::E4M3, Rows>(what, row, scales, a, c);
   case CodeKind::E5M2:
@@ -499,7 +504,7 @@ void dotBf16(const CodeRows &what, int64_t row, const float *scales, const uint1
 }
 
 bool orderBf16(const CodeRows &what, const uint16_t *a, uint16_t *to) {
-  bool isFour = what.kind == CodeKind::E2M1;
+  bool isFour = what.format == CodeKind::E2M1;
   int64_t codes = isFour ? 2 * kBytes : kBytes;
   bool isWhole = isFour ? what.block == 32 : what.block % kBytes == 0 || what.block >= what.columns;
   if (!isWhole || what.columns % codes != 0)

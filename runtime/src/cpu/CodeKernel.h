@@ -22,7 +22,7 @@ enum class CodeKind { E4M3, E5M2, I8, E2M1 };
 
 /// Rows of codes in blocks: `columns` codes a row, `block` codes of a row share a scale.
 struct CodeRows {
-  CodeKind kind;
+  CodeKind format;
   int64_t columns, block;
   const uint8_t *codes;
   /// The number of each code without a scale; of E2M1 of each byte's low half in the first 16.

@@ -195,7 +195,7 @@ void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const voi
                               DType result, void *c, Workers &workers) const {
   std::vector<uint16_t> ordered = orderRows(codes, type, a, rows);
   std::vector<float> wide = widenRows(type, a, ordered.empty() ? rows * what.columns : 0);
-  std::vector<float> pairs = codes.kind == CodeKind::E2M1 && ordered.empty()
+  std::vector<float> pairs = codes.format == CodeKind::E2M1 && ordered.empty()
                                  ? pairColumns(wide, rows, what.columns, getKernels().lanes)
                                  : std::vector<float>();
   std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
