@@ -20,7 +20,7 @@ func.func @whole(%x: tensor<4x256xf32> {nn.input = "x"}, %c: tensor<512x256xf8E4
 // CHECK: %[[ALL:.*]] = nn.slice %{{.*}} limits [10, 2]
 // CHECK: %[[OWN:.*]] = dist.slice %[[ALL]] axes ["tp"] dims [0] : (tensor<10x2xf32>) -> tensor<5x2xf32>
 // CHECK: nn.dequantize %{{.*}}, %[[OWN]] {block = [32, 128]} : (tensor<160x192xf8E4M3FN>, tensor<5x2xf32>) -> tensor<160x192xf32>
-func.func @parts(%x: tensor<4x192xf32> {nn.input = "x"}, %c: tensor<320x192xf8E4M3FN> {nn.parameter = "c"}, %s: tensor<3x2xf32> {nn.parameter = "s"})
+func.func @parts(%x: tensor<4x192xf32> {nn.input = "x"}, %c: tensor<320x192xf8E4M3FN> {nn.parameter = "codes"}, %s: tensor<3x2xf32> {nn.parameter = "scales"})
     -> (tensor<4x320xf32> {nn.output = "y"}) {
   %w = nn.dequantize %c, %s {block = [128, 128]} : (tensor<320x192xf8E4M3FN>, tensor<3x2xf32>) -> tensor<320x192xf32>
   %y = nn.linear %x, %w : (tensor<4x192xf32>, tensor<320x192xf32>) -> tensor<4x320xf32>

@@ -3,6 +3,7 @@
 // The scales of another rank's blocks.
 #rows = #dist.sharding<@mesh, [{"tp"}, {}]>
 dist.mesh @mesh = <["tp"=2]>
+// expected-note @below {{operand 0 is from here, and has layout}}
 func.func @moved(%c: tensor<256x256xf8E4M3FN> {dist.global = tensor<512x256xf8E4M3FN>, dist.sharding = #rows, nn.parameter = "c"},
                  %s: tensor<2x2xf32> {dist.global = tensor<4x2xf32>, dist.sharding = #rows, nn.parameter = "s"})
     -> (tensor<256x256xf32> {dist.global = tensor<512x256xf32>, dist.sharding = #rows, nn.output = "y"}) attributes {dist.spmd = @mesh} {
@@ -18,6 +19,7 @@ func.func @moved(%c: tensor<256x256xf8E4M3FN> {dist.global = tensor<512x256xf8E4
 #rows = #dist.sharding<@mesh, [{"tp"}, {}]>
 #whole = #dist.sharding<@mesh, [{}, {}]>
 dist.mesh @mesh = <["tp"=2]>
+// expected-note @below {{operand 0 is from here, and has layout}}
 func.func @first(%c: tensor<256x256xf8E4M3FN> {dist.global = tensor<512x256xf8E4M3FN>, dist.sharding = #rows, nn.parameter = "c"},
                  %s: tensor<4x2xf32> {dist.global = tensor<4x2xf32>, dist.sharding = #whole, nn.parameter = "s"})
     -> (tensor<256x256xf32> {dist.global = tensor<512x256xf32>, dist.sharding = #rows, nn.output = "y"}) attributes {dist.spmd = @mesh} {
@@ -33,6 +35,7 @@ func.func @first(%c: tensor<256x256xf8E4M3FN> {dist.global = tensor<512x256xf8E4
 #columns = #dist.sharding<@mesh, [{}, {"tp"}]>
 #whole = #dist.sharding<@mesh, [{}, {}]>
 dist.mesh @mesh = <["tp"=2]>
+// expected-note @below {{operand 0 is from here, and has layout}}
 func.func @cut(%c: tensor<256x128xf8E4M3FN> {dist.global = tensor<256x256xf8E4M3FN>, dist.sharding = #columns, nn.parameter = "c"},
                %s: tensor<2x2xf32> {dist.global = tensor<2x2xf32>, dist.sharding = #whole, nn.parameter = "s"})
     -> (tensor<256x128xf32> {dist.global = tensor<256x256xf32>, dist.sharding = #columns, nn.output = "y"}) attributes {dist.spmd = @mesh} {
