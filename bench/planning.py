@@ -15,6 +15,11 @@ layers are planned on gtp=8 and reported, without a memory ceiling, and with one
 that a plan needs and all that it takes. The ratios are of processor times of one process.
 
     PYTHONPATH=build/python python bench/planning.py --grow [--repeats 3]
+
+With `--experts` it plans DeepSeek-V3 (671 billion parameters) and Llama-3-70B, on the meta device, on 8 times 8
+ranks, and prints the ratio of the processor times, reports included, and the memory of a rank.
+
+    PYTHONPATH=build/python python bench/planning.py --experts [--repeats 3]
 """
 
 import argparse
@@ -119,6 +124,32 @@ def grow(options):
               flush=True)
 
 
+def plan_released(module, repeats, **options):
+    """The least processor time of a plan and its report, and the report."""
+    ids = torch.zeros(8, 512, dtype=torch.long, device="meta")
+    model = mw.from_torch(module.bfloat16().eval(), (ids,))
+    times = []
+    for _ in range(repeats):
+        begin = time.process_time()
+        plan = model.parallelize(mesh={"dp": 8, "tp": 8}, sequence_parallel="on", **options)
+        report = plan.report(format="json")
+        times.append(time.process_time() - begin)
+    return min(times), report
+
+
+def experts(options):
+    llama = tf.LlamaConfig(hidden_size=8192, num_hidden_layers=80, intermediate_size=28672, num_attention_heads=64,
+                           num_key_value_heads=8, vocab_size=128256, use_cache=False)
+    deepseek = tf.DeepseekV3Config(use_cache=False)
+    with torch.device("meta"):
+        dense, sparse = tf.LlamaForCausalLM(llama), tf.DeepseekV3ForCausalLM(deepseek)
+    first, _ = plan_released(dense, options.repeats)
+    second, report = plan_released(sparse, options.repeats, expert_parallel=["dp", "tp"])
+    memory = report["memory_per_rank"]
+    print(f"DeepSeek-V3: {second / first:.1f} times Llama-3-70B; on a rank {memory['weights'] / 2**30:.1f} GiB of weights "
+          f"and {memory['activations_peak'] / 2**20:.0f} MiB of activations")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=48)
@@ -126,10 +157,14 @@ def main():
     parser.add_argument("--instructions", action="store_true", help="count instructions by valgrind")
     parser.add_argument("--no-compile", action="store_true", help="plan only")
     parser.add_argument("--grow", action="store_true", help="how the time grows with layers, and with a ceiling")
+    parser.add_argument("--experts", action="store_true", help="DeepSeek-V3 beside Llama-3-70B")
     parser.add_argument("--json")
     options = parser.parse_args()
     if options.grow:
         grow(options)
+        return
+    if options.experts:
+        experts(options)
         return
     rows = []
     with tempfile.TemporaryDirectory() as name:
