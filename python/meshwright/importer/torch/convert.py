@@ -446,8 +446,8 @@ def _argument_type(dtype: torch.dtype, is_constant: bool) -> str:
     if dtype != torch.uint8:
         return element_type(dtype)
     if not is_constant:
-        raise Uncovered("element type uint8 is covered in parameters and buffers that stay as they are "
-                        "alone; expected another one, as .to(torch.int32) gives")
+        raise Uncovered("element type uint8 is not covered but in parameters and buffers that stay; "
+                        "expected another one, as .to(torch.int32) gives")
     return "i8"
 
 
