@@ -469,3 +469,22 @@ def test_various():
     imported = same(built(Various), (ids,), {"flag": True})
     assert imported.inputs == ["ids"] and "none" not in imported.outputs
     assert 'nn.aliases = ["l.weight"]' in imported.mlir
+
+
+class First(nn.Module):
+    """The outputs of a recurrent layer, without its state."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("both", [False, True])
+def test_recurrent(kind, both):
+    torch.manual_seed(2)
+    layer = kind(6, 5, 2, batch_first=True, bidirectional=both).eval()
+    same(First(layer).eval(), (random(2, 4, 6),))

@@ -70,12 +70,20 @@ def take_apart(graph: torch.fx.Graph, has_handler, training: bool):
         if node.op == "call_function" and hasattr(node.target, "_schema") and \
                 not has_handler(node.target, _is_complex(node)):
             table = table or {op: function for op, function in decomposition_table.items()
-                              if not has_handler(op)} | (_FOR_TRAINING if training else {})
+                              if not has_handler(_functional(op))} | (_FOR_TRAINING if training else {})
             inner, operands = _decomposed(node, mode, table, has_handler)
             if inner is not None:
                 if training and rule_of(operation_name(node.target)):
                     _state_derivative(inner, node, operands)
                 replace(graph, node, inner, operands)
+
+
+def _functional(operation):
+    """The operation that returns what an operation in place writes; another operation itself."""
+    name = operation_name(operation)
+    base, _, overload = name.partition(".")
+    packet = getattr(torch.ops.aten, base[:-1], None) if base.endswith("_") and not base.startswith("_") else None
+    return getattr(packet, overload, operation) if packet is not None else operation
 
 
 def _state_derivative(inner, node, operands):
@@ -110,7 +118,9 @@ def _decomposed(node, mode, table, has_handler):
 
     try:
         with mode:
-            inner = make_fx(run, decomposition_table=table)(*[n.meta["val"] for n in operands])
+            # With oneDNN a recurrent layer would be one operation of its own.
+            with torch.backends.mkldnn.flags(enabled=False):
+                inner = make_fx(run, decomposition_table=table)(*[n.meta["val"] for n in operands])
     except Exception:  # PyTorch raises exceptions of any type: the node stays, and is reported
         return None, None
     inner = inner.graph
