@@ -120,6 +120,18 @@ FactorRule DequantizeOp::getFactorRule() {
   for (auto [dim, size, blocks] : llvm::enumerate(shape, shapeOf(getScales()))) {
     int64_t part = std::max<int64_t>(parts[dim], 1);
     bool isPacked = getPacked() && dim + 1 == shape.size(), isWhole = blocks * part != size;
+    if (isPacked && part % kPerByte != 0) {
+      // The codes of a byte have different scales, which are one for each code or read whole.
+      int bytes = rule.addFactor(size / kPerByte);
+      codes.push_back({bytes});
+      result.push_back({bytes, rule.addFactor(kPerByte, FactorKind::Special)});
+      bool isEach = part == 1 && !isWhole;
+      scales.push_back(isEach ? result.back()
+                              : FactorRule::DimFactors{rule.addFactor(blocks, FactorKind::Special)});
+      if (!isEach)
+        rule.factors[bytes].kind = FactorKind::Special;
+      continue;
+    }
     int count = rule.addFactor(size / part);
     codes.push_back({count});
     scales.push_back({isWhole ? rule.addFactor(blocks, FactorKind::Special) : count});

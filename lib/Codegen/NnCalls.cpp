@@ -121,34 +121,34 @@ static LogicalResult describeDequantize(nn::DequantizeOp op, mw_rt_dequantize &w
   return success();
 }
 
+/// The product of rows and a weight of codes. `inputs` are the optional ones: the bias and the offsets.
+static LogicalResult describeCodedProduct(Value rows, Value weight, Value result, bool inOut,
+                                          ArrayRef<Value> inputs, mw_rt_coded_product &what,
+                                          RuntimeCall &call) {
+  auto codes = weight.getDefiningOp<nn::DequantizeOp>();
+  ArrayRef<int64_t> shape = shapeOf(rows);
+  call.inputs = {rows, codes.getCodes(), codes.getScales()};
+  llvm::append_range(call.inputs, inputs);
+  what.dtype = codeOf(rows);
+  what.result = codeOf(result);
+  what.count = countOf(shape.drop_back());
+  what.n = shapeOf(result).back();
+  what.k = shape.back();
+  what.transpose_b = !inOut;
+  what.codes = getCodes(codes);
+  return success();
+}
+
 static LogicalResult describeCodedLinear(nn::LinearOp op, mw_rt_coded_product &what,
                                          RuntimeCall &call) {
-  auto weight = op.getWeight().getDefiningOp<nn::DequantizeOp>();
-  ArrayRef<int64_t> input = shapeOf(op.getInput());
-  call.inputs = {op.getInput(), weight.getCodes(), weight.getScales(), op.getBias(), Value()};
-  what.dtype = codeOf(op.getInput());
-  what.result = codeOf(op.getResult());
-  what.count = countOf(input.drop_back());
-  what.n = shapeOf(op.getResult()).back();
-  what.k = input.back();
-  what.transpose_b = !op.getInOut();
-  what.codes = getCodes(weight);
-  return success();
+  return describeCodedProduct(op.getInput(), op.getWeight(), op.getResult(), op.getInOut(),
+                              {op.getBias(), Value()}, what, call);
 }
 
 static LogicalResult describeCodedGroups(nn::GroupedProductOp op, mw_rt_coded_product &what,
                                          RuntimeCall &call) {
-  auto weight = op.getWeight().getDefiningOp<nn::DequantizeOp>();
-  ArrayRef<int64_t> rows = shapeOf(op.getRows());
-  call.inputs = {op.getRows(), weight.getCodes(), weight.getScales(), Value(), op.getOffsets()};
-  what.dtype = codeOf(op.getRows());
-  what.result = codeOf(op.getResult());
-  what.count = rows.front();
-  what.n = shapeOf(op.getResult()).back();
-  what.k = rows.back();
-  what.transpose_b = !op.getInOut();
-  what.codes = getCodes(weight);
-  return success();
+  return describeCodedProduct(op.getRows(), op.getWeight(), op.getResult(), op.getInOut(),
+                              {Value(), op.getOffsets()}, what, call);
 }
 
 //===----------------------------------------------------------------------===//

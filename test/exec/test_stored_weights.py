@@ -7,6 +7,7 @@ import copy
 import meshwright as mw
 import pytest
 import torch
+import torch.nn.functional as F
 from stored_modules import drawn
 from torch import nn
 
@@ -45,3 +46,61 @@ def test_drawn(seed):
     assert torch.equal(got, plan.run(x)[0])
     bias = sum(p.numel() * 4 for p in net.parameters())
     assert plan.report(format="json")["memory_per_rank"]["weights"] <= stored(net) + bias + 64
+
+
+def codes(rows, columns):
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(3)).to(torch.float8_e4m3fn)
+
+
+def four_bits(s):
+    pairs = torch.stack([s.table[(s.codes & 15).int()], s.table[(s.codes >> 4).int()]], -1).flatten(-2)
+    return (pairs.bfloat16().float() * s.scales[..., None]).flatten(-2)
+
+
+PACKED = torch.randint(0, 256, (40, 1, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(3))
+#: The codes, the scales, the weight, and whether it is recognised.
+SPELLINGS = {
+    "a column of scales": (codes(40, 24), torch.rand(40, 3), lambda s: s.codes.float() * s.scales[:, 1:2], True),
+    "a column by its number": (codes(40, 24), torch.rand(40, 3), lambda s: s.codes.float() * s.scales[:, 2][:, None], True),
+    "blocks behind the first": (codes(96, 24), torch.rand(3, 1),
+                                lambda s: s.codes[32:].float() * s.scales[1:].repeat_interleave(32, 0), True),
+    "a factor of rank 2": (codes(40, 24), torch.rand(40),
+                           lambda s: s.codes.float() * (s.scales[:, None] * torch.tensor([[0.5]])), True),
+    "scales in another order": (codes(40, 24), torch.rand(40, 1), lambda s: s.codes.float() * s.scales.flip(0), True),
+    "a rounded table": (PACKED, torch.rand(40, 1), four_bits, False),
+}
+
+
+@pytest.mark.parametrize("stored,scales,weight,known", SPELLINGS.values(), ids=SPELLINGS)
+def test_spellings(stored, scales, weight, known):
+    class Product(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("codes", stored)
+            self.register_buffer("scales", scales)
+            self.register_buffer("table", torch.linspace(-1.1, 1, 16))
+
+        def forward(self, x):
+            return F.linear(x, weight(self))
+
+    net = Product().eval()
+    x = torch.randn(3, weight(net).shape[1])
+    model = mw.from_torch(net, (x,))
+    assert model.ir().count("nn.dequantize") == known
+    got = model.parallelize(mesh={"tp": 2}).run(x)[0]
+    torch.testing.assert_close(got, net(x), rtol=1e-5, atol=1e-6)
+
+
+def test_bytes_wrap():
+    class Bytes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("a", torch.arange(250, 260).to(torch.uint8))
+            self.register_buffer("n", torch.arange(10).to(torch.uint8) % 8)
+
+        def forward(self, x):
+            a, n = self.a, self.n
+            return torch.stack([x * (a << n), x * (a * 3 + 200), x * torch.where(a > 100, a + a, a - n), x * ~a])
+
+    net, x = Bytes().eval(), torch.ones(10)
+    assert torch.equal(mw.from_torch(net, (x,)).parallelize(mesh={"dp": 1}).run(x)[0], net(x))

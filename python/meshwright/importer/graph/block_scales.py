@@ -37,7 +37,7 @@ class Places:
         if node.op in _MOVES:
             inner = cls.of(node.operands[1 if node.op == "embedding" else 0])
             moved = _MOVES[node.op](inner, node)
-            if moved is not None:
+            if moved is not None and _begins(inner.source.shape, moved):
                 return cls(inner.source, node.shape, moved, inner.functions)
         elif (operand := _operand(node)) is not None:
             inner = cls.of(operand)
@@ -75,13 +75,20 @@ class Places:
         node = self.source
         for function in self.functions:
             shape = node.shape
-            operands = [node if _operand(function) is o else o for o in function.operands]
+            operands = [node if _operand(function) is o else build.reshape(o, ()) for o in function.operands]
             node = build.make(function.op, operands, shape, function.dtype, **function.attrs)
         sizes = [1] * len(self.shape)
         for size, (dims, _) in zip(self.source.shape, self.tables):
             if dims:
                 sizes[dims[0]] = size
         return build.reshape(node, sizes)
+
+
+def _begins(source, tables) -> bool:
+    """Whether a value has the first element along each dimension of the source, and varies along it.
+    Another part of a source is a source of its own."""
+    return all(table.size and table.flat[0] == 0 and (dims or size == 1)
+               for size, (dims, table) in zip(source, tables))
 
 
 def _operand(node: Node) -> Node | None:
@@ -135,7 +142,7 @@ def _sliced(places: Places, node: Node) -> list:
         for i, d in enumerate(dims):
             cut = slice(*(node.attrs[name][d] for name in ("starts", "limits", "strides")))
             table = table[(slice(None),) * i + (cut,)]
-        tables.append((dims, table))
+        tables.append(_narrowed(dims, table))
     return tables
 
 
@@ -159,7 +166,7 @@ def _taken(places: Places, index: Node, dim: int) -> list | None:
     for dims, table in places.tables:
         if dim in dims:
             table = table.take(rows, axis=dims.index(dim))
-        tables.append((dims, table))
+        tables.append(_narrowed(dims, table))
     return tables
 
 

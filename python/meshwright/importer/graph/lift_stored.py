@@ -12,7 +12,7 @@ import numpy as np
 from .block_scales import Places
 from .dialect import FLOATS
 from .forms import Dense
-from .match import constant_of, strip_casts
+from .match import constant_of
 from .nodes import Builder, Graph, Node
 
 #: The numbers of the codes of 4 bits: a sign, two bits of an exponent, a bit of a mantissa.
@@ -95,12 +95,16 @@ class _Codes:
 
     @classmethod
     def of(cls, node: Node, reader: Node, uses) -> "_Codes | None":
+        is_cast = False
         while node.op == "reshape" or node.op == "cast" and {node.dtype, node.operands[0].dtype} <= {*FLOATS}:
+            is_cast |= node.op == "cast"
             node = node.operands[0]
         if node.op == "widen" and node.dtype in FLOATS:
             codes = node.operands[0]
             return None if codes.dtype == "f8E8M0FNU" else cls(codes)
-        return cls._pairs(node, reader, uses)
+        pairs = cls._pairs(node, reader, uses)
+        # Each float type holds the numbers of codes, but not those of a table.
+        return None if pairs is None or pairs.table is not None and is_cast else pairs
 
     @classmethod
     def _pairs(cls, node: Node, reader: Node, uses) -> "_Codes | None":
@@ -193,4 +197,3 @@ def _reinterpret(parameter: Node, dtype: str, shape=None):
     """Reads the bytes of a parameter as codes of another type."""
     parameter.dtype = dtype
     parameter.shape = tuple(shape or parameter.shape)
-    parameter.attrs["stored"] = dtype

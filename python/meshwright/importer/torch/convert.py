@@ -424,7 +424,7 @@ class Convert(Context):
 
 #: Operations whose result is a byte where the operands are.
 _BYTES = {"widen", "static", "reshape", "transpose", "slice", "broadcast", "concat", "gather", "take_along",
-          "embedding", "select"}
+          "embedding"}
 _IGNORED = {"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default",
             "sym_constrain_range_for_size.default"}
 _IDENTITY = {"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh", "dropout",
