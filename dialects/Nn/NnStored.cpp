@@ -243,19 +243,9 @@ private:
   /// The scale of each element.
   Value repeat(Value scales) {
     SmallVector<int64_t> shape = op.getCodeShape(), block = op.getBlockSizes();
-    for (int64_t dim = 0; dim < int64_t(shape.size()); ++dim) {
-      if (block[dim] == 1)
-        continue;
-      SmallVector<int64_t> wider(shapeOf(scales));
-      int64_t blocks = wider[dim];
-      wider.insert(wider.begin() + dim + 1, 1);
-      Value apart = w.reshape(scales, wider);
-      wider[dim + 1] = block[dim];
-      apart = w.broadcast(apart, wider);
-      wider.erase(wider.begin() + dim);
-      wider[dim] = blocks * block[dim];
-      scales = w.slice(w.reshape(apart, wider), dim, 0, shape[dim]);
-    }
+    for (auto [dim, size] : llvm::enumerate(block))
+      if (size != 1)
+        scales = w.repeat(scales, dim, size, shape[dim]);
     return scales;
   }
 

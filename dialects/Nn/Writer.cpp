@@ -70,6 +70,18 @@ Value Writer::slice(Value x, int64_t dim, int64_t start, int64_t limit) {
   return SliceOp::create(builder, loc, typeOf(x).clone(shape), x, starts, limits, strides);
 }
 
+Value Writer::repeat(Value x, int64_t dim, int64_t times, int64_t count) {
+  SmallVector<int64_t> shape(shapeOf(x));
+  int64_t size = shape[dim];
+  shape.insert(shape.begin() + dim + 1, 1);
+  x = reshape(x, shape);
+  shape[dim + 1] = times;
+  x = broadcast(x, shape);
+  shape.erase(shape.begin() + dim);
+  shape[dim] = size * times;
+  return slice(reshape(x, shape), dim, 0, count);
+}
+
 Value Writer::concat(ArrayRef<Value> values, int64_t dim) {
   if (values.size() == 1)
     return values.front();

@@ -77,6 +77,8 @@ public:
   /// The elements start .. limit of a dimension.
   mlir::Value slice(mlir::Value x, int64_t dim, int64_t start, int64_t limit);
   mlir::Value concat(llvm::ArrayRef<mlir::Value> values, int64_t dim);
+  /// Each element of a dimension so many times, and of these the first `count` ones.
+  mlir::Value repeat(mlir::Value x, int64_t dim, int64_t times, int64_t count);
 
   //===--------------------------------------------------------------------===//
   // Reductions and products

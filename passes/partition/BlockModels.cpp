@@ -18,19 +18,6 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// Repeats each element of a dimension, and takes the first `count` ones.
-static Value repeat(nn::Writer &w, Value x, int64_t dim, int64_t times, int64_t count) {
-  SmallVector<int64_t> shape(shapeOf(x));
-  int64_t size = shape[dim];
-  shape.insert(shape.begin() + dim + 1, 1);
-  x = w.reshape(x, shape);
-  shape[dim + 1] = times;
-  x = w.broadcast(x, shape);
-  shape.erase(shape.begin() + dim);
-  shape[dim] = size * times;
-  return w.slice(w.reshape(x, shape), dim, 0, count);
-}
-
 namespace {
 
 /// Makes one dequantisation local.
@@ -73,7 +60,7 @@ LogicalResult BlockParts::scaleParts(Value &scales, Layout &layout, int64_t dim)
   if (isCode(elementOf(scales)))
     scales = nn::WidenOp::create(w.getBuilder(), w.getLoc(),
                                  typeOf(scales).clone(w.getBuilder().getF32Type()), scales, Value());
-  scales = repeat(w, scales, dim, op.getBlockSizes()[dim] / part, count);
+  scales = w.repeat(scales, dim, op.getBlockSizes()[dim] / part, count);
   LayoutFactor whole;
   whole.size = whole.padded = count;
   layout.dims[dim] = DimLayout(whole);

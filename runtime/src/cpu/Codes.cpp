@@ -284,13 +284,7 @@ bool CpuDevice::perform(const mw_rt_coded_product &what, void *const *buffers, s
   const int64_t all[] = {0, what.count};
   if (!offsets)
     offsets = all;
-  mw_rt_gemm product = {};
-  product.call.kind = kCallKind<mw_rt_gemm>;
-  product.dtype = what.dtype;
-  product.result = what.result;
-  product.n = what.n;
-  product.k = what.k;
-  product.transpose_b = what.transpose_b;
+  mw_rt_gemm product = getProduct(what);
   bool isFew = what.transpose_b && type != DType::F64;
   for (int64_t matrix = 0; matrix < what.codes.matrices; ++matrix) {
     CodedMatrix weight(what.codes, matrix, buffers[1], buffers[2]);

@@ -306,13 +306,7 @@ bool CpuDevice::perform(const mw_rt_grouped_product &what, void *const *buffers,
   const auto *a = static_cast<const char *>(buffers[0]), *b = static_cast<const char *>(buffers[1]);
   const auto *offsets = static_cast<const int64_t *>(buffers[2]);
   auto *c = static_cast<char *>(buffers[3]);
-  mw_rt_gemm product = {};
-  product.call.kind = kCallKind<mw_rt_gemm>;
-  product.dtype = what.dtype;
-  product.result = what.result;
-  product.n = what.n;
-  product.k = what.k;
-  product.transpose_b = what.transpose_b;
+  mw_rt_gemm product = getProduct(what);
   for (int64_t expert = 0; expert < what.experts; ++expert)
     for (int64_t row = offsets[expert]; row < offsets[expert + 1]; row += product.m) {
       // The library keeps what it made for a number of rows: there are few such numbers.

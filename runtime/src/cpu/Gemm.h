@@ -54,6 +54,18 @@ private:
   std::unique_ptr<State> state;
 };
 
+/// The product of some rows, of a call that makes several.
+template <typename What> mw_rt_gemm getProduct(const What &what) {
+  mw_rt_gemm product = {};
+  product.call.kind = MW_RT_CALL_GEMM;
+  product.dtype = what.dtype;
+  product.result = what.result;
+  product.n = what.n;
+  product.k = what.k;
+  product.transpose_b = what.transpose_b;
+  return product;
+}
+
 /// Sets how many threads libraries may use on behalf of the calling thread.
 void setThreadsOfLibraries(int count);
 
