@@ -42,6 +42,7 @@ MOVES = moves(
     like=lambda x: (torch.zeros_like(x), torch.ones_like(x), torch.full_like(x, 2.0), x.new_zeros(2), x.new_ones(2),
                     x.new_full((2,), 3.0), x.sum(0)),
     zeroed=lambda x: torch.ops.aten.zero(x) + x[0], filled=lambda x: torch.fill(x, 2.0) + x[1],
+    copied=lambda x: x.clone().copy_(2 * x[:, :1]),
 )
 
 INDEXING = [

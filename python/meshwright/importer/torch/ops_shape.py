@@ -202,7 +202,7 @@ def select_scatter(c, x, source, dim, index):
 
 @aten("copy")
 def copy(c, x, source, non_blocking=False):
-    return c.build.cast(source, x.dtype)
+    return c.build.broadcast(c.build.cast(source, x.dtype), x.shape)
 
 
 @aten("fill")
