@@ -129,6 +129,8 @@ static std::vector<void *> toAddresses(const std::vector<uintptr_t> &numbers) {
 }
 
 NB_MODULE(_core, m) {
+  // PyTorch keeps modules alive that hold values of ours until the process ends.
+  nb::set_leak_warnings(false);
   m.doc() = "Meshwright's compiler and runtime";
   handleSignals(m);
 
