@@ -192,6 +192,8 @@ static void addOptimizerShards(OpPassManager &pm, const ParallelizeOptions &opti
 void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options, Phase phase) {
   switch (phase) {
   case Phase::Annotated:
+    if (options.storedWeights == StoredWeights::Widen)
+      pm.addPass(createWidenStoredPass());
     // All other phases see state as arguments and results.
     buildBindPipeline(pm);
     pm.addNestedPass<func::FuncOp>(createVerifyRoutingsPass());

@@ -61,6 +61,9 @@ static constexpr OptionDescription otherDescriptions[] = {
      "the rest is dropped, and counted in reports of runs"},
     {"expert-load", "factor",
      "the load of the fullest rank that costs and bytes assume, as a multiple of the even load"},
+    {"stored-weights", "keep | widen",
+     "the form in which ranks hold weights of 8 or 4 bits: as they are stored, or widened to the "
+     "model's type at load"},
     {"reduce-type", "own | f32 | {\"pattern\": own | f32, ...}",
      "the type in which partial sums of values leave products and travel: the program's, or f32, "
      "which rounds once; by the names of modules, of which the first pattern that matches wins"},

@@ -349,6 +349,8 @@ struct Parser {
       return value == "none" ? success() : parseFactor(key, value, options.expertCapacity);
     if (key == "expert-load")
       return parseFactor(key, value, options.expertLoad);
+    if (key == "stored-weights")
+      return parseWord(key, value, options.storedWeights);
     if (key == "reduce-type")
       return parseNamedRules(key, value, options.reduceTypes);
     if (key == "target") {
@@ -547,6 +549,8 @@ std::string ParallelizeOptions::str() const {
     os << space << "expert-capacity=" << llvm::format("%.17g", expertCapacity);
   if (expertLoad != 1)
     os << space << "expert-load=" << llvm::format("%.17g", expertLoad);
+  if (storedWeights != StoredWeights::Keep)
+    os << space << "stored-weights=" << storedWeights;
   if (!reduceTypes.rules.empty())
     os << space << "reduce-type=" << reduceTypes;
   if (!target.empty())

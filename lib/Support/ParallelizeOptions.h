@@ -125,6 +125,19 @@ template <> struct Spellings<GtpReduce> {
                                                 {GtpReduce::Narrow, "bf16"}};
 };
 
+/// The form in which ranks hold weights of codes and scales.
+enum class StoredWeights {
+  /// Codes and scales, as they are stored.
+  Keep,
+  /// Numbers of the model's type, computed at load.
+  Widen
+};
+
+template <> struct Spellings<StoredWeights> {
+  static constexpr Spelling<StoredWeights> all[] = {{StoredWeights::Keep, "keep"},
+                                                    {StoredWeights::Widen, "widen"}};
+};
+
 /// The axes over which the weights of a stage of a composed program are sharded.
 enum class FoldMode {
   /// Both axes of context parallelism.
@@ -188,6 +201,8 @@ struct ParallelizeOptions {
   double expertCapacity = 0;
   /// The load of the fullest rank that costs assume, as a multiple of the even load.
   double expertLoad = 1;
+  /// The form in which ranks hold weights of codes and scales.
+  StoredWeights storedWeights = StoredWeights::Keep;
   /// The types in which partial sums leave products and travel.
   ReduceTypes reduceTypes;
   /// The target that kernels are written for, as `cpu:x86-64-v3`; empty: `cpu`.

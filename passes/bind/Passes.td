@@ -106,6 +106,38 @@ def PackElementsPass : Pass<"pack-elements", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def WidenStoredPass : Pass<"widen-stored", "::mlir::ModuleOp"> {
+  let summary = "make parameters of weights that are widened at load";
+  let description = [{
+    A float that follows from parameters alone, among them codes (f8E4M3FN, f4E2M1FN, i8), becomes a
+    parameter of its own. The chain ends at the last value that has no more elements than the codes
+    and that ops on other values read: behind a cast to the model's type, before a repetition. It has the
+    name of the codes, unless a function still reads them.
+
+    Plans with `stored-weights=widen` begin so. They keep the chain as a program of its own, which computes
+    the parameter from the stored ones at load. Parameters that have a layout stay as they are stored.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<2x64xbf16> {nn.input = "x"}, %c: tensor<32x64xf8E4M3FN> {nn.parameter = "w"},
+                    %s: tensor<2x2xf32> {nn.parameter = "w.scale"}) -> (tensor<2x32xbf16> {nn.output = "y"}) {
+      %w = nn.dequantize %c, %s {block = [16, 32]} : (tensor<32x64xf8E4M3FN>, tensor<2x2xf32>) -> tensor<32x64xbf16>
+      %y = nn.linear %x, %w : (tensor<2x64xbf16>, tensor<32x64xbf16>) -> tensor<2x32xbf16>
+      return %y : tensor<2x32xbf16>
+    }
+    ```
+    After:
+    ```mlir
+    func.func @main(%x: tensor<2x64xbf16> {nn.input = "x"}, %w: tensor<32x64xbf16> {nn.parameter = "w"})
+        -> (tensor<2x32xbf16> {nn.output = "y"}) {
+      %y = nn.linear %x, %w : (tensor<2x64xbf16>, tensor<32x64xbf16>) -> tensor<2x32xbf16>
+      return %y : tensor<2x32xbf16>
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def TieEntriesPass : Pass<"tie-entries", "::mlir::ModuleOp"> {
   let summary = "give each parameter and state the same sharding in all functions";
   let description = [{

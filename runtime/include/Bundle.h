@@ -58,8 +58,10 @@ public:
   /// The path at which the caller writes the program's shared object before `write`, which
   /// renames it.
   std::string getProgramPath() const;
-  /// Returns the stored tensor of a parameter, by its index in the description.
-  using Weights = std::function<HostTensor(int64_t parameter)>;
+  /// Returns the stored tensor of a parameter, by its index in the description. Null, with an error, if it
+  /// cannot be computed.
+  using Weights =
+      std::function<std::shared_ptr<const HostTensor>(int64_t parameter, std::string &error)>;
   /// Writes all other files. Empty reports are left out. Without `weights` the bundle stores none,
   /// and each session takes the tensors that `tensors` of the description lists.
   bool write(const ProgramDescription &description, const Weights &weights,

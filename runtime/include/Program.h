@@ -41,12 +41,19 @@ struct HostTensor {
   /// Parameters only: the pieces that cover an array which is not in one place. `data` is null
   /// then.
   std::vector<TensorPiece> pieces = {};
+  /// Parameters only: computes the array, which is in no place yet. Returns null, with an error, where it
+  /// cannot. `data` is null then.
+  std::function<std::shared_ptr<const void>(std::string &)> compute = {};
 
   /// Calls `visit` with the elements of the array, or of the box of `extents` at `offsets`: runs of
   /// elements that are next to each other in memory.
   void visitRuns(const std::vector<int64_t> &offsets, const std::vector<int64_t> &extents,
                  const std::function<void(const void *, int64_t)> &visit) const;
 };
+
+/// Returns a tensor whose array is there: one that is to be computed is, and kept as long as the result.
+/// Returns null, with an error, where it cannot be.
+std::shared_ptr<const HostTensor> getPresent(const HostTensor &tensor, std::string &error);
 
 /// Bytes, and an owner that keeps them. They may be a part of the owner's memory.
 struct Bytes {

@@ -50,6 +50,7 @@ OPTIONS = {
     "expert_parallel": ["tp", "dp", ("dp", "tp"), "none", None, None],
     "expert_capacity": [64.0, None, None],  # which no expert reaches
     "expert_load": [1.5, None, None],
+    "stored_weights": ["widen", "keep", None],
 }
 TRAIN_OPTIONS = {
     "microbatches": [1, 2, 3], "clip_norm": [None, 0.05], "seed": [0, 7],

@@ -396,7 +396,7 @@ OTHER_OPS = {
 }
 #: Policies that no case has, and why.
 OTHER_POLICIES = {
-    "declare-mesh": "decides nothing", "refine-blocks": "test_stored_weights.py: drawn blocks", "annotate-rules": "speaks of rules that match nothing",
+    "declare-mesh": "decides nothing", "refine-blocks": "test_stored_weights.py: drawn blocks", "widen-stored": "test_widened_weights.py: drawn blocks", "annotate-rules": "speaks of rules that match nothing",
     "fold-encoder": "test_fold_auto.py: composed models",
     "split-joint-attention": "test_stage_meshes.py: attention of two sources",
 }

@@ -18,9 +18,12 @@ namespace meshwright {
 
 /// Finds the stored tensor of each parameter. Returns an error, or an empty string.
 static std::string
-findStored(const rt::ProgramDescription &description,
-           const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
+findStored(const rt::ProgramDescription &description, FindTensors findTensors,
            std::vector<rt::HostTensor> &stored) {
+  TensorMap parameters;
+  std::string error;
+  if (!findTensors(description, parameters, error))
+    return error;
   for (const rt::ProgramValue &parameter : description.parameters) {
     auto found = parameters.find(parameter.name);
     for (const std::string &alias : parameter.aliases)
@@ -36,8 +39,7 @@ findStored(const rt::ProgramDescription &description,
 }
 
 FailureOr<CompileStatistics>
-compileBundle(ModuleOp module, StringRef path,
-              const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
+compileBundle(ModuleOp module, StringRef path, FindTensors findTensors,
               const BundleOptions &options) {
   auto fail = [&](const Twine &message) { return emitError(module.getLoc()) << message; };
   // Errors of the path come before the compilation.
@@ -55,14 +57,23 @@ compileBundle(ModuleOp module, StringRef path,
   std::vector<rt::HostTensor> stored;
   if (options.tensors)
     program->description.tensors = *options.tensors;
-  else if (std::string problem = findStored(program->description, parameters, stored);
+  else if (std::string problem = findStored(program->description, findTensors, stored);
            !problem.empty())
     return fail(problem);
   if (llvm::Error problem = linkSharedObject(program->objects, writer->getProgramPath()))
     return fail(llvm::toString(std::move(problem)));
   rt::BundleWriter::Weights weights;
+  // A tensor that is computed stays until the next one is wanted: each rank's part is written from it.
+  std::shared_ptr<const rt::HostTensor> present;
+  int64_t last = -1;
   if (!options.tensors)
-    weights = [&](int64_t parameter) { return stored[parameter]; };
+    weights = [&](int64_t parameter, std::string &problem) {
+      if (std::exchange(last, parameter) != parameter) {
+        present.reset();
+        present = rt::getPresent(stored[parameter], problem);
+      }
+      return present;
+    };
   if (!writer->write(program->description, weights, options.textReport, options.jsonReport,
                      error) ||
       !writer->finish(error))

@@ -15,6 +15,13 @@
 
 namespace meshwright {
 
+/// Stored tensors by name.
+using TensorMap = std::map<std::string, rt::HostTensor, std::less<>>;
+
+/// Finds a stored tensor for each parameter of a program, by name or alias. Returns false with an error.
+using FindTensors =
+    llvm::function_ref<bool(const rt::ProgramDescription &, TensorMap &, std::string &)>;
+
 struct BundleOptions {
   /// Probes are ignored.
   CompileOptions compile;
@@ -27,12 +34,10 @@ struct BundleOptions {
 };
 
 /// Compiles a program and writes it, with its weights, as a bundle (rt::openBundle), whole or not
-/// at all. `parameters` has a stored tensor for each parameter, by name or alias; a bundle without
-/// weights ignores it. Fails after an error.
-mlir::FailureOr<CompileStatistics>
-compileBundle(mlir::ModuleOp module, llvm::StringRef path,
-              const std::map<std::string, rt::HostTensor, std::less<>> &parameters,
-              const BundleOptions &options = {});
+/// at all. A bundle without weights asks for no tensors. Fails after an error.
+mlir::FailureOr<CompileStatistics> compileBundle(mlir::ModuleOp module, llvm::StringRef path,
+                                                 FindTensors findTensors,
+                                                 const BundleOptions &options = {});
 
 } // namespace meshwright
 

@@ -13,6 +13,7 @@
 #include "meshwright/lib/Driver/Facade/ExpertLoads.h"
 #include "meshwright/lib/Driver/Facade/PlanState.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
+#include "meshwright/lib/Driver/Facade/WidenedParameters.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/passes/schedule/ReportFetches.h"
@@ -83,6 +84,8 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     return succeeded(manager.run(*module));
   };
   auto keep = [&](PlanPhase phase) { state->phases[static_cast<size_t>(phase)] = module->clone(); };
+  if (options->storedWeights == StoredWeights::Widen)
+    state->widened = WidenedParameters::create(*program.state);
   if (!program.isSpmd()) {
     keep(PlanPhase::Global);
     if (!run(Phase::Annotated))
@@ -342,37 +345,6 @@ const std::vector<Port> &Plan::getStates() const { return state->program->ports.
 // Running
 //===----------------------------------------------------------------------===//
 
-static std::string describe(ElementType type, const std::vector<int64_t> &shape) {
-  return rt::describe(getRuntimeType(type), shape);
-}
-
-Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
-  for (const Port &port : getParameters()) {
-    if (port.name != name &&
-        std::find(port.aliases.begin(), port.aliases.end(), name) == port.aliases.end())
-      continue;
-    bool fits = port.type == array.type && port.shape.size() == array.shape.size();
-    for (size_t i = 0; fits && i < port.shape.size(); ++i)
-      fits = port.offsets.empty() ? port.shape[i] == array.shape[i]
-                                  : port.offsets[i] + port.shape[i] <= array.shape[i];
-    if (!fits)
-      return std::vector<Diagnostic>{makeError("parameter '" + port.name + "': expected " +
-                                               describe(port.type, port.shape) + ", got " +
-                                               describe(array.type, array.shape))};
-    std::lock_guard<std::mutex> lock(state->mutex);
-    state->parameters.insert_or_assign(port.name, array);
-    if (!state->session)
-      continue;
-    // A stuck rank may still read this session's parameters. So the next run starts another
-    // session.
-    std::string error;
-    if (state->session->getWorld().isStuck() ||
-        !state->session->setParameter(port.name, toHostTensor(array), error))
-      state->session.reset();
-  }
-  return true;
-}
-
 FailureOr<std::unique_ptr<Executable>>
 Plan::State::compile(PlanPhase phase, const CompileOptions &options,
                      std::vector<Diagnostic> &diagnostics) const {
@@ -415,36 +387,6 @@ Plan::State::chooseTarget(llvm::StringRef given, const std::string &backend,
   return needed.empty() || isSameKind ? ownTarget : needed;
 }
 
-std::unique_ptr<rt::Session> Plan::State::start(Executable &executable, const std::string &backend,
-                                                std::vector<Diagnostic> &diagnostics) const {
-  std::string error;
-  auto fail = [&](std::string message) {
-    SourceLocation location = getSourceLocation(get(getExecutedPhase()).getLoc());
-    Diagnostic diagnostic = makeError(std::move(message));
-    diagnostic.file = location.file;
-    diagnostic.line = location.line;
-    diagnostics.push_back(std::move(diagnostic));
-    return nullptr;
-  };
-  std::unique_ptr<rt::Session> session = executable.start(backend, error);
-  if (!session)
-    return fail(error);
-  for (auto &[name, array] : parameters)
-    if (!session->setParameter(name, toHostTensor(array), error)) {
-      diagnostics.push_back(makeError(error));
-      return nullptr;
-    }
-  std::vector<std::string> missing = session->getMissingParameters();
-  if (missing.empty())
-    return session;
-  diagnostics.push_back(
-      makeError("parameter '" + missing.front() + "' has no value" +
-                (missing.size() > 1
-                     ? ", nor have " + std::to_string(missing.size() - 1) + " others"
-                     : "")));
-  return nullptr;
-}
-
 LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<HostArray> &inputs,
                                     const std::vector<void *> &outputs, std::string_view name,
                                     const rt::RunOptions &options,
@@ -473,7 +415,7 @@ LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<Host
     }
     if (getRuntimeType(inputs[i].type) != input.type || inputs[i].shape != input.shape)
       return fail("input '" + input.name + "': expected " + rt::describe(input.type, input.shape) +
-                  ", got " + describe(inputs[i].type, inputs[i].shape));
+                  ", got " + rt::describe(getRuntimeType(inputs[i].type), inputs[i].shape));
     tensors.push_back(toHostTensor(inputs[i]));
   }
   return session.run(index, tensors, outputs, options, error) ? success() : fail(error);
@@ -569,11 +511,12 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
                                      const std::optional<StateDictLayout> &stateDict) {
   std::lock_guard<std::mutex> lock(state->mutex);
   std::vector<Diagnostic> diagnostics;
+  if (state->widened && !withWeights)
+    return std::vector<Diagnostic>{
+        makeError("stored-weights=widen: a bundle without weights would have to widen them: expected a bundle "
+                  "with its weights, or stored-weights=keep")};
   if (failed(state->setTarget(target, diagnostics)))
     return diagnostics;
-  std::map<std::string, rt::HostTensor, std::less<>> parameters;
-  for (auto &[name, array] : state->parameters)
-    parameters.emplace(name, toHostTensor(array));
   BundleOptions options;
   options.compile.schedule = state->getScheduleOptions();
   options.stateDict = stateDict;
@@ -589,7 +532,12 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   ModuleOp module = state->get(state->getExecutedPhase());
   DiagnosticCollector collector(module.getContext());
   FailureOr<CompileStatistics> statistics =
-      compileBundle(module, llvm::StringRef(path), parameters, options);
+      compileBundle(
+          module, llvm::StringRef(path),
+          [&](const rt::ProgramDescription &description, TensorMap &tensors, std::string &error) {
+            return state->getTensors(description, tensors, error);
+          },
+          options);
   if (failed(statistics))
     return collector.take();
   return {{statistics->kernels, statistics->cached, std::move(statistics->compiled),

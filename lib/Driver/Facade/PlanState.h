@@ -30,6 +30,8 @@ std::string toString(const Report &report, ReportFormat format);
 inline rt::DType getRuntimeType(ElementType type) { return rt::DType(int64_t(type)); }
 inline ElementType getElementType(rt::DType type) { return ElementType(int(type)); }
 
+class WidenedParameters;
+
 struct Plan::State {
   std::shared_ptr<const Program::State> program;
   /// Null for a program that runs as it is.
@@ -45,6 +47,8 @@ struct Plan::State {
   /// schedule.
   bool isComplete = false;
   std::map<std::string, HostArray, std::less<>> parameters;
+  /// The parameters that are computed from these at load; null if there are none.
+  std::shared_ptr<WidenedParameters> widened;
   /// Whether the plan chooses the chunks of collectives under its ceiling, for its target.
   bool choosesChunks = false;
   /// Compiled by the first run or session that needs it.
@@ -98,6 +102,11 @@ struct Plan::State {
   /// of device, or that of the backend's devices. Fails if the backend has none.
   mlir::FailureOr<std::string> chooseTarget(llvm::StringRef given, const std::string &backend,
                                             std::vector<Diagnostic> &diagnostics) const;
+  /// The values of the parameters of a program of the plan: those that are given, and those that are
+  /// computed from them. Fails with an error.
+  bool getTensors(const rt::ProgramDescription &description,
+                  std::map<std::string, rt::HostTensor, std::less<>> &tensors,
+                  std::string &error) const;
   /// Starts a session with the plan's parameters. Returns null after an error.
   std::unique_ptr<rt::Session> start(Executable &executable, const std::string &backend,
                                      std::vector<Diagnostic> &diagnostics) const;
@@ -108,12 +117,7 @@ struct Plan::State {
                           std::vector<Diagnostic> &diagnostics) const;
 };
 
-inline rt::HostTensor toHostTensor(const HostArray &array) {
-  rt::HostTensor tensor{getRuntimeType(array.type), array.shape, array.data, array.gpu};
-  for (const ArrayPiece &piece : array.pieces)
-    tensor.pieces.push_back({piece.offsets, piece.shape, piece.strides, piece.data});
-  return tensor;
-}
+rt::HostTensor toHostTensor(const HostArray &array);
 
 /// Checks the arguments of a call and runs an entry of a session. The state stays.
 mlir::LogicalResult callEntry(rt::Session &session, const std::vector<HostArray> &inputs,

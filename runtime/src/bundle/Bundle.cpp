@@ -414,7 +414,7 @@ static bool writeWeights(const fs::path &path, int64_t rank, std::string header,
     if (buffer)
       std::memset(buffer.get() + stored.bytes, 0, size - stored.bytes);
     if (!buffer || !fill(rank, buffer.get()))
-      fine = fail(path, ENOMEM, error);
+      fine = error.empty() && fail(path, ENOMEM, error);
     fine = fine && append(buffer.get(), size);
     progress.step();
   }
@@ -479,9 +479,11 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
   }
   auto addPlaced = [&](const ProgramValue &value, int64_t parameter) {
     return values.add(axesOf(value), value.getLocalBytes(),
-                      [&value, &weights, parameter](int64_t rank, char *to) {
-                        place(value, rank, weights(parameter), to);
-                        return true;
+                      [&, parameter](int64_t rank, char *to) {
+                        auto tensor = weights(parameter, error);
+                        if (tensor)
+                          place(value, rank, *tensor, to);
+                        return bool(tensor);
                       });
   };
   manifest.parameters.resize(description.parameters.size());
@@ -498,12 +500,15 @@ bool BundleWriter::write(const ProgramDescription &description, const Weights &w
       continue;
     const ProgramValue &value = description.parameters[prepared.index];
     float largest = 0;
-    error = measureParameter(prepared, value, weights(prepared.index), largest);
+    auto tensor = weights(prepared.index, error);
+    if (tensor)
+      error = measureParameter(prepared, value, *tensor, largest);
     if (!error.empty())
       return false;
     manifest.prepared[i] = values.add(
         axesOf(value), sizeOfPacked(prepared.packing), [&, largest](int64_t rank, char *to) {
-          return packPart(prepared, value, rank, weights(prepared.index), largest, to);
+          auto tensor = weights(prepared.index, error);
+          return tensor && packPart(prepared, value, rank, *tensor, largest, to);
         });
   }
   for (size_t i = 0; weights && i < description.states.size(); ++i)

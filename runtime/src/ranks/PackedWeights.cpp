@@ -25,9 +25,9 @@ static constexpr int64_t kQueuedBytes = 256 << 20;
 static int countThreads() { return int(std::thread::hardware_concurrency()); }
 
 /// Returns the rank's part of a weight as it is stored, in the host's memory: in its place, or in
-/// `scratch`. Returns null if there is no memory, or with an error if a copy fails.
+/// `scratch`. A parameter is `tensor`. Returns null if there is no memory, or with an error if a copy fails.
 const void *RankMemory::getUnpacked(const PreparedWeight &weight, size_t position,
-                                    const std::vector<HostTensor> &parameters, Memory &scratch,
+                                    const HostTensor &tensor, Memory &scratch,
                                     std::string &error) const {
   const ProgramValue &value = description.getValue(weight);
   if (weight.kind == ProgramArgument::State)
@@ -35,7 +35,6 @@ const void *RankMemory::getUnpacked(const PreparedWeight &weight, size_t positio
   // The unpacked part is kept only where an entry reads it, too.
   if (inHostMemory && isRead[weight.index] && !placed[weight.index].empty())
     return placed[weight.index][position].data.get();
-  const HostTensor &tensor = parameters[weight.index];
   if (readsInPlace(value, tensor))
     return tensor.data;
   if (!scratch)
@@ -54,8 +53,11 @@ bool RankMemory::prepareWeight(int64_t index, const std::vector<HostTensor> &par
   if (parts.empty() && !allocateParts(description.getValue(weight), bytes, parts))
     return false;
   float largest = 0;
+  std::shared_ptr<const HostTensor> tensor = std::make_shared<HostTensor>();
   if (weight.kind == ProgramArgument::Parameter) {
-    error = measureWeight(weight.packing, parameters[weight.index], largest);
+    tensor = getPresent(parameters[weight.index], error);
+    if (tensor)
+      error = measureWeight(weight.packing, *tensor, largest);
     if (!error.empty()) {
       error = "parameter '" + description.getValue(weight).name + "': " + error;
       parts.clear();
@@ -67,7 +69,7 @@ bool RankMemory::prepareWeight(int64_t index, const std::vector<HostTensor> &par
   for (size_t r = 0; r < ranks.size(); ++r) {
     if (!parts[r].writable)
       continue;
-    auto *local = static_cast<const char *>(getUnpacked(weight, r, parameters, scratch, error));
+    auto *local = static_cast<const char *>(getUnpacked(weight, r, *tensor, scratch, error));
     if (local && inHostMemory && local != scratch.get()) {
       queue.add(weight.packing, local + weight.offset, parts[r].writable, largest);
       continue;

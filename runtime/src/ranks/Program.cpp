@@ -215,6 +215,21 @@ void place(const ProgramValue &value, int64_t rank, const HostTensor &tensor, vo
   }
 }
 
+std::shared_ptr<const HostTensor> getPresent(const HostTensor &tensor, std::string &error) {
+  if (!tensor.compute)
+    return {std::shared_ptr<void>(), &tensor};
+  std::shared_ptr<const void> array = tensor.compute(error);
+  if (!array)
+    return nullptr;
+  struct Owner {
+    HostTensor tensor;
+    std::shared_ptr<const void> array;
+  };
+  auto owner = std::make_shared<Owner>(Owner{tensor, std::move(array)});
+  owner->tensor.data = owner->array.get();
+  return {owner, &owner->tensor};
+}
+
 void HostTensor::visitRuns(const std::vector<int64_t> &offsets, const std::vector<int64_t> &extents,
                            const std::function<void(const void *, int64_t)> &visit) const {
   size_t rank = shape.size();

@@ -58,7 +58,7 @@ void RankMemory::forget(int64_t parameter) {
 
 bool RankMemory::readsInPlace(const ProgramValue &value, const HostTensor &tensor) const {
   return inHostMemory && value.layout.isReplicated() && value.unreduced.count == 0 &&
-         value.offsets.empty() && tensor.pieces.empty() &&
+         value.offsets.empty() && tensor.pieces.empty() && !tensor.compute &&
          reinterpret_cast<uintptr_t>(tensor.data) % sizeOf(value.type) == 0;
 }
 
@@ -244,15 +244,18 @@ bool RankMemory::placeTensor(const ProgramValue &value, const HostTensor &tensor
                  {std::shared_ptr<const void>(std::shared_ptr<void>(), tensor.data), nullptr});
     return true;
   }
+  std::shared_ptr<const HostTensor> present = getPresent(tensor, error);
+  if (!present)
+    return false;
   bool isOurs = !parts.empty() && std::any_of(parts.begin(), parts.end(),
                                               [](const Part &part) { return part.writable; });
   if (!isOurs && !allocateParts(value, value.getLocalBytes(), parts))
     return false;
   auto fill = [&](size_t r, char *to) {
-    return tensor.gpu >= 0 ? takePart(value, r, to, tensor, error)
+    return tensor.gpu >= 0 ? takePart(value, r, to, *present, error)
                            : fillPart(
                                  r, to, value.getLocalBytes(),
-                                 [&](char *local) { place(value, ranks[r], tensor, local); }, error);
+                                 [&](char *local) { place(value, ranks[r], *present, local); }, error);
   };
   for (size_t r = 0; r < ranks.size(); ++r)
     if (parts[r].writable && !fill(r, parts[r].writable)) {

@@ -145,7 +145,7 @@ private:
   bool placeArguments(int64_t entry, const std::vector<HostTensor> &inputs,
                       const std::vector<HostTensor> &parameters, std::string &error);
   const void *getUnpacked(const PreparedWeight &weight, size_t position,
-                          const std::vector<HostTensor> &parameters, Memory &scratch,
+                          const HostTensor &tensor, Memory &scratch,
                           std::string &error) const;
   bool prepareWeight(int64_t index, const std::vector<HostTensor> &parameters, PackingQueue &queue,
                      std::string &error);

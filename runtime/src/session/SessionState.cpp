@@ -247,13 +247,16 @@ bool Session::fillStates(const Choose &isGiven, std::string &error) {
               "' begins, has no value";
       return false;
     }
+    std::shared_ptr<const HostTensor> tensor;
+    if (initial[i].empty() && parameter >= 0 && !(tensor = getPresent(stored[parameter], error)))
+      return false;
     for (size_t r = 0; r < ranks.size(); ++r) {
       bool hasMemory = true;
       auto write = [&](char *to) {
         if (!initial[i].empty())
           std::memcpy(to, initial[i][r].data.get(), initial[i][r].size);
         else if (parameter >= 0)
-          place(state.value, ranks[r], stored[parameter], to);
+          place(state.value, ranks[r], *tensor, to);
         else
           hasMemory = placeFill(state.value, ranks[r], state.fill, to);
       };
