@@ -75,8 +75,18 @@ class Weight4(nn.Module):
         self.how = how
 
     def forward(self):
-        low, high = self.table[(self.blocks & 15).int()], self.table[(self.blocks >> 4).int()]
-        pairs = torch.stack([low, high], -1).flatten(-2)
+        # transformers' way: groups are rows, halves are written in place, and so are powers of two.
+        shape = self.blocks.shape
+        blocks = self.blocks.reshape(-1) if self.how == "flat" else self.blocks
+        if self.how == "rows":
+            blocks = self.blocks.reshape(-1, shape[-1])
+        low, high = self.table[(blocks & 15).int()], self.table[(blocks >> 4).int()]
+        if self.how == "rows":
+            out = torch.empty(len(blocks), 2 * shape[-1])
+            out[:, 0::2], out[:, 1::2] = low, high
+            torch.ldexp(out, self.scales.reshape(-1, 1).int() - 127, out=out)
+            return out.reshape(*shape[:-2], -1)
+        pairs = torch.stack([low, high], -1).reshape(*shape[:-1], -1)
         if self.how == "repeat":
             return torch.ldexp(pairs, self.scales.int()[..., None] - 127).flatten(-2)
         return (pairs * torch.exp2(self.scales.float() - 127)[..., None]).flatten(-2)
@@ -112,7 +122,7 @@ def drawn(seed) -> tuple[nn.Module, dict]:
     hidden, inner = (32 * rng.randint(1, 4), 32 * rng.randint(1, 5)) if form == "f4" else (
         rng.randint(9, 90), rng.randint(9, 120))
     if form == "f4":
-        how = rng.choice(["repeat", "power"])
+        how = rng.choice(["repeat", "power", "flat", "rows"])
         draw = lambda w: Weight4(w, how)
     else:
         dtype = torch.int8 if form == "i8" else rng.choice([E4M3, E4M3, E5M2])

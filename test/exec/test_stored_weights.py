@@ -8,7 +8,7 @@ import meshwright as mw
 import pytest
 import torch
 import torch.nn.functional as F
-from stored_modules import drawn
+from stored_modules import Mlp, Weight4, drawn
 from torch import nn
 
 
@@ -46,6 +46,16 @@ def test_drawn(seed):
     assert torch.equal(got, plan.run(x)[0])
     bias = sum(p.numel() * 4 for p in net.parameters())
     assert plan.report(format="json")["memory_per_rank"]["weights"] <= stored(net) + bias + 64
+
+
+@pytest.mark.parametrize("how", ["repeat", "power", "flat", "rows"])
+def test_halves_of_bytes(how):
+    net = Mlp(lambda w: Weight4(w, how), 64, 96).eval()
+    x = torch.randn(3, 64)
+    model = mw.from_torch(net, (x,))
+    assert model.ir().count("nn.dequantize") == 2 and model.ir().count("f4E2M1FN") > 2
+    got, want = model.parallelize(mesh={"tp": 2}).run(x)[0], truth(net, x)
+    assert (got.double() - want).abs().max() <= 2e-6 * want.abs().max()
 
 
 def codes(rows, columns):

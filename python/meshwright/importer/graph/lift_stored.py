@@ -13,7 +13,7 @@ from .block_scales import Places
 from .dialect import FLOATS
 from .forms import Dense
 from .match import constant_of
-from .nodes import Builder, Graph, Node
+from .nodes import Builder, Graph, Node, numel
 
 #: The numbers of the codes of 4 bits: a sign, two bits of an exponent, a bit of a mantissa.
 _F4 = np.array([0, .5, 1, 1.5, 2, 3, 4, 6, -0., -.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -116,7 +116,7 @@ class _Codes:
             return None
         low, high = (_half(index) for _, index in looked_up)
         if low is None or high is None or (low[1], high[1]) != (0, 1) or low[0] is not high[0] or \
-                node.shape != (*low[0].shape, 2):
+                node.shape[-1] != 2 or numel(node.shape) != 2 * numel(low[0].shape):
             return None
         code, table = low[0], looked_up[0][0]
         if not _alone(code, reader, uses):
@@ -137,23 +137,27 @@ class _Codes:
 
 
 def _lookup(node: Node) -> tuple[Node, Node] | None:
-    """The table of 16 numbers and the indices of a lookup, past dimensions of size 1 behind it."""
-    while node.op == "reshape" and node.shape[:-1] == node.operands[0].shape and node.shape[-1] == 1:
+    """The table of 16 numbers and the indices of a lookup, in their order."""
+    while node.op == "reshape":
         node = node.operands[0]
     if node.op != "gather" or node.operands[0].shape != (16,):
         return None
     return node.operands[0], node.operands[1]
 
 
-def _half(index: Node) -> tuple[Node, int] | None:
-    """The bytes of which an index is the low half (0) or the high one (1)."""
-    while index.op == "cast":
+def _plain(index: Node) -> Node:
+    while index.op in ("cast", "reshape"):
         index = index.operands[0]
-    half = None
+    return index
+
+
+def _half(index: Node) -> tuple[Node, int] | None:
+    """The bytes of which an index is the low half (0) or the high one (1), in their order."""
+    half, index = None, _plain(index)
     if index.op == "and" and constant_of(index.operands[1]) == 15:
-        half, index = 0, index.operands[0]
+        half, index = 0, _plain(index.operands[0])
     if index.op == "div" and constant_of(index.operands[1]) == 16:
-        half, index = 1, index.operands[0]
+        half, index = 1, _plain(index.operands[0])
     if half is None or index.op != "widen" or index.operands[0].op != "parameter":
         return None
     return index.operands[0], half

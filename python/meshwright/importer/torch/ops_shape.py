@@ -8,6 +8,7 @@ import numpy as np
 from ..errors import Uncovered
 from ..graph.dialect import FLOATS
 from ..graph.forms import Dense, Diagonal, as_affine, diagonal, written_out
+from ..graph.interleave import interleaved
 from ..graph.nodes import Node, numel
 from .handlers import Context, aten, permutation_of, slice_of
 
@@ -187,8 +188,9 @@ def slice_scatter(c, x, source, dim=0, start=None, end=None, step=1):
                  c.build.slice_dim(x, dim, end, x.shape[dim])]
         return c.build.concat([p for p in parts if p.shape[dim]], dim)
     rows = np.arange(start, max(start, end), step)
-    return c.build.make("index_copy", [x, c.build.static(Dense(rows), rows.shape, "i64"), source],
-                        x.shape, x.dtype, dim=dim)
+    written = c.build.make("index_copy", [x, c.build.static(Dense(rows), rows.shape, "i64"), source],
+                           x.shape, x.dtype, dim=dim)
+    return interleaved(c.build, written) or written
 
 
 @aten("select_scatter")
