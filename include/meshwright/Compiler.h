@@ -122,6 +122,20 @@ private:
   std::shared_ptr<State> state;
 };
 
+/// A line on standard error that says how far a long piece of work is, if that is a terminal:
+/// "reading checkpoint: 12 of 163, 3 s". It appears after half a second and goes with this object.
+class ProgressLine {
+public:
+  ProgressLine(std::string_view what, int64_t total);
+  /// Another part is done.
+  void step();
+  void end();
+
+private:
+  struct State;
+  std::shared_ptr<State> state;
+};
+
 /// A public function of a program, which callers may run.
 struct Entry {
   std::string name;

@@ -162,6 +162,13 @@ NB_MODULE(_core, m) {
       .def_ro("inputs", &Entry::inputs)
       .def_ro("outputs", &Entry::outputs);
 
+  // A line that goes when the block of a `with` ends.
+  nb::class_<ProgressLine>(m, "ProgressLine")
+      .def(nb::init<std::string_view, int64_t>())
+      .def("step", &ProgressLine::step)
+      .def("__enter__", [](nb::object line) { return line; })
+      .def("__exit__", [](ProgressLine &line, nb::args) { line.end(); });
+
   nb::enum_<PlanPhase>(m, "Phase")
       .value("global", PlanPhase::Global)
       .value("annotated", PlanPhase::Annotated)

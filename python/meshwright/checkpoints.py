@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import weights
+from . import _core, weights
 from .errors import Error
 
 _INDEX = ".safetensors.index.json"
@@ -74,8 +74,10 @@ def read(path: str) -> Files:
     result = Files(path)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     files = {os.path.basename(path): None} if folder != path else _files_of(result)
-    for file, names in files.items():
-        _add(result, os.path.join(folder, file), names)
+    with _core.ProgressLine("reading checkpoint", len(files)) as line:
+        for file, names in files.items():
+            _add(result, os.path.join(folder, file), names)
+            line.step()
     result.config = _json(result, os.path.join(folder, "config.json"), {})
     return result
 

@@ -16,6 +16,7 @@
 #include "meshwright/passes/compose/Join.h"
 #include "meshwright/runtime/include/Call.h"
 #include "meshwright/runtime/include/Types.h"
+#include "meshwright/runtime/include/Progress.h"
 
 #include "mlir/Bytecode/BytecodeWriter.h"
 #include "mlir/Parser/Parser.h"
@@ -33,6 +34,20 @@ using nn::NnDialect;
 //===----------------------------------------------------------------------===//
 // Types
 //===----------------------------------------------------------------------===//
+
+struct ProgressLine::State : rt::Progress {
+  using Progress::Progress;
+};
+
+ProgressLine::ProgressLine(std::string_view what, int64_t total)
+    : state(std::make_shared<State>(std::string(what), total)) {}
+
+void ProgressLine::step() {
+  if (state)
+    state->step();
+}
+
+void ProgressLine::end() { state.reset(); }
 
 std::string_view meshwright::toString(ElementType type) { return rt::nameOf(getRuntimeType(type)); }
 

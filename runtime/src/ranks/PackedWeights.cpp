@@ -14,6 +14,7 @@
 #include "RankMemory.h"
 
 #include "meshwright/runtime/include/Interrupts.h"
+#include "meshwright/runtime/include/Progress.h"
 
 #include <thread>
 
@@ -93,6 +94,10 @@ bool RankMemory::prepareWeights(const EntryDescription &entry,
                                 const std::vector<HostTensor> &parameters, std::string &error) {
   PackingQueue queue;
   bool isFine = true;
+  std::optional<Progress> progress;
+  if (int64_t count = std::count_if(entry.prepared.begin(), entry.prepared.end(),
+                                    [&](int64_t i) { return prepared[i].empty(); }))
+    progress.emplace("packing weights", count);
   for (int64_t index : entry.prepared) {
     if (!prepared[index].empty() && !isStale[index])
       continue;
@@ -105,6 +110,8 @@ bool RankMemory::prepareWeights(const EntryDescription &entry,
       break;
     if (queue.getBytes() >= kQueuedBytes)
       queue.run(countThreads());
+    if (progress)
+      progress->step();
   }
   queue.run(countThreads());
   return isFine;

@@ -10,6 +10,7 @@
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/include/Interrupts.h"
 #include "meshwright/runtime/include/Memory.h"
+#include "meshwright/runtime/include/Progress.h"
 
 #include <algorithm>
 #include <atomic>
@@ -281,6 +282,13 @@ bool RankMemory::takePart(const ProgramValue &value, size_t position, char *to,
 bool RankMemory::placeArguments(int64_t entry, const std::vector<HostTensor> &inputs,
                                 const std::vector<HostTensor> &parameters, std::string &error) {
   const EntryDescription &needed = description.entries[entry];
+  auto isNew = [&](const ProgramArgument &argument) {
+    return argument.isRead && argument.kind == ProgramArgument::Parameter &&
+           placed[argument.index].empty();
+  };
+  std::optional<Progress> progress;
+  if (int64_t count = std::count_if(needed.arguments.begin(), needed.arguments.end(), isNew))
+    progress.emplace("loading weights", count);
   for (const ProgramArgument &argument : needed.arguments) {
     if (!argument.isRead || argument.kind == ProgramArgument::State)
       continue;
@@ -296,6 +304,8 @@ bool RankMemory::placeArguments(int64_t entry, const std::vector<HostTensor> &in
     if (!placeTensor(description.getValue(needed, argument),
                      (isInput ? inputs : parameters)[argument.index], parts, error))
       return false;
+    if (!isInput)
+      progress->step();
   }
   return true;
 }
