@@ -77,10 +77,10 @@ inline constexpr AxisRoleDescription kAxisRoles[] = {
     {AxisRole::Ulysses, "", "choose-context-parallel", /*isSingle=*/true,
      "for Ulysses attention", "", "", ""},
     {AxisRole::Gtp, "gtp", "declare-mesh", /*isSingle=*/false, "to store weights in shards over",
-     "gtp", "axis[,axis...] | none | auto",
+     "gtp", "axis[,axis...] | {\"pattern\": [\"axis\", ...], ...} | none | auto",
      "stores weights, gradients and averages in shards over axes, and gathers weights before they "
-     "are used; an axis that no other option names splits the batch, too; auto: 'gtp' where the mesh "
-     "has it"},
+     "are used, by their names, of which the first pattern that matches wins; an axis that no other "
+     "option names splits the batch, too; auto: 'gtp' where the mesh has it"},
     {AxisRole::Expert, "ep", "declare-mesh", /*isSingle=*/false,
      "to split experts over (expert-parallel)", "expert-parallel", "axis[,axis...] | none | auto",
      "splits the experts of each layer over axes, which other options may name, too; auto: 'ep' where "

@@ -43,6 +43,19 @@ bool ShardingRule::matches(StringRef name) const { return matchesPattern(pattern
 /// Options of later versions, for which the error says so.
 static constexpr StringRef laterOptions[] = {"data-parallel-attention"};
 
+/// All axes of some rules, in the order of their names.
+static AxisChoice getAxesOf(const AxisRules &rules) {
+  SmallVector<StringRef> all;
+  for (const auto &rule : rules.rules) {
+    SmallVector<StringRef> own;
+    StringRef(rule.value.name).split(own, ',', -1, /*KeepEmpty=*/false);
+    for (StringRef axis : own)
+      if (!llvm::is_contained(all, axis))
+        all.push_back(axis);
+  }
+  return AxisChoice::get(llvm::join(all, ","));
+}
+
 namespace {
 
 /// Finds the first character outside of quotes and brackets for which `stop` holds, or the
@@ -272,6 +285,30 @@ struct Parser {
     });
   }
 
+  /// Reads {"pattern": ["axis", ...], ...}.
+  LogicalResult parseAxisRules(StringRef key, StringRef value, AxisRules &rules) {
+    return parseRules(key, value, "{\"pattern\": [\"axis\", ...], ...}",
+                      [&](StringRef pattern, StringRef text) -> std::string {
+                        AxisChoice axes = AxisChoice::get("");
+                        StringRef list = text;
+                        if (list.consume_front("[") != list.consume_back("]"))
+                          return ("the axes of '" + pattern + "' are '" + text + "'").str();
+                        SmallVector<StringRef> names;
+                        if (list.trim() != "none")
+                          list.split(names, ',', -1, /*KeepEmpty=*/false);
+                        for (StringRef name : names) {
+                          std::string plain = unquote(name);
+                          if (plain.empty() || plain == "none" || plain == "auto")
+                            return ("the axes of '" + pattern + "' are '" + text + "'").str();
+                          if (("," + axes.name + ",").find("," + plain + ",") != std::string::npos)
+                            return ("the axes of '" + pattern + "' have '" + plain + "' twice").str();
+                          axes = AxisChoice::get(axes.name + (axes.name.empty() ? "" : ",") + plain);
+                        }
+                        rules.rules.push_back({pattern.str(), std::move(axes)});
+                        return "";
+                      });
+  }
+
   LogicalResult parseMemoryCeiling(StringRef value) {
     StringRef digits = value;
     int64_t unit = 1;
@@ -303,6 +340,12 @@ struct Parser {
     for (const AxisRoleDescription &known : kAxisRoles)
       if (!known.option.empty() && key == known.option) {
         AxisChoice axis;
+        if (known.role == AxisRole::Gtp && value.trim().starts_with("{")) {
+          if (failed(parseAxisRules(key, value, options.gtpAxes)))
+            return failure();
+          options.axes.set(known.role, getAxesOf(options.gtpAxes));
+          return success();
+        }
         if (failed(parseWord(key, value, axis)))
           return failure();
         options.axes.set(known.role, std::move(axis));
@@ -436,6 +479,16 @@ LogicalResult meshwright::parseOptionText(StringRef text, ReduceTypes &types,
   return parseNamedRules("reduce-type", text, types, error);
 }
 
+LogicalResult meshwright::parseOptionText(StringRef text, AxisRules &rules,
+                                          OptionErrorHandler error) {
+  Parser parser{error, {}};
+  if (text.trim().empty())
+    return success();
+  // Pass pipelines remove the braces of rules.
+  return parser.parseAxisRules("gtp", text.starts_with("{") ? text.str() : ("{" + text + "}").str(),
+                               rules);
+}
+
 LogicalResult meshwright::parseOptionText(StringRef text, GatherRules &rules,
                                           OptionErrorHandler error) {
   return parseNamedRules("gtp-gather", text, rules, error);
@@ -497,6 +550,15 @@ llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const GatherRul
   return printRules(os, rules);
 }
 
+llvm::raw_ostream &meshwright::operator<<(llvm::raw_ostream &os, const AxisRules &rules) {
+  os << "{";
+  llvm::interleaveComma(rules.rules, os, [&](const auto &rule) {
+    printQuoted(os, rule.pattern);
+    os << ": [" << rule.value.name << "]";
+  });
+  return os << "}";
+}
+
 std::string ParallelizeOptions::str() const {
   std::string result;
   llvm::raw_string_ostream os(result);
@@ -506,7 +568,10 @@ std::string ParallelizeOptions::str() const {
   for (const AxisRoleDescription &known : kAxisRoles)
     if (AxisChoice axis = axes.get(known.role);
         !known.option.empty() && axis.kind != AxisChoices().get(known.role).kind)
-      os << space << known.option << "=" << axis;
+      if (known.role == AxisRole::Gtp && !gtpAxes.rules.empty())
+        os << space << known.option << "=" << gtpAxes;
+      else
+        os << space << known.option << "=" << axis;
   os << space << "sequence-parallel=" << sequenceParallel;
   if (shardsSequences()) {
     os << space << "context-parallel={";

@@ -111,6 +111,8 @@ template <typename E> struct NamedRules {
 using ReduceTypes = NamedRules<ReduceType>;
 /// The forms in which weights travel, by their names.
 using GatherRules = NamedRules<GatherKind>;
+/// Axes of weights, by their names.
+using AxisRules = NamedRules<AxisChoice>;
 
 /// The type in which parts of gradients of weights travel to the ranks that store them.
 enum class GtpReduce {
@@ -191,6 +193,9 @@ struct ParallelizeOptions {
   OnOffAuto gtpKeep = OnOffAuto::Auto;
   GtpReduce gtpReduce = GtpReduce::Plain;
   GatherRules gtpGather;
+  /// The axes over which weights are stored in shards, where they are not the same for all: those of the
+  /// role are the axes of all rules.
+  AxisRules gtpAxes;
   /// Says if values that several ranks hold alike are kept in shards for the backward pass.
   OnOffAuto shardSaved = OnOffAuto::Auto;
   /// Says which values of the forward pass the backward pass computes again.
@@ -232,10 +237,13 @@ llvm::LogicalResult parseOptionText(llvm::StringRef text, ReduceTypes &types,
                                     OptionErrorHandler error);
 llvm::LogicalResult parseOptionText(llvm::StringRef text, GatherRules &rules,
                                     OptionErrorHandler error);
+llvm::LogicalResult parseOptionText(llvm::StringRef text, AxisRules &rules,
+                                    OptionErrorHandler error);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const MeshOption &mesh);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ShardingRules &shardings);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const ReduceTypes &types);
 llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const GatherRules &rules);
+llvm::raw_ostream &operator<<(llvm::raw_ostream &os, const AxisRules &rules);
 
 /// An option, for help and documents.
 struct OptionDescription {
@@ -271,6 +279,13 @@ public:
 template <>
 class llvm::cl::parser<meshwright::GatherRules>
     : public meshwright::TextOptionParser<meshwright::GatherRules> {
+public:
+  using TextOptionParser::TextOptionParser;
+};
+
+template <>
+class llvm::cl::parser<meshwright::AxisRules>
+    : public meshwright::TextOptionParser<meshwright::AxisRules> {
 public:
   using TextOptionParser::TextOptionParser;
 };

@@ -61,12 +61,17 @@ static AxisList sortByLink(AxisList axes, MeshAttr mesh) {
 
 class GtpPolicy {
 public:
-  GtpPolicy(ModuleOp module, MeshOp meshOp, AxisList axes, std::optional<int64_t> align,
-            const GatherRules &kinds)
+  /// `rules` have the axes of weights, each with those of its own in `ruleAxes`. Without rules all weights
+  /// have `axes`.
+  GtpPolicy(ModuleOp module, MeshOp meshOp, AxisList axes, const AxisRules &rules,
+            ArrayRef<AxisList> ruleAxes, std::optional<int64_t> align, const GatherRules &kinds)
       : module(module), meshOp(meshOp), mesh(meshOp.getMesh()),
-        symbol(FlatSymbolRefAttr::get(meshOp)), axes(sortByLink(std::move(axes), mesh)), align(align),
-        kinds(kinds), matched(kinds.rules.size()), functions(getGlobalFunctions(module)),
-        weights(module) {}
+        symbol(FlatSymbolRefAttr::get(meshOp)), axes(sortByLink(std::move(axes), mesh)), rules(rules),
+        align(align), kinds(kinds), hasAxes(rules.rules.size()), matched(kinds.rules.size()),
+        functions(getGlobalFunctions(module)), weights(module) {
+    for (const AxisList &own : ruleAxes)
+      this->ruleAxes.push_back(sortByLink(own, mesh));
+  }
 
   /// Inserts the fetches. `factors` are those of the functions before.
   LogicalResult insert(const FactorAnalysis &factors);
@@ -77,7 +82,14 @@ private:
   SmallVector<StoredWeight> collect(const FactorAnalysis &factors);
   FailureOr<std::optional<Storage>> plan(const StoredWeight &weight, const FactorAnalysis &factors);
   FailureOr<int64_t> getAlign(Type element, GatherKind kind) const;
-  GatherKind getKind(const StoredWeight &weight);
+  template <typename E>
+  std::optional<size_t> match(const StoredWeight &weight, const NamedRules<E> &rules,
+                              SmallVector<bool> &matched) const;
+  AxisList getAxes(const StoredWeight &weight);
+  GatherKind getKind(const StoredWeight &weight, ArrayRef<Axis> axes);
+  template <typename E>
+  LogicalResult checkMatched(StringRef option, const NamedRules<E> &rules,
+                             ArrayRef<bool> matched);
   void fetch(const StoredWeight &weight, const Storage &storage);
   void log(int64_t count);
 
@@ -86,10 +98,12 @@ private:
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
   AxisList axes;
+  const AxisRules &rules;
+  SmallVector<AxisList> ruleAxes;
   std::optional<int64_t> align;
   const GatherRules &kinds;
   /// Whether a rule has matched a weight.
-  SmallVector<bool> matched;
+  SmallVector<bool> hasAxes, matched;
   SmallVector<func::FuncOp> functions;
   WeightFinder weights;
   /// The ops of each function on which its losses and outputs depend.
@@ -120,16 +134,43 @@ static bool isFactor(OpOperand &use) {
          product.getMatrixOperand() == use.getOperandNumber();
 }
 
-/// The form in which a weight travels. Only products read rounded elements.
-GatherKind GtpPolicy::getKind(const StoredWeight &weight) {
+/// The first rule that matches a name of a weight.
+template <typename E>
+std::optional<size_t> GtpPolicy::match(const StoredWeight &weight, const NamedRules<E> &rules,
+                                       SmallVector<bool> &matched) const {
   std::optional<size_t> rule;
   for (BlockArgument argument : weight.arguments)
     for (StringAttr name : weights.find(argument)->getNames())
-      if (std::optional<size_t> own = kinds.find(name); own && (!rule || *own < *rule))
+      if (std::optional<size_t> own = rules.find(name); own && (!rule || *own < *rule))
         rule = own;
+  if (rule)
+    matched[*rule] = true;
+  return rule;
+}
+
+template <typename E>
+LogicalResult GtpPolicy::checkMatched(StringRef option, const NamedRules<E> &rules,
+                                      ArrayRef<bool> matched) {
+  for (auto [rule, isMatched] : llvm::zip_equal(rules.rules, matched))
+    if (!isMatched)
+      return emitError(module.getLoc())
+             << option << ": expected a pattern that matches a weight, got \"" << rule.pattern << '"';
+  return success();
+}
+
+/// The axes over which a weight may be stored.
+AxisList GtpPolicy::getAxes(const StoredWeight &weight) {
+  if (rules.rules.empty())
+    return axes;
+  std::optional<size_t> rule = match(weight, rules, hasAxes);
+  return rule ? ruleAxes[*rule] : AxisList();
+}
+
+/// The form in which a weight travels. Only products read rounded elements.
+GatherKind GtpPolicy::getKind(const StoredWeight &weight, ArrayRef<Axis> axes) {
+  std::optional<size_t> rule = match(weight, kinds, matched);
   if (!rule)
     return GatherKind::Plain;
-  matched[*rule] = true;
   bool isMatrix = cast<RankedTensorType>(weight.arguments.front().getType()).getRank() == 2;
   for (BlockArgument argument : weight.arguments)
     for (OpOperand &use : argument.getUses())
@@ -180,7 +221,8 @@ FailureOr<std::optional<Storage>> GtpPolicy::plan(const StoredWeight &weight,
                                                   const FactorAnalysis &factors) {
   Value value = weight.arguments.front();
   auto type = cast<RankedTensorType>(value.getType());
-  GatherKind kind = getKind(weight);
+  AxisList own = getAxes(weight);
+  GatherKind kind = getKind(weight, own);
   FailureOr<int64_t> align = getAlign(type.getElementType(), kind);
   if (failed(align))
     return failure();
@@ -193,7 +235,7 @@ FailureOr<std::optional<Storage>> GtpPolicy::plan(const StoredWeight &weight,
       return failure();
     used = std::move(*read);
   }
-  for (const Axis &axis : axes)
+  for (const Axis &axis : own)
     if (!anyOverlap(used.getAxes(), {axis}))
       storage.axes.push_back(axis);
   // The parts above the rows are tied to those of use: chunks that are used stay together.
@@ -265,11 +307,9 @@ LogicalResult GtpPolicy::insert(const FactorAnalysis &factors) {
     if (*storage)
       stored.emplace_back(weight, std::move(**storage));
   }
-  for (auto [rule, isMatched] : llvm::zip_equal(kinds.rules, matched))
-    if (!isMatched)
-      return emitError(module.getLoc())
-             << "gtp-gather: expected a pattern that matches a weight, got \"" << rule.pattern
-             << '"';
+  if (failed(checkMatched("gtp", rules, hasAxes)) ||
+      failed(checkMatched("gtp-gather", kinds, matched)))
+    return failure();
   for (auto &[weight, storage] : stored)
     fetch(weight, storage);
   log(llvm::count_if(stored, [](auto &entry) { return !entry.second.axes.empty(); }));
@@ -329,14 +369,24 @@ struct AnnotateGtpPass : meshwright::impl::AnnotateGtpPassBase<AnnotateGtpPass> 
     auto meshOp = getOnlyMesh(module);
     if (failed(meshOp))
       return signalPassFailure();
-    AxisList found;
-    RoleAxes role(AxisRole::Gtp, axes);
     bool hasAxes = false;
-    for (const StageMesh &view : getStageMeshes(*meshOp)) {
-      hasAxes |= role.areIn(view);
-      for (const Axis &axis : role.get(*meshOp, view))
-        if (!contains(found, axis))
-          found.push_back(axis);
+    auto find = [&](const AxisChoice &choice) {
+      AxisList found;
+      RoleAxes role(AxisRole::Gtp, choice);
+      for (const StageMesh &view : getStageMeshes(*meshOp)) {
+        hasAxes |= role.areIn(view);
+        for (const Axis &axis : role.get(*meshOp, view))
+          if (!contains(found, axis))
+            found.push_back(axis);
+      }
+      return found;
+    };
+    AxisList found = find(axes);
+    SmallVector<AxisList> ruleAxes;
+    for (const auto &rule : rules.rules) {
+      if (failed(RoleAxes(AxisRole::Gtp, rule.value).check(*meshOp)))
+        return signalPassFailure();
+      ruleAxes.push_back(find(rule.value));
     }
     if (!hasAxes && !option.empty()) {
       emitError(meshOp->getLoc()) << option
@@ -347,7 +397,8 @@ struct AnnotateGtpPass : meshwright::impl::AnnotateGtpPassBase<AnnotateGtpPass> 
     if (found.empty())
       return markAllAnalysesPreserved();
     SmallVector<func::FuncOp> functions = getGlobalFunctions(module);
-    GtpPolicy policy(module, *meshOp, std::move(found), align.number, gather);
+    GtpPolicy policy(module, *meshOp, std::move(found), rules, ruleAxes, align.number,
+                     gather);
     auto &before = SharedFactorAnalysis::get(getAnalysisManager(), functions);
     if (failed(before) || failed(policy.insert(*before)))
       return signalPassFailure();

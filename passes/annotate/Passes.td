@@ -476,6 +476,9 @@ def AnnotateGtpPass : AnnotatePass<"annotate-gtp"> {
   let options = [
     Option<"axes", "axes", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
            "mesh axis, or several, major to minor; none; auto: those with the role">,
+    Option<"rules", "rules", "::meshwright::AxisRules", "::meshwright::AxisRules()",
+           "the axes of weights by their names, of which the first pattern that matches wins; others stay "
+           "whole. Without rules: all axes">,
     Option<"align", "align", "::meshwright::NumberOrAuto<1>", "::meshwright::NumberOrAuto<1>()",
            "a shard has a multiple of so many rows; auto: 32 for mxfp8, 16 for nvfp4 and of bf16 and "
            "f16 weights, else 1">,

@@ -125,6 +125,7 @@ static void addGtp(OpPassManager &pm, const AnnotateOptions &annotate) {
   AnnotateGtpPassOptions gtp;
   gtp.align = annotate.request.gtpAlign;
   gtp.gather = annotate.request.gtpGather;
+  gtp.rules = annotate.request.gtpAxes;
   gtp.option = getGtpOption(annotate.request).str();
   pm.addPass(createAnnotateGtpPass(gtp));
 }

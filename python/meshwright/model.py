@@ -84,7 +84,8 @@ class Model:
             parameters.
         gtp: an axis, a list of axes or "none" (default: "gtp" where the mesh has it), over which
             weights, gradients and averages are stored in shards; weights are gathered before they
-            are used. An axis that nothing else uses splits the batch, too.
+            are used. Or a table of lists of axes by shell patterns on names, of which the first that
+            matches wins. An axis that nothing else uses splits the batch, too.
         gtp_align: a number of rows, of which a shard has a multiple, or "auto" (default).
         gtp_prefetch: the most weights that are gathered before the one in use, or "auto" (default:
             as many as their links need).

@@ -195,6 +195,21 @@ def test_weights_over_hosts(options):
         assert a["scatter"]["bytes_per_rank"] == b["scatter"]["bytes_per_rank"]
 
 
+def test_axes_by_name():
+    """Weights of some names are stored over fewer axes than others, and some stay whole."""
+    net, mesh = Net(), {"host": 2, "gtp": 2}
+    train = mw.from_torch(net, (), batches(1)[0], training=True).train(mw.Adam(lr=0.02, eps=1e-3))
+    names = [name for name, p in net.named_parameters() if p.dim() > 1]
+    rules = {names[0]: [], names[1]: ["gtp"], "*": ["host", "gtp"]}
+    stored = {w["name"]: w for w in train.parallelize(mesh=mesh, gtp=rules).report("json")["gtp"]["weights"]}
+    for name, ranks in zip(names, [1, 2, *[4] * (len(names) - 2)], strict=True):
+        rows = dict(net.named_parameters())[name].shape[0]
+        assert (name not in stored) if ranks == 1 else stored[name]["stored_rows"] == -(-rows // ranks), name
+    (losses, state), (others, other) = walk({"gtp": 4}), walk(mesh, gtp=rules)
+    np.testing.assert_allclose(losses, others, rtol=1e-6)
+    assert all(torch.allclose(value, other[name], rtol=1e-5, atol=1e-6) for name, value in state.items())
+
+
 def test_frozen_weights_are_gathered_alone():
     full = report(Rows(), torch.randn(8, 6, 24), train=False, mesh={"gtp": 2})
     assert all(len(weight["gathers"]) == 1 and weight["scatter"] is None for weight in full["gtp"]["weights"])
@@ -217,6 +232,10 @@ REFUSED = [
     (dict(mesh={"gtp": 2}, gtp_align=0), "gtp-align: expected auto or a number from 1"),
     (dict(mesh={"gtp": 2}, gtp_prefetch=-1), "gtp-prefetch: expected auto or a number from 0"),
     (dict(mesh={"gtp": 2}, gtp_keep="perhaps"), "gtp-keep: expected on, off or auto, got 'perhaps'"),
+    (dict(mesh={"gtp": 2}, gtp={"weight": ["gtp", "gtp"]}), "the axes of 'weight' have 'gtp' twice"),
+    (dict(mesh={"gtp": 2}, gtp={"weight": ["shard"]}), "has no axis \"shard\" to store weights in shards over"),
+    (dict(mesh={"gtp": 2}, gtp={"bias*": ["gtp"]}), "gtp: expected a pattern that matches a weight, got \"bias*\""),
+    (dict(mesh={"gtp": 2}, gtp={"weight": 2}), "has no axis \"2\" to store weights in shards over"),
     (dict(mesh={"dp": 2}, gtp_align=2), "gtp-align: expected an axis to store weights in shards over"),
     (dict(mesh={"dp": 2}, gtp="none", gtp_prefetch=2), "gtp-prefetch: expected an axis"),
 ]

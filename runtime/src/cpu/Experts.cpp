@@ -300,6 +300,18 @@ bool CpuDevice::perform(const mw_rt_sum_groups &what, void *const *buffers, std:
 // Products
 //===----------------------------------------------------------------------===//
 
+/// The most rows of a product of the library.
+static constexpr int64_t kMostRows = 1024;
+
+/// Rows that the library multiplies at once, at least as many as there are. It keeps what it made for a
+/// number of rows, so there are few such numbers.
+static int64_t roundRows(int64_t rows) {
+  if (rows <= 8)
+    return rows;
+  int64_t unit = rows <= 128 ? 16 : rows <= 512 ? 32 : 64;
+  return (rows + unit - 1) / unit * unit;
+}
+
 bool CpuDevice::perform(const mw_rt_grouped_product &what, void *const *buffers,
                         std::string &error) {
   int64_t size = sizeOf(DType(what.dtype)), resultSize = sizeOf(DType(what.result));
@@ -309,10 +321,12 @@ bool CpuDevice::perform(const mw_rt_grouped_product &what, void *const *buffers,
   mw_rt_gemm product = getProduct(what);
   for (int64_t expert = 0; expert < what.experts; ++expert)
     for (int64_t row = offsets[expert]; row < offsets[expert + 1]; row += product.m) {
-      // The library keeps what it made for a number of rows: there are few such numbers.
-      product.m = 64;
-      while (product.m > offsets[expert + 1] - row)
-        product.m /= 2;
+      // The next experts write over the rows that are too many.
+      int64_t left = offsets[expert + 1] - row;
+      product.m = roundRows(std::min(left, kMostRows));
+      if (row + product.m > what.rows)
+        for (product.m = 64; product.m > left;)
+          product.m /= 2;
       if (!gemm.multiply(product, a + row * what.k * size, b + expert * what.n * what.k * size,
                          nullptr, c + row * what.n * resultSize, *workers, error))
         return false;
@@ -322,41 +336,37 @@ bool CpuDevice::perform(const mw_rt_grouped_product &what, void *const *buffers,
   return true;
 }
 
-/// Rows begin .. end of the results of all experts, which follow one another. A long sum is a sum of
-/// shorter ones, which is more exact.
-template <typename T>
-static void sumProducts(const mw_rt_grouped_outer &what, const T *a, const T *b,
-                        const int64_t *offsets, SumOf<T> *c, int64_t begin, int64_t end) {
-  constexpr int64_t kExactRows = 64;
-  std::vector<SumOf<T>> sums(what.n);
-  for (int64_t i = begin; i < end; ++i) {
-    int64_t expert = i / what.m, column = i % what.m;
-    SumOf<T> *to = c + i * what.n;
-    std::fill_n(to, what.n, SumOf<T>(0));
-    int64_t last = offsets[expert + 1];
-    for (int64_t first = offsets[expert]; first < last; first += kExactRows) {
-      std::fill(sums.begin(), sums.end(), SumOf<T>(0));
-      for (int64_t row = first; row < std::min(first + kExactRows, last); ++row) {
-        SumOf<T> factor = asNumber(a[row * what.m + column]);
-        const T *from = b + row * what.n;
-        for (int64_t j = 0; j < what.n; ++j)
-          sums[j] += factor * asNumber(from[j]);
-      }
-      for (int64_t j = 0; j < what.n; ++j)
-        to[j] += sums[j];
-    }
-  }
+/// Some rows of a matrix, and rows of zeros behind them: in place, or in `scratch`.
+static const char *padRows(const char *rows, int64_t count, int64_t padded, int64_t bytes,
+                           std::vector<char> &scratch) {
+  if (count == padded)
+    return rows;
+  scratch.resize(padded * bytes);
+  std::memcpy(scratch.data(), rows, count * bytes);
+  std::memset(scratch.data() + count * bytes, 0, (padded - count) * bytes);
+  return scratch.data();
 }
 
-bool CpuDevice::perform(const mw_rt_grouped_outer &what, void *const *buffers, std::string &) {
+bool CpuDevice::perform(const mw_rt_grouped_outer &what, void *const *buffers, std::string &error) {
+  int64_t size = sizeOf(DType(what.dtype));
+  int64_t resultBytes = what.m * what.n * sizeOf(getComputeType(DType(what.dtype)));
+  const auto *a = static_cast<const char *>(buffers[0]), *b = static_cast<const char *>(buffers[1]);
   const auto *offsets = static_cast<const int64_t *>(buffers[2]);
-  share(*workers, what.experts * what.m, leastRows(what.n), [&](int64_t begin, int64_t end) {
-    withFloat(what.dtype, [&](auto element) {
-      using T = decltype(element);
-      sumProducts(what, static_cast<const T *>(buffers[0]), static_cast<const T *>(buffers[1]),
-                  offsets, static_cast<SumOf<T> *>(buffers[3]), begin, end);
-    });
-  });
+  auto *c = static_cast<char *>(buffers[3]);
+  mw_rt_weight_grad product = {};
+  product.call.kind = MW_RT_CALL_WEIGHT_GRAD;
+  product.dtype = what.dtype;
+  product.m = what.m;
+  product.n = what.n;
+  std::vector<char> paddedA, paddedB;
+  for (int64_t expert = 0; expert < what.experts; ++expert, c += resultBytes) {
+    int64_t row = offsets[expert], count = offsets[expert + 1] - row;
+    product.rows = roundRows(count);
+    const char *left = padRows(a + row * what.m * size, count, product.rows, what.m * size, paddedA);
+    const char *right = padRows(b + row * what.n * size, count, product.rows, what.n * size, paddedB);
+    if (!gemm.weightGrad(product, left, right, c, *workers, error))
+      return false;
+  }
   return true;
 }
 

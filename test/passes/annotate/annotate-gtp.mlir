@@ -2,6 +2,9 @@
 // RUN: sharding-opt %s --annotate-gtp="axes=none" | FileCheck %s --check-prefix=NONE
 // RUN: sharding-opt %s --annotate-gtp="align=4" | FileCheck %s --check-prefix=ALIGN
 // RUN: not sharding-opt %s --annotate-gtp="axes=none option=gtp-keep" 2>&1 | FileCheck %s --check-prefix=OPTION
+// RUN: sharding-opt %s --annotate-gtp='axes="gtp,tp" rules={"w": [], "a": ["gtp"], "*": ["gtp", "tp"]}' | FileCheck %s --check-prefix=RULES
+// RUN: not sharding-opt %s --annotate-gtp='rules={"nothing": ["gtp"]}' 2>&1 | FileCheck %s --check-prefix=UNMATCHED
+// RUN: not sharding-opt %s --annotate-gtp='rules={"w": "gtp]"}' 2>&1 | FileCheck %s --check-prefix=MALFORMED
 // RUN: not sharding-opt %s --annotate-gtp="align=0" 2>&1 | FileCheck %s --check-prefix=ZERO
 
 // Storage has rows of its own; a vector and a weight of one row stay whole. One fetch serves all uses, before the first.
@@ -18,6 +21,15 @@
 // NONE-NOT: dist.fetch
 // ALIGN: dist.fetch {{.*}} align 4 : tensor<5x8xf32>
 // OPTION: error: gtp-keep: expected an axis to store weights in shards over, as by gtp=dp or an axis "gtp" of the mesh
+// RULES-LABEL: func.func @main
+// RULES-SAME: tensor<5x8xf32> {nn.parameter = "w"}
+// RULES-NOT: dist.fetch
+// RULES-LABEL: func.func @parts
+// RULES-SAME: [(2{"tp"}, 5 pad 6{"gtp"}), {}]>, nn.parameter = "a"}
+// RULES-LABEL: func.func @step
+// RULES-SAME: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"gtp", "tp"}, {}]>, nn.parameter = "p"
+// UNMATCHED: error: gtp: expected a pattern that matches a weight, got "nothing"
+// MALFORMED: gtp: the axes of 'w' are 'gtp]': expected {"pattern": ["axis", ...], ...}
 // ZERO: expected auto or a number from 1 to 1048576, got '0'
 dist.mesh @mesh = <["gtp"=2, "tp"=2]>
 func.func @main(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<5x8xf32> {nn.parameter = "w"},
