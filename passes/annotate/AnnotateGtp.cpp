@@ -307,7 +307,7 @@ LogicalResult GtpPolicy::insert(const FactorAnalysis &factors) {
     if (*storage)
       stored.emplace_back(weight, std::move(**storage));
   }
-  if (failed(checkMatched("gtp", rules, hasAxes)) ||
+  if (failed(checkMatched(getRoleDescription(AxisRole::Gtp).option, rules, hasAxes)) ||
       failed(checkMatched("gtp-gather", kinds, matched)))
     return failure();
   for (auto &[weight, storage] : stored)
