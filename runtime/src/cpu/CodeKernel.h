@@ -27,8 +27,8 @@ struct CodeRows {
   const uint8_t *codes;
   /// The number of each code without a scale; of E2M1 of each byte's low half in the first 16.
   const float *numbers;
-  /// The numbers without a sign as bf16: the high bytes of 128 of them, and then the low ones. Of E2M1
-  /// those of 16 with their signs.
+  /// The numbers without a sign as bf16: the high bytes of 128 of them, and then the low ones. Of E2M1 the
+  /// 16 numbers with their signs, each with its two bytes.
   const uint8_t *halves;
 };
 
@@ -48,7 +48,7 @@ using DotBf16 = void (*)(const CodeRows &what, int64_t row, const float *scales,
 using OrderBf16 = bool (*)(const CodeRows &what, const uint16_t *a, uint16_t *to);
 
 /// Writes `count` numbers of a row, from a column on that is even, times their scales. `scales` are
-/// those of the row.
+/// those of the row, from the block of that column on.
 using DecodeCodes = void (*)(const CodeRows &what, int64_t row, const float *scales, int64_t column,
                              int64_t count, float *to);
 
@@ -58,6 +58,16 @@ using WidenPowers = void (*)(const uint8_t *codes, int64_t count, float *to);
 /// Rounds `count` numbers to bf16, to the nearest and ties to even.
 using RoundBf16 = void (*)(const float *from, int64_t count, uint16_t *to);
 
+/// Writes a matrix of words transposed: to[j * kTurnStride + i] = from[i * columns + j], for up to kTurnRows
+/// rows.
+using TurnWords = void (*)(const uint32_t *from, int64_t rows, int64_t columns, uint32_t *to);
+constexpr int64_t kTurnRows = 16, kTurnStride = 64;
+
+/// Those of processors with instructions for them.
+void dotCodesBf16(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, int64_t rows,
+                  float *c);
+bool orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to);
+
 /// The kernels of an instruction set, and the lanes of its vectors; 0 for plain loops.
 struct CodeKernels {
   DotCodes dot;
@@ -66,6 +76,7 @@ struct CodeKernels {
   RoundBf16 roundBf16;
   DotBf16 dotBf16;
   OrderBf16 orderBf16;
+  TurnWords turn;
   int64_t lanes;
 };
 

@@ -26,7 +26,7 @@ namespace meshwright::rt {
 
 static int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-static const CodeKernels &getKernels() {
+const CodeKernels &getCodeKernels() {
   static const CodeKernels kernels = [] {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -77,11 +77,11 @@ static const uint8_t *getHalves(CodeKind kind) {
   static const std::array<std::array<uint8_t, 256>, 4> halves = [] {
     std::array<std::array<uint8_t, 256>, 4> all = {};
     for (CodeKind kind : {CodeKind::E4M3, CodeKind::E5M2, CodeKind::I8, CodeKind::E2M1}) {
-      int count = kind == CodeKind::E2M1 ? 16 : 128;
-      for (int code = 0; code < count; ++code) {
+      bool isFour = kind == CodeKind::E2M1;
+      for (int code = 0; code < (isFour ? 16 : 128); ++code) {
         uint16_t bits = floatToBf16(getNumbers(kind)[code]);
-        all[int(kind)][code] = uint8_t(bits >> 8);
-        all[int(kind)][count + code] = uint8_t(bits);
+        all[int(kind)][isFour ? 2 * code + 1 : code] = uint8_t(bits >> 8);
+        all[int(kind)][isFour ? 2 * code : 128 + code] = uint8_t(bits);
       }
     }
     return all;
@@ -100,21 +100,21 @@ CodedMatrix::CodedMatrix(const mw_rt_codes &what, int64_t matrix, const void *co
   this->scales = static_cast<const char *>(scales) + matrix * blocks * sizeOf(DType(what.scales));
 }
 
-void CodedMatrix::readScales(int64_t row, std::vector<float> &to) const {
-  int64_t count = divideCeil(what.columns, what.block_columns), first = row / what.block_rows * count;
+int64_t CodedMatrix::getBlocks() const { return divideCeil(what.columns, what.block_columns); }
+
+void CodedMatrix::readScales(int64_t first, int64_t count, float *to) const {
   DType type = DType(what.scales);
   const char *from = scales + first * sizeOf(type);
-  to.resize(count);
   switch (type) {
   case DType::F32:
-    std::memcpy(to.data(), from, count * sizeof(float));
+    std::memcpy(to, from, count * sizeof(float));
     return;
   case DType::BF16:
   case DType::F16:
-    widen(type, from, to.data(), count);
+    widen(type, from, to, count);
     return;
   case DType::F8E8M0FNU:
-    getKernels().widenPowers(reinterpret_cast<const uint8_t *>(from), count, to.data());
+    getCodeKernels().widenPowers(reinterpret_cast<const uint8_t *>(from), count, to);
     return;
   default:
     for (int64_t i = 0; i < count; ++i)
@@ -122,22 +122,43 @@ void CodedMatrix::readScales(int64_t row, std::vector<float> &to) const {
   }
 }
 
+void CodedMatrix::askBehind(const FormBlock &block, int64_t row) const {
+  constexpr int64_t kLine = 64;
+  int64_t perByte = elementsPerByte(DType(what.codes)), column = block.column + block.columns;
+  if (column >= what.columns) {
+    column = 0;
+    row += block.rows;
+  }
+  if (row >= what.rows)
+    return;
+  const uint8_t *codes = this->codes.codes + (row * what.columns + column) / perByte;
+  int64_t bytes = std::min(block.columns, what.columns - column) / perByte;
+  for (int64_t at = 0; at < bytes; at += kLine)
+    __builtin_prefetch(codes + at, /*rw=*/0, /*locality=*/2);
+}
+
 void CodedMatrix::decode(const FormBlock &block, DType type, void *to) const {
-  std::vector<float> ofRow, numbers(block.columns);
+  if (!block.columns)
+    return;
+  int64_t first = block.column / what.block_columns;
+  int64_t blocks = divideCeil(block.column + block.columns, what.block_columns) - first;
+  std::vector<float> ofRow(blocks), numbers(type == DType::F32 ? 0 : block.columns);
   int64_t known = -1;
   for (int64_t i = 0; i < block.rows; ++i) {
     int64_t row = block.row + i;
     if (row / what.block_rows != known) {
       known = row / what.block_rows;
-      readScales(row, ofRow);
+      readScales(known * getBlocks() + first, blocks, ofRow.data());
     }
     char *target = static_cast<char *>(to) + i * block.columns * sizeOf(type);
     float *wide = type == DType::F32 ? reinterpret_cast<float *>(target) : numbers.data();
-    getKernels().decode(codes, row, ofRow.data(), block.column, block.columns, wide);
+    if (block.columns < what.columns)
+      askBehind(block, row);
+    getCodeKernels().decode(codes, row, ofRow.data(), block.column, block.columns, wide);
     if (type == DType::F64)
       std::copy_n(wide, block.columns, reinterpret_cast<double *>(target));
     else if (type == DType::BF16)
-      getKernels().roundBf16(wide, block.columns, reinterpret_cast<uint16_t *>(target));
+      getCodeKernels().roundBf16(wide, block.columns, reinterpret_cast<uint16_t *>(target));
     else if (type != DType::F32)
       narrow(type, wide, target, block.columns);
   }
@@ -181,7 +202,7 @@ static void storeRow(DType type, const float *from, int64_t count, void *to, int
 
 /// Rows of bf16 as products of bf16 read them. Empty if there are none.
 static std::vector<uint16_t> orderRows(const CodeRows &codes, DType type, const void *a, int64_t rows) {
-  OrderBf16 order = type == DType::BF16 ? getKernels().orderBf16 : nullptr;
+  OrderBf16 order = type == DType::BF16 ? getCodeKernels().orderBf16 : nullptr;
   std::vector<uint16_t> ordered(order ? rows * codes.columns : 0);
   for (int64_t row = 0; row < rows && order; ++row) {
     int64_t at = row * codes.columns;
@@ -196,24 +217,30 @@ void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const voi
   std::vector<uint16_t> ordered = orderRows(codes, type, a, rows);
   std::vector<float> wide = widenRows(type, a, ordered.empty() ? rows * what.columns : 0);
   std::vector<float> pairs = codes.format == CodeKind::E2M1 && ordered.empty()
-                                 ? pairColumns(wide, rows, what.columns, getKernels().lanes)
+                                 ? pairColumns(wide, rows, what.columns, getCodeKernels().lanes)
                                  : std::vector<float>();
   std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
   auto part = [&](int64_t begin, int64_t end) {
-    std::vector<float> ofRow, sums(rows * (end - begin));
-    int64_t known = -1;
+    // Scales are read for several rows of the weight at once.
+    constexpr int64_t kScales = 2048;
+    int64_t blocks = getBlocks(), step = std::max<int64_t>(kScales / std::max<int64_t>(blocks, 1), 1);
+    std::vector<float> known(step * blocks), sums(rows * (end - begin));
+    int64_t first = 0, last = 0;
     for (int64_t column = begin; column < end; ++column) {
-      if (column / what.block_rows != known) {
-        known = column / what.block_rows;
-        readScales(column, ofRow);
+      int64_t scaled = column / what.block_rows;
+      if (scaled >= last) {
+        first = scaled;
+        last = std::min(first + step, divideCeil(end, what.block_rows));
+        readScales(first * blocks, (last - first) * blocks, known.data());
       }
+      const float *ofRow = known.data() + (scaled - first) * blocks;
       for (int64_t row = 0; row < rows; row += kMostCodeRows) {
         float own[kMostCodeRows];
         int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
         if (!ordered.empty())
-          getKernels().dotBf16(codes, column, ofRow.data(), ordered.data() + at, count, own);
+          getCodeKernels().dotBf16(codes, column, ofRow, ordered.data() + at, count, own);
         else
-          getKernels().dot(codes, column, ofRow.data(), wide.data() + at,
+          getCodeKernels().dot(codes, column, ofRow, wide.data() + at,
                            pairs.empty() ? nullptr : pairs.data() + at, count, own);
         for (int64_t i = 0; i < count; ++i)
           sums[(row + i) * (end - begin) + column - begin] = own[i] + (bias ? added[column] : 0);

@@ -31,13 +31,21 @@ public:
                    Workers &workers) const;
 
 private:
-  /// The scales of the blocks of a row.
-  void readScales(int64_t row, std::vector<float> &to) const;
+  /// The blocks of a row.
+  int64_t getBlocks() const;
+  /// Asks for the codes that are decoded after a row of a block: the next ones of the row, or the first ones
+  /// of the block below.
+  void askBehind(const FormBlock &block, int64_t row) const;
+  /// Reads so many scales of all, which have the order of their blocks.
+  void readScales(int64_t first, int64_t count, float *to) const;
 
   const mw_rt_codes what;
   CodeRows codes;
   const char *scales;
 };
+
+/// The kernels for the processor at hand.
+const CodeKernels &getCodeKernels();
 
 /// The most rows for which `multiplyFew` is faster than the library.
 constexpr int64_t kFewCodeRows = 8;
