@@ -366,17 +366,27 @@ void decode(const CodeRows &what, int64_t row, const float *scales, int64_t colu
   }
 }
 
-void widenPowers(const uint8_t *codes, int64_t count, float *to) {
+/// 2^(code - 127), and NaN for 255. Code 0 is the only one of a number without a leading bit.
+uint32_t getPower(uint32_t code) {
+  uint32_t bits = code << 23;
+  bits = bits < 0x00400000 ? 0x00400000 : bits;
+  return code == 255 ? 0x7fc00000 : bits;
+}
+
+void widenPowers(const uint8_t *__restrict codes, int64_t count, float *__restrict to) {
   // The codes behind these are asked for: between the reads of two pieces memory is read elsewhere.
   constexpr int64_t kLine = 64, kAhead = 4096;
-  for (int64_t begin = 0; begin < count; begin += kLine) {
-    int64_t end = begin + kLine < count ? begin + kLine : count;
-    __builtin_prefetch(codes + begin + kAhead);
-    for (int64_t i = begin; i < end; ++i) {
-      uint32_t code = codes[i], bits = code << 23;
-      bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : bits;
-      __builtin_memcpy(to + i, &bits, sizeof(bits));
-    }
+  int64_t whole = count / kLine * kLine;
+  uint32_t bits[kLine];
+  for (int64_t at = 0; at < whole; at += kLine) {
+    __builtin_prefetch(codes + at + kAhead);
+    for (int64_t i = 0; i < kLine; ++i)
+      bits[i] = getPower(codes[at + i]);
+    __builtin_memcpy(to + at, bits, sizeof(bits));
+  }
+  for (int64_t at = whole; at < count; ++at) {
+    uint32_t rest = getPower(codes[at]);
+    __builtin_memcpy(to + at, &rest, sizeof(rest));
   }
 }
 

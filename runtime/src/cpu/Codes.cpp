@@ -222,7 +222,7 @@ void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const voi
   std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
   auto part = [&](int64_t begin, int64_t end) {
     // Scales are read for several rows of the weight at once.
-    constexpr int64_t kScales = 2048;
+    constexpr int64_t kScales = 1024;
     int64_t blocks = getBlocks(), step = std::max<int64_t>(kScales / std::max<int64_t>(blocks, 1), 1);
     std::vector<float> known(step * blocks), sums(rows * (end - begin));
     int64_t first = 0, last = 0;
