@@ -89,14 +89,17 @@ static const uint8_t *getHalves(CodeKind kind) {
   return halves[int(kind)].data();
 }
 
+CodeRows getCodeRows(CodeKind kind, int64_t columns, int64_t block, const uint8_t *codes) {
+  return {kind, columns, block, codes, getNumbers(kind), getHalves(kind)};
+}
+
 CodedMatrix::CodedMatrix(const mw_rt_codes &what, int64_t matrix, const void *codes,
                          const void *scales)
     : what(what) {
   int64_t blocks = divideCeil(what.rows, what.block_rows) * divideCeil(what.columns, what.block_columns);
   int64_t size = what.rows * what.columns / elementsPerByte(DType(what.codes));
-  CodeKind kind = getKind(DType(what.codes));
-  this->codes = {kind, what.columns, what.block_columns,
-                 static_cast<const uint8_t *>(codes) + matrix * size, getNumbers(kind), getHalves(kind)};
+  this->codes = getCodeRows(getKind(DType(what.codes)), what.columns, what.block_columns,
+                            static_cast<const uint8_t *>(codes) + matrix * size);
   this->scales = static_cast<const char *>(scales) + matrix * blocks * sizeOf(DType(what.scales));
 }
 

@@ -44,6 +44,8 @@ private:
   const char *scales;
 };
 
+/// Rows of codes with the tables of their kind.
+CodeRows getCodeRows(CodeKind kind, int64_t columns, int64_t block, const uint8_t *codes);
 /// The kernels for the processor at hand.
 const CodeKernels &getCodeKernels();
 
