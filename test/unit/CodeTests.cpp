@@ -150,9 +150,10 @@ TEST_P(CodeKernelTest, SumsProductsOfBf16) {
     std::vector<uint16_t> a = roundAll(draw(kMostCodeRows * columns, 5)), ordered(a.size());
     std::vector<float> wide(a.size());
     std::transform(a.begin(), a.end(), wide.begin(), bf16ToFloat);
+    if (!multipliesBf16(matrix.codes))
+      return;
     for (int64_t row = 0; row < kMostCodeRows; ++row)
-      if (!kernels.orderBf16(matrix.codes, a.data() + row * columns, ordered.data() + row * columns))
-        return;
+      kernels.orderBf16(matrix.codes, a.data() + row * columns, ordered.data() + row * columns);
     for (int64_t rows = 1; rows <= kMostCodeRows; ++rows, ++products) {
       float sums[kMostCodeRows];
       kernels.dotBf16(matrix.codes, 1, matrix.scales.data() + matrix.blocks, ordered.data(), rows, sums);
@@ -172,7 +173,7 @@ TEST_P(CodeKernelTest, ANumberThatIsNoneMakesNone) {
     kernels.dot(matrix.codes, 1, matrix.scales.data() + 5, a.data(), nullptr, 1, &sum);
     EXPECT_TRUE(std::isnan(sum));
     if (kernels.dotBf16) {
-      ASSERT_TRUE(kernels.orderBf16(matrix.codes, rounded.data(), ordered.data()));
+      kernels.orderBf16(matrix.codes, rounded.data(), ordered.data());
       kernels.dotBf16(matrix.codes, 1, matrix.scales.data() + 5, ordered.data(), 1, &sum);
       EXPECT_TRUE(std::isnan(sum));
     }

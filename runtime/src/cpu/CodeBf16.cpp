@@ -137,7 +137,7 @@ void dotFours(const CodeRows &what, int64_t row, const float *scales, const uint
 
 template <CodeKind Kind, int Rows>
 void dotBlocks(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, float *c) {
-  if (what.block <= kShortBlock || Rows > 2)
+  if (what.block <= kShortBlock)
     return dotBytes<Kind, Rows, 1>(what, row, scales, a, c);
   dotBytes<Kind, Rows, 2>(what, row, scales, a, c);
 }
@@ -174,12 +174,9 @@ void dotCodesBf16(const CodeRows &what, int64_t row, const float *scales, const 
   }
 }
 
-bool orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to) {
+void orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to) {
   bool isFour = what.format == CodeKind::E2M1;
   int64_t codes = isFour ? 2 * kBytes : kBytes;
-  bool isWhole = isFour ? what.block == 32 : what.block % kBytes == 0 || what.block >= what.columns;
-  if (!isWhole || what.columns % codes != 0)
-    return false;
   for (int64_t k = 0; k < what.columns; k += codes, a += codes, to += codes) {
     if (isFour) {
       // Four codes share a word.
@@ -195,7 +192,19 @@ bool orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to) {
         __builtin_memcpy(to + half * kWords + group * kHalf, a + group * 16 + half * kHalf,
                          kHalf * sizeof(uint16_t));
   }
-  return true;
+}
+
+void roundCodesBf16(const float *from, int64_t count, uint16_t *to) {
+  int64_t i = 0;
+  for (; i + kWords <= count; i += kWords) {
+    Floats first = _mm512_loadu_ps(from + i), second = _mm512_loadu_ps(from + i + kWords / 2);
+    _mm512_storeu_si512(to + i, (__m512i)_mm512_cvtne2ps_pbh(second, first));
+  }
+  for (; i < count; i += kWords / 2) {
+    auto some = __mmask16(count - i < kWords / 2 ? (1 << (count - i)) - 1 : 0xffff);
+    __m256i half = (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(some, from + i));
+    _mm256_mask_storeu_epi16(to + i, some, half);
+  }
 }
 
 } // namespace meshwright::rt

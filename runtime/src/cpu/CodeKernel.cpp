@@ -390,7 +390,7 @@ void widenPowers(const uint8_t *__restrict codes, int64_t count, float *__restri
   }
 }
 
-void roundBf16(const float *from, int64_t count, uint16_t *to) {
+[[maybe_unused]] void roundBf16(const float *from, int64_t count, uint16_t *to) {
   for (int64_t i = 0; i < count; ++i) {
     uint32_t bits;
     __builtin_memcpy(&bits, from + i, sizeof(bits));
@@ -453,7 +453,7 @@ void turnWords(const uint32_t *from, int64_t rows, int64_t columns, uint32_t *to
 namespace meshwright::rt {
 CodeKernels MESHWRIGHT_CODES() {
 #ifdef __AVX512BF16__
-  return {dot, decode, widenPowers, roundBf16, dotCodesBf16, orderCodesBf16, turnWords, kLanes};
+  return {dot, decode, widenPowers, roundCodesBf16, dotCodesBf16, orderCodesBf16, turnWords, kLanes};
 #else
   return {dot, decode, widenPowers, roundBf16, nullptr, nullptr, turnWords, kLanes};
 #endif

@@ -43,9 +43,15 @@ using DotCodes = void (*)(const CodeRows &what, int64_t row, const float *scales
 /// The same for rows of `a` in bf16, in the order of `orderBf16`.
 using DotBf16 = void (*)(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a,
                          int64_t rows, float *c);
-/// Writes a row of bf16 in the order in which products of bf16 read it. Returns false if there are none
-/// for such codes and blocks.
-using OrderBf16 = bool (*)(const CodeRows &what, const uint16_t *a, uint16_t *to);
+/// Writes a row of bf16 in the order in which products of bf16 read it.
+using OrderBf16 = void (*)(const CodeRows &what, const uint16_t *a, uint16_t *to);
+/// Returns true if there are products of bf16 for such codes and blocks: whole vectors of 64 bytes, and
+/// sums that belong to one block or to a fixed part of a vector.
+inline bool multipliesBf16(const CodeRows &what) {
+  if (what.format == CodeKind::E2M1)
+    return what.block == 32 && what.columns % 128 == 0;
+  return (what.block % 64 == 0 || what.block >= what.columns) && what.columns % 64 == 0;
+}
 
 /// Writes `count` numbers of a row, from a column on that is even, times their scales. `scales` are
 /// those of the row, from the block of that column on.
@@ -55,7 +61,8 @@ using DecodeCodes = void (*)(const CodeRows &what, int64_t row, const float *sca
 /// Writes 2^(code - 127) for each of `count` codes of E8M0, and NaN for 255.
 using WidenPowers = void (*)(const uint8_t *codes, int64_t count, float *to);
 
-/// Rounds `count` numbers to bf16, to the nearest and ties to even.
+/// Rounds `count` numbers to bf16, to the nearest and ties to even. Instructions for that, and products of
+/// bf16, take numbers below 2^-126 as 0.
 using RoundBf16 = void (*)(const float *from, int64_t count, uint16_t *to);
 
 /// Writes a matrix of words transposed: to[j * kTurnStride + i] = from[i * columns + j], for up to kTurnRows
@@ -66,7 +73,8 @@ constexpr int64_t kTurnRows = 16, kTurnStride = 64;
 /// Those of processors with instructions for them.
 void dotCodesBf16(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, int64_t rows,
                   float *c);
-bool orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to);
+void orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to);
+void roundCodesBf16(const float *from, int64_t count, uint16_t *to);
 
 /// The kernels of an instruction set, and the lanes of its vectors; 0 for plain loops.
 struct CodeKernels {

@@ -16,11 +16,13 @@
 #include "Workers.h"
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Forms.h"
+#include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 
 namespace meshwright::rt {
 
@@ -171,9 +173,25 @@ void CodedMatrix::decode(const FormBlock &block, DType type, void *to) const {
 // Few rows
 //===----------------------------------------------------------------------===//
 
+namespace {
+/// Allocates whole cache lines: a vector that lies across two of them is read at half the rate.
+template <typename T> struct InLines {
+  using value_type = T;
+  InLines() = default;
+  template <typename U> InLines(const InLines<U> &) {}
+  T *allocate(size_t count) {
+    return static_cast<T *>(::operator new(count * sizeof(T), std::align_val_t(kAlignment)));
+  }
+  void deallocate(T *data, size_t) { ::operator delete(data, std::align_val_t(kAlignment)); }
+  friend bool operator==(InLines, InLines) { return true; }
+  friend bool operator!=(InLines, InLines) { return false; }
+};
+template <typename T> using Elements = std::vector<T, InLines<T>>;
+} // namespace
+
 /// Rows of floats, as f32.
-static std::vector<float> widenRows(DType type, const void *from, int64_t count) {
-  std::vector<float> wide(count);
+static Elements<float> widenRows(DType type, const void *from, int64_t count) {
+  Elements<float> wide(count);
   if (type == DType::F32)
     std::memcpy(wide.data(), from, count * sizeof(float));
   else
@@ -182,9 +200,9 @@ static std::vector<float> widenRows(DType type, const void *from, int64_t count)
 }
 
 /// In each whole step of 2 * lanes columns the even ones, then the odd ones.
-static std::vector<float> pairColumns(const std::vector<float> &a, int64_t rows, int64_t columns,
-                                      int64_t lanes) {
-  std::vector<float> pairs(lanes ? a : std::vector<float>());
+static Elements<float> pairColumns(const Elements<float> &a, int64_t rows, int64_t columns,
+                                   int64_t lanes) {
+  Elements<float> pairs(lanes ? a : Elements<float>());
   for (int64_t row = 0; row < rows && lanes; ++row)
     for (int64_t k = 0; k + 2 * lanes <= columns; k += 2 * lanes)
       for (int64_t i = 0; i < lanes; ++i) {
@@ -203,51 +221,54 @@ static void storeRow(DType type, const float *from, int64_t count, void *to, int
     narrow(type, from, static_cast<uint16_t *>(to) + index, count);
 }
 
-/// Rows of bf16 as products of bf16 read them. Empty if there are none.
-static std::vector<uint16_t> orderRows(const CodeRows &codes, DType type, const void *a, int64_t rows) {
-  OrderBf16 order = type == DType::BF16 ? getCodeKernels().orderBf16 : nullptr;
-  std::vector<uint16_t> ordered(order ? rows * codes.columns : 0);
-  for (int64_t row = 0; row < rows && order; ++row) {
-    int64_t at = row * codes.columns;
-    if (!order(codes, static_cast<const uint16_t *>(a) + at, ordered.data() + at))
-      return {};
-  }
+/// Rows of bf16 as products of bf16 read them.
+static Elements<uint16_t> orderRows(const CodeRows &codes, const void *a, int64_t rows) {
+  Elements<uint16_t> ordered(rows * codes.columns);
+  for (int64_t at = 0, size = ordered.size(); at < size; at += codes.columns)
+    getCodeKernels().orderBf16(codes, static_cast<const uint16_t *>(a) + at, ordered.data() + at);
   return ordered;
+}
+
+bool CodedMatrix::readsBf16(DType type) const {
+  return type == DType::BF16 && getCodeKernels().dotBf16 && multipliesBf16(codes);
+}
+
+int64_t CodedMatrix::getFewRows(DType type) const {
+  // Rows of f32 fill the nearest cache sooner.
+  return readsBf16(type) ? 4 * kMostCodeRows : kMostCodeRows;
 }
 
 void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const void *bias,
                               DType result, void *c, Workers &workers) const {
-  std::vector<uint16_t> ordered = orderRows(codes, type, a, rows);
-  std::vector<float> wide = widenRows(type, a, ordered.empty() ? rows * what.columns : 0);
-  std::vector<float> pairs = codes.format == CodeKind::E2M1 && ordered.empty()
-                                 ? pairColumns(wide, rows, what.columns, getCodeKernels().lanes)
-                                 : std::vector<float>();
-  std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
+  bool isBf16 = readsBf16(type);
+  Elements<uint16_t> ordered = isBf16 ? orderRows(codes, a, rows) : Elements<uint16_t>();
+  Elements<float> wide = isBf16 ? Elements<float>() : widenRows(type, a, rows * what.columns);
+  Elements<float> pairs = codes.format == CodeKind::E2M1 && !isBf16
+                              ? pairColumns(wide, rows, what.columns, getCodeKernels().lanes)
+                              : Elements<float>();
+  Elements<float> added = bias ? widenRows(type, bias, what.rows) : Elements<float>();
   auto part = [&](int64_t begin, int64_t end) {
-    // Scales are read for several rows of the weight at once.
-    constexpr int64_t kScales = 1024;
-    int64_t blocks = getBlocks(), step = std::max<int64_t>(kScales / std::max<int64_t>(blocks, 1), 1);
-    std::vector<float> known(step * blocks), sums(rows * (end - begin));
-    int64_t first = 0, last = 0;
-    for (int64_t column = begin; column < end; ++column) {
-      int64_t scaled = column / what.block_rows;
-      if (scaled >= last) {
-        first = scaled;
-        last = std::min(first + step, divideCeil(end, what.block_rows));
-        readScales(first * blocks, (last - first) * blocks, known.data());
-      }
-      const float *ofRow = known.data() + (scaled - first) * blocks;
-      for (int64_t row = 0; row < rows; row += kMostCodeRows) {
-        float own[kMostCodeRows];
-        int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
-        if (!ordered.empty())
-          getCodeKernels().dotBf16(codes, column, ofRow, ordered.data() + at, count, own);
-        else
-          getCodeKernels().dot(codes, column, ofRow, wide.data() + at,
-                           pairs.empty() ? nullptr : pairs.data() + at, count, own);
-        for (int64_t i = 0; i < count; ++i)
-          sums[(row + i) * (end - begin) + column - begin] = own[i] + (bias ? added[column] : 0);
-      }
+    // So many rows of the weight are multiplied by some rows of a, which the nearest cache holds, before
+    // they are multiplied by the next ones.
+    constexpr int64_t kColumns = 16;
+    const int64_t blocks = getBlocks();
+    std::vector<float> known((kColumns / what.block_rows + 2) * blocks), sums(rows * (end - begin));
+    for (int64_t first = begin; first < end; first += kColumns) {
+      int64_t last = std::min(first + kColumns, end), scaled = first / what.block_rows;
+      readScales(scaled * blocks, (divideCeil(last, what.block_rows) - scaled) * blocks, known.data());
+      for (int64_t row = 0; row < rows; row += kMostCodeRows)
+        for (int64_t column = first; column < last; ++column) {
+          float own[kMostCodeRows];
+          int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
+          const float *ofRow = known.data() + (column / what.block_rows - scaled) * blocks;
+          if (isBf16)
+            getCodeKernels().dotBf16(codes, column, ofRow, ordered.data() + at, count, own);
+          else
+            getCodeKernels().dot(codes, column, ofRow, wide.data() + at,
+                                 pairs.empty() ? nullptr : pairs.data() + at, count, own);
+          for (int64_t i = 0; i < count; ++i)
+            sums[(row + i) * (end - begin) + column - begin] = own[i] + (bias ? added[column] : 0);
+        }
     }
     for (int64_t row = 0; row < rows; ++row)
       storeRow(result, sums.data() + row * (end - begin), end - begin, c, row * what.rows + begin);
@@ -296,9 +317,9 @@ bool CpuDevice::perform(const mw_rt_dequantize &what, void *const *buffers, std:
 
 /// The rows of a group that are multiplied at once. The library keeps what it made for a number of rows:
 /// there are few such numbers.
-static int64_t chooseRows(int64_t rest) {
+static int64_t chooseRows(int64_t rest, int64_t few) {
   constexpr int64_t kMostRows = 512;
-  if (rest <= kFewCodeRows)
+  if (rest <= few)
     return rest;
   int64_t rows = kMostRows;
   while (rows > rest)
@@ -315,14 +336,14 @@ bool CpuDevice::perform(const mw_rt_coded_product &what, void *const *buffers, s
   if (!offsets)
     offsets = all;
   mw_rt_gemm product = getProduct(what);
-  bool isFew = what.transpose_b && type != DType::F64;
   for (int64_t matrix = 0; matrix < what.codes.matrices; ++matrix) {
     CodedMatrix weight(what.codes, matrix, buffers[1], buffers[2]);
+    int64_t few = what.transpose_b && type != DType::F64 ? weight.getFewRows(type) : 0;
     for (int64_t row = offsets[matrix]; row < offsets[matrix + 1]; row += product.m) {
-      product.m = buffers[4] ? chooseRows(offsets[matrix + 1] - row) : what.count;
+      product.m = buffers[4] ? chooseRows(offsets[matrix + 1] - row, few) : what.count;
       const char *from = a + row * what.k * sizeOf(type);
       char *to = c + row * what.n * sizeOf(result);
-      if (isFew && product.m <= kFewCodeRows)
+      if (product.m <= few)
         weight.multiplyFew(product.m, type, from, buffers[3], result, to, *workers);
       else if (!gemm.multiply(product, from, nullptr, buffers[3], to, *workers, error, &weight))
         return false;
