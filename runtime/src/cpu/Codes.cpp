@@ -174,7 +174,7 @@ void CodedMatrix::decode(const FormBlock &block, DType type, void *to) const {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// Allocates whole cache lines: a vector that lies across two of them is read at half the rate.
+/// Allocates whole cache lines: a vector in two of them is read at half the rate.
 template <typename T> struct InLines {
   using value_type = T;
   InLines() = default;
