@@ -5,9 +5,9 @@
 
 A chain of square products in bf16 whose weights no cache holds: in bf16, in f8 with a scale for each
 128 x 128, in MXFP4, and in int8 with a scale for each row. All run in turns; the ratios are medians over
-the rounds.
+the rounds. With --activation an activation follows each product.
 
-    python bench/stored.py [--rounds 15] [--size 4096] [--layers 6] [--threads 2] [--rows 1 512]
+    python bench/stored.py [--rounds 15] [--size 4096] [--layers 6] [--threads 2] [--rows 1 512] [--activation]
 """
 import argparse
 import statistics
@@ -64,13 +64,14 @@ class Mxfp4(nn.Module):
 
 
 class Chain(nn.Module):
-    def __init__(self, kind, size, layers):
+    def __init__(self, kind, size, layers, follow):
         super().__init__()
+        self.follow = follow
         self.weights = nn.ModuleList(kind(size) for _ in range(layers))
 
     def forward(self, x):
         for weight in self.weights:
-            x = F.linear(x, weight())
+            x = self.follow(F.linear(x, weight()))
         return x
 
 
@@ -81,7 +82,9 @@ def main():
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2, help="of the one rank")
     parser.add_argument("--rows", type=int, nargs="*", default=[1, 512])
+    parser.add_argument("--activation", action="store_true", help="behind each product")
     options = parser.parse_args()
+    follow = F.silu if options.activation else nn.Identity()
     kinds = {"bf16": Plain, "f8": F8, "mxfp4": Mxfp4, "int8": Int8}
     print(f"{'rows':>5} " + " ".join(f"{name:>6}" for name in list(kinds)[1:]) + "   (time of bf16 / time)")
     for rows in options.rows:
@@ -89,7 +92,7 @@ def main():
         sessions = {}
         for name, kind in kinds.items():
             torch.manual_seed(0)
-            net = Chain(kind, options.size, options.layers).eval()
+            net = Chain(kind, options.size, options.layers, follow).eval()
             sessions[name] = mw.from_torch(net, (x,)).parallelize(mesh={"dp": 1}).start(threads_per_rank=options.threads)
         times = {name: [] for name in kinds}
         for i in range(options.rounds + 2):

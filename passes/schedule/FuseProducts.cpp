@@ -21,6 +21,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Codegen/RuntimeCalls.h"
 #include "meshwright/passes/schedule/PackWeights.h"
 #include "meshwright/passes/schedule/Spans.h"
 
@@ -53,6 +54,7 @@ private:
   bool dependsOn(const OpSet &ops, Value product) const;
   KernelGroup makeGroup(const OpSet &ops) const;
   int64_t countBytes(const KernelGroup &group) const;
+  int64_t countWidening(nn::LinearOp linear) const;
   bool isWanted(Value value) const;
   void decline(Operation *op, const Twine &reason) const;
   void replace(size_t index, KernelGroup group) {
@@ -220,6 +222,18 @@ int64_t Fuser::countBytes(const KernelGroup &group) const {
   return bytes;
 }
 
+/// Bytes that are read and written to widen and pack a weight of codes, which the product alone would
+/// read as it is. 0 for other weights.
+int64_t Fuser::countWidening(nn::LinearOp linear) const {
+  auto weight = linear.getWeight().getDefiningOp<nn::DequantizeOp>();
+  if (!weight || !weight->hasOneUse() || !options.target.multipliesForms() ||
+      !options.target.isLibraryOp(weight) || !isCodedMatrix(weight) ||
+      !mayReadCodes(linear.getWeightMutable()))
+    return 0;
+  // One launch writes the weight, another one reads and packs it, and the product reads that.
+  return 4 * rt::getBufferBytes(weight.getType());
+}
+
 /// Returns true if one kernel computes these ops, among them a product by a weight of the model,
 /// which the kernel may have to read packed.
 bool Fuser::canCompute(nn::LinearOp linear, const KernelGroup &group) const {
@@ -277,7 +291,7 @@ bool Fuser::fuseAhead(size_t made) {
       if (!canCompute(linear, whole))
         return false;
       before += countBytes(groups[owners[0]]);
-      after += countBytes(whole);
+      after += countBytes(whole) + (groups[owners[0]].ops.size() == 1 ? countWidening(linear) : 0);
       fused.insert({owners[0], std::move(whole)});
     }
   }
@@ -349,7 +363,7 @@ bool Fuser::fuse(size_t product) {
     return false;
   }
   int64_t before = countBytes(groups[product]) + countBytes(groups[*reader]);
-  int64_t after = countBytes(fused) + countBytes(left);
+  int64_t after = countBytes(fused) + countBytes(left) + countWidening(linear);
   if (after >= before) {
     decline(linear, "that would move " + Twine(after) + " bytes instead of " + Twine(before));
     return false;

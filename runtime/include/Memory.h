@@ -29,6 +29,11 @@ using Memory = std::unique_ptr<char, FreeMemory>;
 /// again may be in small pages, which are read at half the rate.
 Memory allocate(int64_t bytes);
 
+/// Asks the system to bring memory that other code allocated to huge pages, in its place. Takes whole huge
+/// pages of which all is in memory, and copies them once. Has no effect where the system cannot (Linux
+/// before 6.1, and files on most systems).
+void gatherPages(const void *data, int64_t bytes);
+
 /// Bytes of memory that this process can still get, or -1 if unknown.
 int64_t availableMemory();
 

@@ -8,7 +8,7 @@ import meshwright as mw
 import pytest
 import torch
 import torch.nn.functional as F
-from stored_modules import Mlp, Weight4, drawn
+from stored_modules import Mlp, Weight, Weight4, drawn
 from torch import nn
 
 
@@ -114,3 +114,42 @@ def test_bytes_wrap():
 
     net, x = Bytes().eval(), torch.ones(10)
     assert torch.equal(mw.from_torch(net, (x,)).parallelize(mesh={"dp": 1}).run(x)[0], net(x))
+
+
+WEIGHTS = {
+    "f8": lambda w: Weight(w, torch.float8_e4m3fn, (128, 128), torch.float32, "repeat"),
+    "whole rows of int8": lambda w: Weight(w, torch.int8, (1, w.shape[1]), torch.float32, "repeat"),
+    "mxfp4": lambda w: Weight4(w, "repeat"),
+}
+
+
+class Bf16(nn.Module):
+    """Products of bf16 with and without a bias, and an activation behind the one without."""
+
+    def __init__(self, make):
+        super().__init__()
+        draw = torch.Generator().manual_seed(5)
+        self.up = make(torch.randn(320, 256, generator=draw) / 16)
+        self.down = make(torch.randn(96, 320, generator=draw) / 18)
+        self.bias = nn.Parameter(torch.randn(96, generator=draw).bfloat16())
+
+    def forward(self, x):
+        h = F.silu(F.linear(x, self.up().bfloat16()))
+        return h, F.linear(h, self.down().bfloat16(), self.bias)
+
+
+@pytest.mark.parametrize("make", WEIGHTS.values(), ids=WEIGHTS)
+@pytest.mark.parametrize("rows", [1, 2, 3, 7, 16, 17, 64, 100])
+def test_rows_of_bf16(rows, make):
+    net = Bf16(make).eval()
+    x = torch.randn(rows, 256, generator=torch.Generator().manual_seed(6)).bfloat16()
+    model = mw.from_torch(net, (x,))
+    assert model.ir().count("nn.dequantize") == 2, model.ir()
+    plan = model.parallelize(mesh={"dp": 1})
+    h, y = plan.run(x, threads_per_rank=1)
+    for got, again in zip((h, y), plan.run(x, threads_per_rank=2), strict=True):
+        assert torch.equal(got, again)
+    wide = F.silu(x.double() @ net.up().bfloat16().double().T)
+    assert (h.double() - wide).abs().max() <= 2**-7 * wide.abs().max()
+    want = h.double() @ net.down().bfloat16().double().T + net.bias.double()
+    assert (y.double() - want).abs().max() <= 2**-8 * want.abs().max()

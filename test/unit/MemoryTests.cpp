@@ -90,4 +90,28 @@ TEST(MemoryTest, LargeArraysLieInHugePagesWhateverWasFreed) {
   std::free(blocks.back());
 }
 
+TEST(MemoryTest, GathersPagesThatAreInMemory) {
+  constexpr int64_t bytes = 10 * kMiB;
+  void *mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  auto *data = static_cast<char *>(mapped);
+  auto at = reinterpret_cast<uintptr_t>(data);
+  // The first whole huge page has a small one that nothing touched.
+  char *first = data + (2 * kMiB - at % (2 * kMiB)) % (2 * kMiB);
+  for (int64_t i = 0; i < bytes; i += 4096)
+    if (data + i != first + 4096)
+      data[i] = char(i / 4096 + 1);
+  int64_t before = countHuge(data, bytes);
+  gatherPages(data + 100, bytes - 200);
+  gatherPages(data, 0);
+  for (int64_t i = 0; i < bytes; i += 4096)
+    if (data + i != first + 4096)
+      ASSERT_EQ(data[i], char(i / 4096 + 1));
+  int64_t gathered = countHuge(data, bytes) - before;
+  munmap(mapped, bytes);
+  if (before > 0 || gathered == 0)
+    GTEST_SKIP() << "the system gathers no pages, or gives huge ones at once";
+  EXPECT_GE(gathered, 4 * kMiB);
+  EXPECT_LE(gathered, 6 * kMiB);
+}
+
 } // namespace

@@ -316,11 +316,12 @@ template <CodeKind Kind>
 void decodeKind(const CodeRows &what, int64_t row, const float *scales, int64_t column,
                 int64_t count, float *to) {
   const uint8_t *codes = getRow<Kind>(what, row);
-  int64_t last = column + count;
-  for (int64_t k = column; k < last;) {
-    int64_t block = k / what.block, end = (block + 1) * what.block < last ? (block + 1) * what.block : last;
+  int64_t last = column + count, next = column / what.block * what.block;
+  for (int64_t k = column; k < last; ++scales) {
+    next += what.block;
+    int64_t end = next < last ? next : last;
 #if MESHWRIGHT_VECTOR > 16
-    Floats factor = fill(scales[block] * kFactor<Kind>);
+    Floats factor = fill(*scales * kFactor<Kind>);
     // The first code of a step is an even one, whose byte it begins.
     for (; k % kPerByte<Kind> == 0 && k + kStep <= end; k += kStep) {
       if (Kind == CodeKind::E4M3 && haveByte(getLarger(noBytes(), codes + k), kNaN))
@@ -333,7 +334,7 @@ void decodeKind(const CodeRows &what, int64_t row, const float *scales, int64_t 
     }
 #endif
     for (; k < end; ++k)
-      to[k - column] = getNumber<Kind>(what, codes, k) * scales[block];
+      to[k - column] = getNumber<Kind>(what, codes, k) * *scales;
   }
 }
 
@@ -365,176 +366,31 @@ void decode(const CodeRows &what, int64_t row, const float *scales, int64_t colu
   }
 }
 
-//===----------------------------------------------------------------------===//
-// Products of bf16
-//===----------------------------------------------------------------------===//
-
-#ifdef __AVX512BF16__
-
-/// Codes that are read at once: a vector of bytes.
-constexpr int64_t kBytes = 64;
-/// So many bytes ahead codes are asked for. The processor asks by itself within a page, which is often
-/// one row; the next row follows.
-constexpr int64_t kAhead = 8192;
-
-/// The bytes of bf16, as `unpack` joins them: the low ones of each 16 bytes, then the high ones.
-struct Words {
-  __m512bh first, second;
-};
-
-Words join(__m512i low, __m512i high) {
-  return {(__m512bh)_mm512_unpacklo_epi8(low, high), (__m512bh)_mm512_unpackhi_epi8(low, high)};
+/// 2^(code - 127), and NaN for 255. Code 0 is the only one of a number without a leading bit.
+uint32_t getPower(uint32_t code) {
+  uint32_t bits = code << 23;
+  bits = bits < 0x00400000 ? 0x00400000 : bits;
+  return code == 255 ? 0x7fc00000 : bits;
 }
 
-/// The numbers of 64 codes of 8 bits.
-template <CodeKind Kind> Words widenWords(const uint8_t *codes, const __m512i (&tables)[4]) {
-  __m512i x = _mm512_loadu_si512(codes), sign = _mm512_set1_epi8(char(0x80));
-  // A permutation reads seven bits.
-  __m512i index = Kind == CodeKind::I8 ? _mm512_abs_epi8(x) : x;
-  __m512i high = _mm512_permutex2var_epi8(tables[0], index, tables[1]);
-  __m512i low = _mm512_permutex2var_epi8(tables[2], index, tables[3]);
-  high = _mm512_ternarylogic_epi32(high, x, sign, 0xf8);
-  // The magnitude of -128 has eight bits.
-  if (Kind == CodeKind::I8)
-    high = _mm512_mask_mov_epi8(high, _mm512_cmpeq_epi8_mask(x, sign), _mm512_set1_epi8(char(0xc3)));
-  return join(low, high);
-}
-
-template <CodeKind Kind, int Rows>
-void dotWords(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, float *c) {
-  const uint8_t *codes = getRow<Kind>(what, row);
-  const __m512i tables[4] = {
-      _mm512_loadu_si512(what.halves), _mm512_loadu_si512(what.halves + kBytes),
-      _mm512_loadu_si512(what.halves + 2 * kBytes), _mm512_loadu_si512(what.halves + 3 * kBytes)};
-  Floats total[Rows];
-  for (int i = 0; i < Rows; ++i)
-    total[i] = fill(0);
-  for (int64_t k = 0, block = 0; k < what.columns; ++block) {
-    int64_t end = k + what.block < what.columns ? k + what.block : what.columns;
-    Floats first[2][Rows], second[2][Rows];
-    for (int turn = 0; turn < 2; ++turn)
-      for (int i = 0; i < Rows; ++i)
-        first[turn][i] = second[turn][i] = fill(0);
-    auto addBytes = [&](int turn) {
-      __builtin_prefetch(codes + k + kAhead);
-      Words words = widenWords<Kind>(codes + k, tables);
-      for (int i = 0; i < Rows; ++i) {
-        const uint16_t *read = a + i * what.columns + k;
-        first[turn][i] = _mm512_dpbf16_ps(first[turn][i], words.first,
-                                          (__m512bh)_mm512_loadu_si512(read));
-        second[turn][i] = _mm512_dpbf16_ps(second[turn][i], words.second,
-                                           (__m512bh)_mm512_loadu_si512(read + kBytes / 2));
-      }
-      k += kBytes;
-    };
-    while (k + 2 * kBytes <= end) {
-      addBytes(0);
-      addBytes(1);
-    }
-    if (k < end)
-      addBytes(0);
-    Floats scale = fill(scales[block]);
-    for (int i = 0; i < Rows; ++i)
-      total[i] = multiplyAdd(plus(plus(first[0][i], second[0][i]), plus(first[1][i], second[1][i])),
-                             scale, total[i]);
+void widenPowers(const uint8_t *__restrict codes, int64_t count, float *__restrict to) {
+  // The codes behind these are asked for: between the reads of two pieces memory is read elsewhere.
+  constexpr int64_t kLine = 64, kAhead = 4096;
+  int64_t whole = count / kLine * kLine;
+  uint32_t bits[kLine];
+  for (int64_t at = 0; at < whole; at += kLine) {
+    __builtin_prefetch(codes + at + kAhead);
+    for (int64_t i = 0; i < kLine; ++i)
+      bits[i] = getPower(codes[at + i]);
+    __builtin_memcpy(to + at, bits, sizeof(bits));
   }
-  for (int i = 0; i < Rows; ++i)
-    c[i] = sum(total[i]);
-}
-
-/// Codes of E2M1 in blocks of 32, which are 16 bytes: a part of a vector that instructions keep apart.
-template <int Rows>
-void dotFours(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, float *c) {
-  const uint8_t *codes = getRow<CodeKind::E2M1>(what, row);
-  const __m512i high = _mm512_broadcast_i32x4(loadBytes(what.halves));
-  const __m512i low = _mm512_broadcast_i32x4(loadBytes(what.halves + 16));
-  const __m512i mask = _mm512_set1_epi8(15);
-  const __m512i ofBlock = _mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3);
-  Floats total[Rows];
-  for (int i = 0; i < Rows; ++i)
-    total[i] = fill(0);
-  for (int64_t k = 0; k < what.columns; k += 2 * kBytes) {
-    __builtin_prefetch(codes + k / 2 + kAhead);
-    __m512i x = _mm512_loadu_si512(codes + k / 2);
-    __m512i even = _mm512_and_si512(x, mask), odd = _mm512_and_si512(_mm512_srli_epi16(x, 4), mask);
-    Words ofEven = join(_mm512_shuffle_epi8(low, even), _mm512_shuffle_epi8(high, even));
-    Words ofOdd = join(_mm512_shuffle_epi8(low, odd), _mm512_shuffle_epi8(high, odd));
-    Floats scale = _mm512_permutexvar_ps(
-        ofBlock, _mm512_castps128_ps512(_mm_loadu_ps(scales + k / 32)));
-    for (int i = 0; i < Rows; ++i) {
-      const uint16_t *read = a + i * what.columns + k;
-      auto get = [&](int part) { return (__m512bh)_mm512_loadu_si512(read + part * kBytes / 2); };
-      Floats first = _mm512_dpbf16_ps(fill(0), ofEven.first, get(0));
-      Floats second = _mm512_dpbf16_ps(fill(0), ofOdd.first, get(2));
-      first = _mm512_dpbf16_ps(first, ofEven.second, get(1));
-      second = _mm512_dpbf16_ps(second, ofOdd.second, get(3));
-      total[i] = multiplyAdd(plus(first, second), scale, total[i]);
-    }
-  }
-  for (int i = 0; i < Rows; ++i)
-    c[i] = sum(total[i]);
-}
-
-template <int Rows>
-void dotRowsBf16(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, float *c) {
-  switch (what.format) {
-  case CodeKind::E4M3:
-    return dotWords<CodeKind::E4M3, Rows>(what, row, scales, a, c);
-  case CodeKind::E5M2:
-    return dotWords<CodeKind::E5M2, Rows>(what, row, scales, a, c);
-  case CodeKind::I8:
-    return dotWords<CodeKind::I8, Rows>(what, row, scales, a, c);
-  case CodeKind::E2M1:
-    return dotFours<Rows>(what, row, scales, a, c);
+  for (int64_t at = whole; at < count; ++at) {
+    uint32_t rest = getPower(codes[at]);
+    __builtin_memcpy(to + at, &rest, sizeof(rest));
   }
 }
 
-void dotBf16(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, int64_t rows,
-             float *c) {
-  switch (rows) {
-  case 1:
-    return dotRowsBf16<1>(what, row, scales, a, c);
-  case 2:
-    return dotRowsBf16<2>(what, row, scales, a, c);
-  case 3:
-    return dotRowsBf16<3>(what, row, scales, a, c);
-  default:
-    return dotRowsBf16<4>(what, row, scales, a, c);
-  }
-}
-
-bool orderBf16(const CodeRows &what, const uint16_t *a, uint16_t *to) {
-  bool isFour = what.format == CodeKind::E2M1;
-  int64_t codes = isFour ? 2 * kBytes : kBytes;
-  bool isWhole = isFour ? what.block == 32 : what.block % kBytes == 0 || what.block >= what.columns;
-  if (!isWhole || what.columns % codes != 0)
-    return false;
-  // The bytes 0 to 7 of each 16, and then 8 to 15; of E2M1 for the even codes, and then for the odd ones.
-  for (int64_t k = 0; k < what.columns; k += codes)
-    for (int64_t i = 0; i < codes; ++i) {
-      int64_t odd = i / kBytes, half = i / 32 % 2, group = i % 32 / 8, byte = i % 8;
-      int64_t at = group * 16 + half * 8 + byte;
-      to[k + i] = a[k + (isFour ? 2 * at + odd : at)];
-    }
-  return true;
-}
-
-#else
-
-constexpr DotBf16 dotBf16 = nullptr;
-constexpr OrderBf16 orderBf16 = nullptr;
-
-#endif
-
-void widenPowers(const uint8_t *codes, int64_t count, float *to) {
-  for (int64_t i = 0; i < count; ++i) {
-    uint32_t code = codes[i], bits = code << 23;
-    bits = code == 0 ? 0x00400000 : code == 255 ? 0x7fc00000 : bits;
-    __builtin_memcpy(to + i, &bits, sizeof(bits));
-  }
-}
-
-void roundBf16(const float *from, int64_t count, uint16_t *to) {
+[[maybe_unused]] void roundBf16(const float *from, int64_t count, uint16_t *to) {
   for (int64_t i = 0; i < count; ++i) {
     uint32_t bits;
     __builtin_memcpy(&bits, from + i, sizeof(bits));
@@ -543,8 +399,63 @@ void roundBf16(const float *from, int64_t count, uint16_t *to) {
   }
 }
 
+//===----------------------------------------------------------------------===//
+// Transposition
+//===----------------------------------------------------------------------===//
+
+using Ints = uint32_t __attribute__((vector_size(MESHWRIGHT_VECTOR)));
+constexpr int kSide = MESHWRIGHT_VECTOR / 4;
+
+template <int... Lane> struct Lanes {};
+template <int Count, int... Lane> struct MakeLanes : MakeLanes<Count - 1, Count - 1, Lane...> {};
+template <int... Lane> struct MakeLanes<0, Lane...> { using Type = Lanes<Lane...>; };
+
+/// Exchanges the squares of `Half` words beside the diagonal of each square of twice as many.
+template <int Half, int... Lane> void exchange(Ints (&rows)[kSide], Lanes<Lane...>) {
+  for (int i = 0; i < kSide; ++i) {
+    if (i & Half)
+      continue;
+    Ints a = rows[i], b = rows[i + Half];
+    rows[i] = __builtin_shufflevector(a, b, (Lane & Half ? kSide + Lane - Half : Lane)...);
+    rows[i + Half] = __builtin_shufflevector(a, b, (Lane & Half ? kSide + Lane : Lane + Half)...);
+  }
+}
+
+template <int Half> void turnSquare(Ints (&rows)[kSide]) {
+  exchange<Half>(rows, typename MakeLanes<kSide>::Type());
+  if constexpr (Half > 1)
+    turnSquare<Half / 2>(rows);
+}
+
+void turnWords(const uint32_t *from, int64_t rows, int64_t columns, uint32_t *to) {
+  int64_t row = 0;
+  for (; row + kSide <= rows; row += kSide) {
+    int64_t column = 0;
+    for (; column + kSide <= columns; column += kSide) {
+      Ints square[kSide];
+      for (int i = 0; i < kSide; ++i)
+        __builtin_memcpy(&square[i], from + (row + i) * columns + column, sizeof(Ints));
+      turnSquare<kSide / 2>(square);
+      for (int i = 0; i < kSide; ++i)
+        __builtin_memcpy(to + (column + i) * kTurnStride + row, &square[i], sizeof(Ints));
+    }
+    for (; column < columns; ++column)
+      for (int i = 0; i < kSide; ++i)
+        to[column * kTurnStride + row + i] = from[(row + i) * columns + column];
+  }
+  for (; row < rows; ++row)
+    for (int64_t column = 0; column < columns; ++column)
+      to[column * kTurnStride + row] = from[row * columns + column];
+}
+
 } // namespace
 
 namespace meshwright::rt {
-CodeKernels MESHWRIGHT_CODES() { return {dot, decode, widenPowers, roundBf16, dotBf16, orderBf16, kLanes}; }
+CodeKernels MESHWRIGHT_CODES() {
+#ifdef __AVX512BF16__
+  return {dot, decode, widenPowers, roundCodesBf16, dotCodesBf16, orderCodesBf16, turnWords, kLanes};
+#else
+  return {dot, decode, widenPowers, roundBf16, nullptr, nullptr, turnWords, kLanes};
+#endif
+}
 } // namespace meshwright::rt

@@ -27,8 +27,8 @@ struct CodeRows {
   const uint8_t *codes;
   /// The number of each code without a scale; of E2M1 of each byte's low half in the first 16.
   const float *numbers;
-  /// The numbers without a sign as bf16: the high bytes of 128 of them, and then the low ones. Of E2M1
-  /// those of 16 with their signs.
+  /// The numbers without a sign as bf16: the high bytes of 128 of them, and then the low ones. Of E2M1 the
+  /// 16 numbers with their signs, each with its two bytes.
   const uint8_t *halves;
 };
 
@@ -43,20 +43,38 @@ using DotCodes = void (*)(const CodeRows &what, int64_t row, const float *scales
 /// The same for rows of `a` in bf16, in the order of `orderBf16`.
 using DotBf16 = void (*)(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a,
                          int64_t rows, float *c);
-/// Writes a row of bf16 in the order in which products of bf16 read it. Returns false if there are none
-/// for such codes and blocks.
-using OrderBf16 = bool (*)(const CodeRows &what, const uint16_t *a, uint16_t *to);
+/// Writes a row of bf16 in the order in which products of bf16 read it.
+using OrderBf16 = void (*)(const CodeRows &what, const uint16_t *a, uint16_t *to);
+/// Returns true if there are products of bf16 for such codes and blocks: whole vectors of 64 bytes, and
+/// sums that belong to one block or to a fixed part of a vector.
+inline bool multipliesBf16(const CodeRows &what) {
+  if (what.format == CodeKind::E2M1)
+    return what.block == 32 && what.columns % 128 == 0;
+  return (what.block % 64 == 0 || what.block >= what.columns) && what.columns % 64 == 0;
+}
 
 /// Writes `count` numbers of a row, from a column on that is even, times their scales. `scales` are
-/// those of the row.
+/// those of the row, from the block of that column on.
 using DecodeCodes = void (*)(const CodeRows &what, int64_t row, const float *scales, int64_t column,
                              int64_t count, float *to);
 
 /// Writes 2^(code - 127) for each of `count` codes of E8M0, and NaN for 255.
 using WidenPowers = void (*)(const uint8_t *codes, int64_t count, float *to);
 
-/// Rounds `count` numbers to bf16, to the nearest and ties to even.
+/// Rounds `count` numbers to bf16, to the nearest and ties to even. Instructions for that, and products of
+/// bf16, take numbers below 2^-126 as 0.
 using RoundBf16 = void (*)(const float *from, int64_t count, uint16_t *to);
+
+/// Writes a matrix of words transposed: to[j * kTurnStride + i] = from[i * columns + j], for up to kTurnRows
+/// rows.
+using TurnWords = void (*)(const uint32_t *from, int64_t rows, int64_t columns, uint32_t *to);
+constexpr int64_t kTurnRows = 16, kTurnStride = 64;
+
+/// Those of processors with instructions for them.
+void dotCodesBf16(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, int64_t rows,
+                  float *c);
+void orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to);
+void roundCodesBf16(const float *from, int64_t count, uint16_t *to);
 
 /// The kernels of an instruction set, and the lanes of its vectors; 0 for plain loops.
 struct CodeKernels {
@@ -66,6 +84,7 @@ struct CodeKernels {
   RoundBf16 roundBf16;
   DotBf16 dotBf16;
   OrderBf16 orderBf16;
+  TurnWords turn;
   int64_t lanes;
 };
 

@@ -16,17 +16,19 @@
 #include "Workers.h"
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Forms.h"
+#include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <new>
 
 namespace meshwright::rt {
 
 static int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
 
-static const CodeKernels &getKernels() {
+const CodeKernels &getCodeKernels() {
   static const CodeKernels kernels = [] {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -77,11 +79,11 @@ static const uint8_t *getHalves(CodeKind kind) {
   static const std::array<std::array<uint8_t, 256>, 4> halves = [] {
     std::array<std::array<uint8_t, 256>, 4> all = {};
     for (CodeKind kind : {CodeKind::E4M3, CodeKind::E5M2, CodeKind::I8, CodeKind::E2M1}) {
-      int count = kind == CodeKind::E2M1 ? 16 : 128;
-      for (int code = 0; code < count; ++code) {
+      bool isFour = kind == CodeKind::E2M1;
+      for (int code = 0; code < (isFour ? 16 : 128); ++code) {
         uint16_t bits = floatToBf16(getNumbers(kind)[code]);
-        all[int(kind)][code] = uint8_t(bits >> 8);
-        all[int(kind)][count + code] = uint8_t(bits);
+        all[int(kind)][isFour ? 2 * code + 1 : code] = uint8_t(bits >> 8);
+        all[int(kind)][isFour ? 2 * code : 128 + code] = uint8_t(bits);
       }
     }
     return all;
@@ -89,32 +91,35 @@ static const uint8_t *getHalves(CodeKind kind) {
   return halves[int(kind)].data();
 }
 
+CodeRows getCodeRows(CodeKind kind, int64_t columns, int64_t block, const uint8_t *codes) {
+  return {kind, columns, block, codes, getNumbers(kind), getHalves(kind)};
+}
+
 CodedMatrix::CodedMatrix(const mw_rt_codes &what, int64_t matrix, const void *codes,
                          const void *scales)
     : what(what) {
   int64_t blocks = divideCeil(what.rows, what.block_rows) * divideCeil(what.columns, what.block_columns);
   int64_t size = what.rows * what.columns / elementsPerByte(DType(what.codes));
-  CodeKind kind = getKind(DType(what.codes));
-  this->codes = {kind, what.columns, what.block_columns,
-                 static_cast<const uint8_t *>(codes) + matrix * size, getNumbers(kind), getHalves(kind)};
+  this->codes = getCodeRows(getKind(DType(what.codes)), what.columns, what.block_columns,
+                            static_cast<const uint8_t *>(codes) + matrix * size);
   this->scales = static_cast<const char *>(scales) + matrix * blocks * sizeOf(DType(what.scales));
 }
 
-void CodedMatrix::readScales(int64_t row, std::vector<float> &to) const {
-  int64_t count = divideCeil(what.columns, what.block_columns), first = row / what.block_rows * count;
+int64_t CodedMatrix::getBlocks() const { return divideCeil(what.columns, what.block_columns); }
+
+void CodedMatrix::readScales(int64_t first, int64_t count, float *to) const {
   DType type = DType(what.scales);
   const char *from = scales + first * sizeOf(type);
-  to.resize(count);
   switch (type) {
   case DType::F32:
-    std::memcpy(to.data(), from, count * sizeof(float));
+    std::memcpy(to, from, count * sizeof(float));
     return;
   case DType::BF16:
   case DType::F16:
-    widen(type, from, to.data(), count);
+    widen(type, from, to, count);
     return;
   case DType::F8E8M0FNU:
-    getKernels().widenPowers(reinterpret_cast<const uint8_t *>(from), count, to.data());
+    getCodeKernels().widenPowers(reinterpret_cast<const uint8_t *>(from), count, to);
     return;
   default:
     for (int64_t i = 0; i < count; ++i)
@@ -122,22 +127,43 @@ void CodedMatrix::readScales(int64_t row, std::vector<float> &to) const {
   }
 }
 
+void CodedMatrix::askBehind(const FormBlock &block, int64_t row) const {
+  constexpr int64_t kLine = 64;
+  int64_t perByte = elementsPerByte(DType(what.codes)), column = block.column + block.columns;
+  if (column >= what.columns) {
+    column = 0;
+    row += block.rows;
+  }
+  if (row >= what.rows)
+    return;
+  const uint8_t *codes = this->codes.codes + (row * what.columns + column) / perByte;
+  int64_t bytes = std::min(block.columns, what.columns - column) / perByte;
+  for (int64_t at = 0; at < bytes; at += kLine)
+    __builtin_prefetch(codes + at, /*rw=*/0, /*locality=*/2);
+}
+
 void CodedMatrix::decode(const FormBlock &block, DType type, void *to) const {
-  std::vector<float> ofRow, numbers(block.columns);
+  if (!block.columns)
+    return;
+  int64_t first = block.column / what.block_columns;
+  int64_t blocks = divideCeil(block.column + block.columns, what.block_columns) - first;
+  std::vector<float> ofRow(blocks), numbers(type == DType::F32 ? 0 : block.columns);
   int64_t known = -1;
   for (int64_t i = 0; i < block.rows; ++i) {
     int64_t row = block.row + i;
     if (row / what.block_rows != known) {
       known = row / what.block_rows;
-      readScales(row, ofRow);
+      readScales(known * getBlocks() + first, blocks, ofRow.data());
     }
     char *target = static_cast<char *>(to) + i * block.columns * sizeOf(type);
     float *wide = type == DType::F32 ? reinterpret_cast<float *>(target) : numbers.data();
-    getKernels().decode(codes, row, ofRow.data(), block.column, block.columns, wide);
+    if (block.columns < what.columns)
+      askBehind(block, row);
+    getCodeKernels().decode(codes, row, ofRow.data(), block.column, block.columns, wide);
     if (type == DType::F64)
       std::copy_n(wide, block.columns, reinterpret_cast<double *>(target));
     else if (type == DType::BF16)
-      getKernels().roundBf16(wide, block.columns, reinterpret_cast<uint16_t *>(target));
+      getCodeKernels().roundBf16(wide, block.columns, reinterpret_cast<uint16_t *>(target));
     else if (type != DType::F32)
       narrow(type, wide, target, block.columns);
   }
@@ -147,9 +173,25 @@ void CodedMatrix::decode(const FormBlock &block, DType type, void *to) const {
 // Few rows
 //===----------------------------------------------------------------------===//
 
+namespace {
+/// Allocates whole cache lines: a vector in two of them is read at half the rate.
+template <typename T> struct InLines {
+  using value_type = T;
+  InLines() = default;
+  template <typename U> InLines(const InLines<U> &) {}
+  T *allocate(size_t count) {
+    return static_cast<T *>(::operator new(count * sizeof(T), std::align_val_t(kAlignment)));
+  }
+  void deallocate(T *data, size_t) { ::operator delete(data, std::align_val_t(kAlignment)); }
+  friend bool operator==(InLines, InLines) { return true; }
+  friend bool operator!=(InLines, InLines) { return false; }
+};
+template <typename T> using Elements = std::vector<T, InLines<T>>;
+} // namespace
+
 /// Rows of floats, as f32.
-static std::vector<float> widenRows(DType type, const void *from, int64_t count) {
-  std::vector<float> wide(count);
+static Elements<float> widenRows(DType type, const void *from, int64_t count) {
+  Elements<float> wide(count);
   if (type == DType::F32)
     std::memcpy(wide.data(), from, count * sizeof(float));
   else
@@ -158,9 +200,9 @@ static std::vector<float> widenRows(DType type, const void *from, int64_t count)
 }
 
 /// In each whole step of 2 * lanes columns the even ones, then the odd ones.
-static std::vector<float> pairColumns(const std::vector<float> &a, int64_t rows, int64_t columns,
-                                      int64_t lanes) {
-  std::vector<float> pairs(lanes ? a : std::vector<float>());
+static Elements<float> pairColumns(const Elements<float> &a, int64_t rows, int64_t columns,
+                                   int64_t lanes) {
+  Elements<float> pairs(lanes ? a : Elements<float>());
   for (int64_t row = 0; row < rows && lanes; ++row)
     for (int64_t k = 0; k + 2 * lanes <= columns; k += 2 * lanes)
       for (int64_t i = 0; i < lanes; ++i) {
@@ -179,45 +221,54 @@ static void storeRow(DType type, const float *from, int64_t count, void *to, int
     narrow(type, from, static_cast<uint16_t *>(to) + index, count);
 }
 
-/// Rows of bf16 as products of bf16 read them. Empty if there are none.
-static std::vector<uint16_t> orderRows(const CodeRows &codes, DType type, const void *a, int64_t rows) {
-  OrderBf16 order = type == DType::BF16 ? getKernels().orderBf16 : nullptr;
-  std::vector<uint16_t> ordered(order ? rows * codes.columns : 0);
-  for (int64_t row = 0; row < rows && order; ++row) {
-    int64_t at = row * codes.columns;
-    if (!order(codes, static_cast<const uint16_t *>(a) + at, ordered.data() + at))
-      return {};
-  }
+/// Rows of bf16 as products of bf16 read them.
+static Elements<uint16_t> orderRows(const CodeRows &codes, const void *a, int64_t rows) {
+  Elements<uint16_t> ordered(rows * codes.columns);
+  for (int64_t at = 0, size = ordered.size(); at < size; at += codes.columns)
+    getCodeKernels().orderBf16(codes, static_cast<const uint16_t *>(a) + at, ordered.data() + at);
   return ordered;
+}
+
+bool CodedMatrix::readsBf16(DType type) const {
+  return type == DType::BF16 && getCodeKernels().dotBf16 && multipliesBf16(codes);
+}
+
+int64_t CodedMatrix::getFewRows(DType type) const {
+  // Rows of f32 fill the nearest cache sooner.
+  return readsBf16(type) ? 4 * kMostCodeRows : kMostCodeRows;
 }
 
 void CodedMatrix::multiplyFew(int64_t rows, DType type, const void *a, const void *bias,
                               DType result, void *c, Workers &workers) const {
-  std::vector<uint16_t> ordered = orderRows(codes, type, a, rows);
-  std::vector<float> wide = widenRows(type, a, ordered.empty() ? rows * what.columns : 0);
-  std::vector<float> pairs = codes.format == CodeKind::E2M1 && ordered.empty()
-                                 ? pairColumns(wide, rows, what.columns, getKernels().lanes)
-                                 : std::vector<float>();
-  std::vector<float> added = bias ? widenRows(type, bias, what.rows) : std::vector<float>();
+  bool isBf16 = readsBf16(type);
+  Elements<uint16_t> ordered = isBf16 ? orderRows(codes, a, rows) : Elements<uint16_t>();
+  Elements<float> wide = isBf16 ? Elements<float>() : widenRows(type, a, rows * what.columns);
+  Elements<float> pairs = codes.format == CodeKind::E2M1 && !isBf16
+                              ? pairColumns(wide, rows, what.columns, getCodeKernels().lanes)
+                              : Elements<float>();
+  Elements<float> added = bias ? widenRows(type, bias, what.rows) : Elements<float>();
   auto part = [&](int64_t begin, int64_t end) {
-    std::vector<float> ofRow, sums(rows * (end - begin));
-    int64_t known = -1;
-    for (int64_t column = begin; column < end; ++column) {
-      if (column / what.block_rows != known) {
-        known = column / what.block_rows;
-        readScales(column, ofRow);
-      }
-      for (int64_t row = 0; row < rows; row += kMostCodeRows) {
-        float own[kMostCodeRows];
-        int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
-        if (!ordered.empty())
-          getKernels().dotBf16(codes, column, ofRow.data(), ordered.data() + at, count, own);
-        else
-          getKernels().dot(codes, column, ofRow.data(), wide.data() + at,
-                           pairs.empty() ? nullptr : pairs.data() + at, count, own);
-        for (int64_t i = 0; i < count; ++i)
-          sums[(row + i) * (end - begin) + column - begin] = own[i] + (bias ? added[column] : 0);
-      }
+    // So many rows of the weight are multiplied by some rows of a, which the nearest cache holds, before
+    // they are multiplied by the next ones.
+    constexpr int64_t kColumns = 16;
+    const int64_t blocks = getBlocks();
+    std::vector<float> known((kColumns / what.block_rows + 2) * blocks), sums(rows * (end - begin));
+    for (int64_t first = begin; first < end; first += kColumns) {
+      int64_t last = std::min(first + kColumns, end), scaled = first / what.block_rows;
+      readScales(scaled * blocks, (divideCeil(last, what.block_rows) - scaled) * blocks, known.data());
+      for (int64_t row = 0; row < rows; row += kMostCodeRows)
+        for (int64_t column = first; column < last; ++column) {
+          float own[kMostCodeRows];
+          int64_t count = std::min(kMostCodeRows, rows - row), at = row * what.columns;
+          const float *ofRow = known.data() + (column / what.block_rows - scaled) * blocks;
+          if (isBf16)
+            getCodeKernels().dotBf16(codes, column, ofRow, ordered.data() + at, count, own);
+          else
+            getCodeKernels().dot(codes, column, ofRow, wide.data() + at,
+                                 pairs.empty() ? nullptr : pairs.data() + at, count, own);
+          for (int64_t i = 0; i < count; ++i)
+            sums[(row + i) * (end - begin) + column - begin] = own[i] + (bias ? added[column] : 0);
+        }
     }
     for (int64_t row = 0; row < rows; ++row)
       storeRow(result, sums.data() + row * (end - begin), end - begin, c, row * what.rows + begin);
@@ -266,9 +317,9 @@ bool CpuDevice::perform(const mw_rt_dequantize &what, void *const *buffers, std:
 
 /// The rows of a group that are multiplied at once. The library keeps what it made for a number of rows:
 /// there are few such numbers.
-static int64_t chooseRows(int64_t rest) {
+static int64_t chooseRows(int64_t rest, int64_t few) {
   constexpr int64_t kMostRows = 512;
-  if (rest <= kFewCodeRows)
+  if (rest <= few)
     return rest;
   int64_t rows = kMostRows;
   while (rows > rest)
@@ -285,14 +336,14 @@ bool CpuDevice::perform(const mw_rt_coded_product &what, void *const *buffers, s
   if (!offsets)
     offsets = all;
   mw_rt_gemm product = getProduct(what);
-  bool isFew = what.transpose_b && type != DType::F64;
   for (int64_t matrix = 0; matrix < what.codes.matrices; ++matrix) {
     CodedMatrix weight(what.codes, matrix, buffers[1], buffers[2]);
+    int64_t few = what.transpose_b && type != DType::F64 ? weight.getFewRows(type) : 0;
     for (int64_t row = offsets[matrix]; row < offsets[matrix + 1]; row += product.m) {
-      product.m = buffers[4] ? chooseRows(offsets[matrix + 1] - row) : what.count;
+      product.m = buffers[4] ? chooseRows(offsets[matrix + 1] - row, few) : what.count;
       const char *from = a + row * what.k * sizeOf(type);
       char *to = c + row * what.n * sizeOf(result);
-      if (isFew && product.m <= kFewCodeRows)
+      if (product.m <= few)
         weight.multiplyFew(product.m, type, from, buffers[3], result, to, *workers);
       else if (!gemm.multiply(product, from, nullptr, buffers[3], to, *workers, error, &weight))
         return false;

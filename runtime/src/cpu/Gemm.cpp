@@ -7,6 +7,7 @@
 
 #include "Gemm.h"
 
+#include "StoredColumns.h"
 #include "Workers.h"
 #include "meshwright/runtime/src/ranks/GemmShape.h"
 
@@ -72,6 +73,11 @@ using Key = std::array<int64_t, 15>;
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, bias, c, scratchpad;
+  /// Whether b is in panels.
+  bool hasPanels = false;
+  /// The bytes behind the library's scratch memory: of decoded columns, of a piece of them that is packed,
+  /// and of the results.
+  int64_t decodedBytes = 0, pieceBytes = 0, resultBytes = 0;
 };
 
 /// The operands of a product. `bias` may be null.
@@ -133,16 +139,24 @@ static int64_t floorPowerOfTwo(int64_t value) {
 /// Bytes of decoded columns that stay in a cache while they are multiplied.
 static constexpr int64_t kDecodedBytes = 4 << 20;
 
-/// Cuts a product into tiles: matrices of a batch first, then columns, and rows last. Columns that are
-/// decoded are cut alone, and so that they stay in a cache.
+/// Cuts a product whose columns are decoded: columns alone, and so that those of a tile stay in a cache.
+static std::vector<Tile> cutStored(const Product &p) {
+  int64_t most = std::max<int64_t>(kDecodedBytes / (p.k * sizeOf(p.in) + 1), 1);
+  int64_t needed = (p.n + most - 1) / most, panels = (p.n + kPanelColumns - 1) / kPanelColumns;
+  // Decoding is work, too.
+  int64_t operations = 2 * std::max<int64_t>(p.m, kLeastTile) * p.n * p.k;
+  int64_t wanted = floorPowerOfTwo(std::min(operations / kLeastOperations, kMostTiles));
+  int64_t count = std::min((needed + wanted - 1) / wanted * wanted, panels);
+  std::vector<Tile> tiles;
+  for (Range column : cut(p.n, count, kPanelColumns))
+    tiles.push_back({{0, 1}, {0, p.m}, column});
+  return tiles;
+}
+
+/// Cuts a product into tiles: matrices of a batch first, then columns, and rows last.
 static std::vector<Tile> cutTiles(const Product &p) {
-  if (p.stored) {
-    int64_t most = std::max<int64_t>(kDecodedBytes / (p.k * sizeOf(p.in) + 1), 1);
-    std::vector<Tile> tiles;
-    for (Range column : cut(p.n, (p.n + most - 1) / most, 64))
-      tiles.push_back({{0, 1}, {0, p.m}, column});
-    return tiles;
-  }
+  if (p.stored)
+    return cutStored(p);
   int64_t operations = 2 * p.batch * p.m * p.n * std::max<int64_t>(p.k, 1);
   int64_t most = floorPowerOfTwo(std::min(operations / kLeastOperations, kMostTiles));
   int64_t matrices = std::min(floorPowerOfTwo(p.batch), most);
@@ -160,12 +174,53 @@ static std::vector<Tile> cutTiles(const Product &p) {
 /// More than the library takes for a primitive and its code.
 static constexpr int64_t kPrimitiveBytes = int64_t(32) << 20;
 
-/// Makes the primitive. Returns false if the library has none and `mayFail` is set. Throws an exception
-/// if there is no memory.
+/// Makes the primitive for described operands. Returns false if the library has none and `mayFail` is set.
+static bool makePrimitive(bool hasBias, Prepared &result, bool mayFail) {
+  // The library's own scratch memory would belong to the thread that made the primitive.
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  dnnl::matmul::desc what = hasBias ? dnnl::matmul::desc(result.a, result.b, result.bias, result.c)
+                                    : dnnl::matmul::desc(result.a, result.b, result.c);
+  dnnl::matmul::primitive_desc primitive(what, attributes, getEngine(), mayFail);
+  if (!primitive)
+    return false;
+  result.b = primitive.weights_desc();
+  result.scratchpad = primitive.scratchpad_desc();
+  result.primitive = dnnl::matmul(primitive);
+  return true;
+}
+
+/// Prepares a tile whose columns are decoded to panels. Returns false if the library does not read the
+/// panels that we write.
+static bool preparePanels(const Product &p, const Tile &tile, Prepared &result) {
+  using Tag = dnnl::memory::format_tag;
+  dnnl::memory::data_type in = libraryType(p.in);
+  dnnl::memory::dims dims{p.k, tile.columns.size}, strides{p.k, 1};
+  if (p.transposeA)
+    strides = {1, p.m};
+  result.a = dnnl::memory::desc({p.m, p.k}, in, strides);
+  result.b = dnnl::memory::desc(dims, in, Tag::any);
+  // Only results without gaps have such primitives.
+  result.c = dnnl::memory::desc({p.m, tile.columns.size}, libraryType(p.out), Tag::ab);
+  result.bias = dnnl::memory::desc({1, tile.columns.size}, in, Tag::ab);
+  if (!makePrimitive(p.bias, result, /*mayFail=*/true) ||
+      result.b != dnnl::memory::desc(dims, in, p.in == DType::BF16 ? Tag::BA16a64b2a : Tag::BA16a64b))
+    return false;
+  result.hasPanels = true;
+  result.decodedBytes = sizeOfPanels(p.in, p.k, tile.columns.size);
+  result.pieceBytes = kPieceBytes;
+  result.resultBytes = tile.columns.size < p.n ? p.m * tile.columns.size * sizeOf(p.out) : 0;
+  return true;
+}
+
+/// Prepares a tile. Returns false if the library has no primitive for it and `mayFail` is set. Throws an
+/// exception if there is no memory.
 static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool mayFail) {
   // The library does not look whether it gets the memory of a kernel's code, so this asks before.
   if (!allocate(kPrimitiveBytes))
     throw std::bad_alloc();
+  if (p.stored && p.k > 0 && preparePanels(p, tile, result))
+    return true;
   using Dims = dnnl::memory::dims;
   // A tile has the strides of the whole matrix, of so many rows and columns.
   auto describe = [](DType type, Dims dims, int64_t rows, int64_t columns, bool transposed) {
@@ -177,24 +232,9 @@ static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool m
   // Decoded columns are a matrix of their own.
   result.b = describe(p.in, {p.sharedB ? 1 : batch, p.k, n}, p.k, p.stored ? n : p.n, p.transposeB);
   result.c = describe(p.out, {batch, m, n}, p.m, p.n, false);
-  // The library's own scratch memory would belong to the thread that made the primitive.
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  dnnl::matmul::primitive_desc primitive;
-  if (p.bias) {
-    result.bias = describe(p.in, {1, 1, n}, 1, n, false);
-    primitive =
-        dnnl::matmul::primitive_desc(dnnl::matmul::desc(result.a, result.b, result.bias, result.c),
-                                     attributes, getEngine(), mayFail);
-  } else {
-    primitive = dnnl::matmul::primitive_desc(dnnl::matmul::desc(result.a, result.b, result.c),
-                                             attributes, getEngine(), mayFail);
-  }
-  if (!primitive)
-    return false;
-  result.scratchpad = primitive.scratchpad_desc();
-  result.primitive = dnnl::matmul(primitive);
-  return true;
+  result.bias = describe(p.in, {1, 1, n}, 1, n, false);
+  result.decodedBytes = p.stored ? p.k * n * sizeOf(p.in) : 0;
+  return makePrimitive(p.bias, result, mayFail);
 }
 
 struct Gemm::State {
@@ -281,13 +321,15 @@ struct Tiles {
   /// For each part the error of the library, empty if there is none.
   std::vector<std::string> errors;
 
-  void run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stream &stream) const;
+  void run(const Tile &tile, const Prepared &how, char *scratch, dnnl::stream &stream) const;
+  /// Decodes columns of the stored b.
+  void decode(const Range &columns, const Prepared &how, char *to) const;
 };
 } // namespace
 
 static int64_t alignUp(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-void Tiles::run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stream &stream) const {
+void Tiles::run(const Tile &tile, const Prepared &how, char *scratch, dnnl::stream &stream) const {
   const Product &p = product;
   int64_t in = sizeOf(p.in), out = sizeOf(p.out);
   auto wrap = [](const dnnl::memory::desc &type, const void *data) {
@@ -298,21 +340,39 @@ void Tiles::run(const Tile &tile, const Prepared &how, void *scratch, dnnl::stre
   int64_t b = (p.sharedB ? 0 : first * p.k * p.n) + column * (p.transposeB ? p.k : 1);
   int64_t c = (first * p.m + row) * p.n + column;
   const char *columns = operands.b ? operands.b + b * in : nullptr;
+  char *result = operands.c + c * out;
+  char *decoded = scratch + alignUp(how.scratchpad.get_size());
   if (p.stored) {
-    char *decoded = static_cast<char *>(scratch) + alignUp(how.scratchpad.get_size());
-    int64_t count = tile.columns.size;
-    p.stored->decode(p.transposeB ? FormBlock{column, count, 0, p.k} : FormBlock{0, p.k, column, count},
-                     p.in, decoded);
+    decode(tile.columns, how, decoded);
     columns = decoded;
   }
+  if (how.resultBytes)
+    result = decoded + alignUp(how.decodedBytes) + alignUp(how.pieceBytes);
   std::unordered_map<int, dnnl::memory> arguments{
       {DNNL_ARG_SRC, wrap(how.a, operands.a + a * in)},
       {DNNL_ARG_WEIGHTS, wrap(how.b, columns)},
-      {DNNL_ARG_DST, wrap(how.c, operands.c + c * out)},
+      {DNNL_ARG_DST, wrap(how.c, result)},
       {DNNL_ARG_SCRATCHPAD, wrap(how.scratchpad, scratch)}};
   if (p.bias)
     arguments.emplace(DNNL_ARG_BIAS, wrap(how.bias, operands.bias + column * in));
   how.primitive.execute(stream, arguments);
+  if (!how.resultBytes)
+    return;
+  stream.wait();
+  int64_t bytes = tile.columns.size * out;
+  for (int64_t i = 0; i < p.m; ++i)
+    std::memcpy(operands.c + (c + i * p.n) * out, result + i * bytes, bytes);
+}
+
+void Tiles::decode(const Range &columns, const Prepared &how, char *to) const {
+  const Product &p = product;
+  if (how.hasPanels)
+    decodePanels(*p.stored, p.transposeB, p.in, p.k, columns.begin, columns.size, to,
+                 to + alignUp(how.decodedBytes));
+  else
+    p.stored->decode(p.transposeB ? FormBlock{columns.begin, columns.size, 0, p.k}
+                                  : FormBlock{0, p.k, columns.begin, columns.size},
+                     p.in, to);
 }
 
 /// Computes part `index` of `count` equal, contiguous parts of the tiles.
@@ -324,7 +384,8 @@ static void runTiles(void *state, int64_t index, int64_t count) {
   try {
     dnnl::stream stream(getEngine());
     for (int64_t i = begin; i < end; ++i)
-      work.run(work.tiles[i], *work.prepared[i], work.workers.getWorkspace(index).get(0), stream);
+      work.run(work.tiles[i], *work.prepared[i], static_cast<char *>(work.workers.getWorkspace(index).get(0)),
+               stream);
     stream.wait();
   } catch (const std::exception &failure) {
     // Nothing may leave the thread of a worker.
@@ -356,10 +417,10 @@ bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const
                {}};
     int64_t scratch = 1;
     for (const Tile &tile : work.tiles) {
-      work.prepared.push_back(&getPrepared(p, tile));
-      int64_t decoded = p.stored ? p.k * tile.columns.size * sizeOf(p.in) : 0;
-      scratch = std::max(scratch,
-                         alignUp(work.prepared.back()->scratchpad.get_size()) + decoded);
+      const Prepared &how = getPrepared(p, tile);
+      work.prepared.push_back(&how);
+      scratch = std::max(scratch, alignUp(how.scratchpad.get_size()) + alignUp(how.decodedBytes) +
+                                      alignUp(how.pieceBytes) + how.resultBytes);
     }
     int64_t count = std::min<int64_t>(work.tiles.size(), workers.getCount());
     for (int64_t i = 0; i < count; ++i)

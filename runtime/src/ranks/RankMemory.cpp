@@ -301,8 +301,12 @@ bool RankMemory::placeArguments(int64_t entry, const std::vector<HostTensor> &in
       error = kInterrupted;
       return false;
     }
-    if (!placeTensor(description.getValue(needed, argument),
-                     (isInput ? inputs : parameters)[argument.index], parts, error))
+    const ProgramValue &value = description.getValue(needed, argument);
+    const HostTensor &tensor = (isInput ? inputs : parameters)[argument.index];
+    // Each run reads it.
+    if (!isInput && readsInPlace(value, tensor))
+      gatherPages(tensor.data, value.getLocalBytes());
+    if (!placeTensor(value, tensor, parts, error))
       return false;
     if (!isInput)
       progress->step();

@@ -13,6 +13,8 @@
 #include <fstream>
 #include <string>
 #include <sys/mman.h>
+#include <unistd.h>
+#include <vector>
 
 namespace meshwright::rt {
 
@@ -54,6 +56,26 @@ Memory allocate(int64_t bytes) {
     return map(bytes);
   bytes = roundUp(std::max<int64_t>(bytes, 1), kAlignment);
   return Memory(static_cast<char *>(std::aligned_alloc(kAlignment, bytes)));
+}
+
+void gatherPages(const void *data, int64_t bytes) {
+  // MADV_COLLAPSE, which older headers lack.
+  constexpr int kCollapse = 25;
+  const int64_t page = sysconf(_SC_PAGESIZE);
+  std::vector<unsigned char> isPresent(kHugePage / page);
+  auto address = reinterpret_cast<intptr_t>(data);
+  auto isWhole = [&](intptr_t at) {
+    return mincore(reinterpret_cast<void *>(at), kHugePage, isPresent.data()) == 0 &&
+           std::all_of(isPresent.begin(), isPresent.end(), [](unsigned char bits) { return bits & 1; });
+  };
+  for (intptr_t at = roundUp(address, kHugePage); at + kHugePage <= address + bytes;) {
+    intptr_t first = at;
+    while (at + kHugePage <= address + bytes && isWhole(at))
+      at += kHugePage;
+    if (first < at && madvise(reinterpret_cast<void *>(first), at - first, kCollapse) != 0)
+      return;
+    at = std::max(at, first + kHugePage);
+  }
 }
 
 int64_t availableMemory() {
