@@ -183,7 +183,9 @@ typedef struct mw_rt_collective {
   CALL(ENCODE, encode)                                                                             \
   CALL(DECODE, decode)                                                                             \
   CALL(DEQUANTIZE, dequantize)                                                                     \
-  CALL(CODED_PRODUCT, coded_product)
+  CALL(CODED_PRODUCT, coded_product)                                                               \
+  CALL(NOTE_ROWS, note_rows)                                                                       \
+  CALL(NOTE_DROPPED, note_dropped)
 
 /* The calls that each device performs. A program for the device makes no others: its compiler
  * writes a kernel instead. */
@@ -229,7 +231,9 @@ typedef struct mw_rt_collective {
   CALL(positions)                                                                                  \
   CALL(largest)                                                                                    \
   CALL(encode)                                                                                     \
-  CALL(decode)
+  CALL(decode)                                                                                     \
+  CALL(note_rows)                                                                                  \
+  CALL(note_dropped)
 
 enum {
 #define MW_RT_KIND(kind, name) MW_RT_CALL_##kind,
@@ -333,6 +337,20 @@ typedef struct mw_rt_route {
   mw_rt_call call;
   int64_t index_dtype, offset_dtype, tokens, choices, experts, total, capacity, layer;
 } mw_rt_route;
+
+/* Notes for the report how many rows experts have, where a kernel finds their places. Buffers: the offsets
+ * of a routing, i64 [experts + 1], and its offset or null. */
+typedef struct mw_rt_note_rows {
+  mw_rt_call call;
+  int64_t offset_dtype, experts, layer;
+} mw_rt_note_rows;
+
+/* Notes for the report how many choices a limit dropped, where a kernel does so. Buffers: the choices before
+ * and behind it. */
+typedef struct mw_rt_note_dropped {
+  mw_rt_call call;
+  int64_t dtype, choices, layer;
+} mw_rt_note_dropped;
 
 /* Rows by choice. Buffers: input [tokens, inner], choices [rows], result [rows, inner]. Row r is row
  * choices[r] / group. */

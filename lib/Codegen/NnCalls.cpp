@@ -272,6 +272,32 @@ static LogicalResult describeRoute(nn::RouteOp op, mw_rt_route &what, RuntimeCal
   return success();
 }
 
+std::optional<RuntimeCall> getNote(Operation *op) {
+  RuntimeCall call;
+  if (auto route = dyn_cast<nn::RouteOp>(op); route && route.getLayer()) {
+    mw_rt_note_rows what = {};
+    what.call.kind = MW_RT_CALL_NOTE_ROWS;
+    what.experts = route.getExperts();
+    what.layer = *route.getLayer();
+    if (route.getOffset())
+      what.offset_dtype = codeOf(route.getOffset());
+    call.inputs = {route.getOffsets(), route.getOffset()};
+    append(call.descriptor, what);
+    return call;
+  }
+  if (auto limit = dyn_cast<nn::LimitOp>(op); limit && limit.getLayer()) {
+    mw_rt_note_dropped what = {};
+    what.call.kind = MW_RT_CALL_NOTE_DROPPED;
+    what.dtype = codeOf(limit.getIndices());
+    what.choices = countOf(shapeOf(limit.getIndices()));
+    what.layer = *limit.getLayer();
+    call.inputs = {limit.getIndices(), limit.getResult()};
+    append(call.descriptor, what);
+    return call;
+  }
+  return std::nullopt;
+}
+
 static LogicalResult describeTakeRows(nn::TakeRowsOp op, mw_rt_take_rows &what, RuntimeCall &call) {
   call.inputs = {op.getInput(), op.getChoices()};
   what.dtype = codeOf(op.getInput());

@@ -62,6 +62,10 @@ mlir::FailureOr<RuntimeCall> getCall(mlir::Operation *op);
 /// The log gets the old rows at `offset`.
 mlir::FailureOr<RuntimeCall> getRowUpdate(mlir::Operation *op, int64_t offset);
 
+/// The call that notes for the report how many rows experts have, or how many choices were dropped, behind an op
+/// for which the target has a kernel. Nothing for another op.
+std::optional<RuntimeCall> getNote(mlir::Operation *op);
+
 /// The call that performs or starts a collective: a descriptor of type `mw_rt_collective`.
 mlir::FailureOr<RuntimeCall> getCollectiveCall(dist::CollectiveOpInterface op);
 

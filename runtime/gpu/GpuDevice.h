@@ -175,6 +175,9 @@ private:
                 const void *bias, void *c);
   /// The result of a word that says if a weight is finite; its size is the form.
   static constexpr int64_t kWeightWord = -2;
+  /// The results of words with numbers for the report of experts; their size is the layer. Of rows first the
+  /// routing's first expert, as i32 or i64, then the offsets.
+  static constexpr int64_t kFirst32Word = -3, kFirst64Word = -4, kOffsetWord = -5, kDroppedWord = -6;
   void *nextWord(int64_t result, int64_t size);
   void *nextWordOf(int64_t op, int64_t result, int64_t size);
   void mark(int64_t op, cuda::Stream *stream, bool isGraph = false);
@@ -185,6 +188,7 @@ private:
   const char *getTable(const void *descriptor, const std::function<std::vector<int64_t>()> &make,
                        bool isNarrow = false);
   void readWords();
+  bool readNote(const Word &word, uint64_t number);
   void beginTimed(int64_t stream, const TraceEvent &event);
   void addTimes();
   bool watch(std::chrono::steady_clock::time_point deadline);

@@ -13,6 +13,7 @@
 
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 namespace meshwright::rt::gpu {
 
@@ -49,12 +50,36 @@ void GpuDevice::mark(int64_t op, cuda::Stream *stream, bool isGraph) {
   mark.event.record(stream);
 }
 
+/// Takes a number for the report of experts. Returns false for other words.
+bool GpuDevice::readNote(const Word &word, uint64_t number) {
+  if (word.result > kFirst32Word)
+    return false;
+  ExpertRows &report = context.experts[word.size];
+  if (word.result == kFirst32Word)
+    report.first = int32_t(number);
+  else if (word.result == kFirst64Word)
+    report.first = int64_t(number);
+  else if (word.result == kDroppedWord)
+    report.dropped = int64_t(number + 1); // counted from all ones on
+  else
+    report.rows.push_back(int64_t(number));
+  return true;
+}
+
+/// The rows of each expert, from the offsets of their first ones and of the end.
+static void subtractOffsets(std::vector<int64_t> &rows) {
+  if (rows.empty())
+    return;
+  std::adjacent_difference(rows.begin() + 1, rows.end(), rows.begin());
+  rows.pop_back();
+}
+
 /// Reports the words of the call that has ended.
 void GpuDevice::readWords() {
   auto *words = reinterpret_cast<const uint64_t *>(current->onHost.get());
   for (size_t i = 0; i < current->words.size(); ++i) {
     const Word &word = current->words[i];
-    if (words[i] == std::numeric_limits<uint64_t>::max())
+    if (readNote(word, words[i]) || words[i] == std::numeric_limits<uint64_t>::max())
       continue;
     if (word.result == kWeightWord) {
       context.world->fail(context.rank, word.op,
@@ -82,6 +107,8 @@ void GpuDevice::readWords() {
     context.world->noteNotFinite(context.rank, word.op, word.result, int64_t(words[i] / 4),
                                  values[words[i] % 4]);
   }
+  for (auto &[layer, report] : context.experts)
+    subtractOffsets(report.rows);
 }
 
 //===----------------------------------------------------------------------===//

@@ -214,6 +214,28 @@ bool GpuDevice::perform(const mw_rt_decode &what, void *const *buffers, std::str
 // Rows by index
 //===----------------------------------------------------------------------===//
 
+bool GpuDevice::perform(const mw_rt_note_rows &what, void *const *buffers, std::string &) {
+  cuda::Stream *stream = getStream(0);
+  if (buffers[1]) {
+    int64_t bytes = sizeOf(DType(what.offset_dtype));
+    void *first = nextWord(bytes == 4 ? kFirst32Word : kFirst64Word, what.layer);
+    helpers.copyBytes(stream, first, buffers[1], bytes);
+  }
+  auto *offsets = static_cast<const int64_t *>(buffers[0]);
+  for (int64_t i = 0; i <= what.experts; ++i) {
+    void *word = nextWord(kOffsetWord, what.layer);
+    if (i == 0)
+      helpers.copyBytes(stream, word, offsets, (what.experts + 1) * sizeof(*offsets));
+  }
+  return true;
+}
+
+bool GpuDevice::perform(const mw_rt_note_dropped &what, void *const *buffers, std::string &) {
+  helpers.countDropped(getStream(0), what.dtype, buffers[0], buffers[1], what.choices,
+                       nextWord(kDroppedWord, what.layer));
+  return true;
+}
+
 bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std::string &) {
   const mw_rt_rows &rows = what.rows;
   cuda::Stream *stream = getStream(0);

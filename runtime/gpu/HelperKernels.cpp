@@ -309,6 +309,16 @@ static std::string writeCheckIndices(const std::string &name, int64_t indexType)
                    "st.global.b64 [%to], %n;\n");
 }
 
+static std::string writeCountDropped(const std::string &name, int64_t indexType) {
+  std::string bytes = indexType == MW_I32 ? "4" : "8";
+  return writeKernel(name, 4,
+                     "mad.lo.u64 %at, %i, " + bytes + ", %p1;\n" + loadIndex(indexType) +
+                         "setp.lt.s64 %c1, %n, 0;\n@%c1 bra done;\nmad.lo.u64 %at, %i, " + bytes +
+                         ", %p2;\n" + loadIndex(indexType) +
+                         "setp.ge.s64 %c2, %n, 0;\n@%c2 bra done;\n"
+                         "atom.global.add.u64 %x0, [%p3], 1;\n");
+}
+
 //===----------------------------------------------------------------------===//
 // Launches
 //===----------------------------------------------------------------------===//
@@ -423,6 +433,13 @@ void HelperKernels::scatterRows(cuda::Stream *stream, int64_t indexType, void *t
   launch(stream, name, writeScatterRows(name, unit, indexType), outer * (rowBytes / unit),
          {addressOf(to), addressOf(from), addressOf(indices), uint64_t(count), uint64_t(size),
           uint64_t(rowBytes / unit)});
+}
+
+void HelperKernels::countDropped(cuda::Stream *stream, int64_t indexType, const void *before,
+                                 const void *behind, int64_t count, void *word) {
+  std::string name = "mw_count_dropped_" + std::to_string(indexType);
+  launch(stream, name, writeCountDropped(name, indexType), count,
+         {addressOf(before), addressOf(behind), addressOf(word)});
 }
 
 void HelperKernels::checkIndices(cuda::Stream *stream, int64_t indexType, const void *indices,

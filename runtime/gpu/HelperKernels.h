@@ -59,6 +59,9 @@ public:
   void scatterRows(cuda::Stream *stream, int64_t indexType, void *to, const void *from,
                    const void *indices, int64_t outer, int64_t size, int64_t count,
                    int64_t rowBytes);
+  /// Adds to a word the choices that are at least 0 before a limit and below 0 behind it.
+  void countDropped(cuda::Stream *stream, int64_t indexType, const void *before, const void *behind,
+                    int64_t count, void *word);
   /// Writes the position of the first index out of range to the fault word, and all indices as i64
   /// to `log` unless it is null.
   void checkIndices(cuda::Stream *stream, int64_t indexType, const void *indices, int64_t count,

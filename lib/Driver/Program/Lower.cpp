@@ -345,6 +345,11 @@ LogicalResult ProgramLowering::addKernel(rt::KernelOp launch) {
     program.workspaceBytes = std::max(program.workspaceBytes, info->workspaceBytes);
     step.descriptor = describeLaunch(*info, step, launch.getYielded());
     steps.push_back(std::move(step));
+    if (std::optional<RuntimeCall> note = getNote(op)) {
+      if (failed(checkPlaced(steps.back())))
+        return failure();
+      addCall(op, std::move(*note));
+    }
   } else {
     // A call performs one op, and decodes a weight before.
     auto collective = dyn_cast<dist::CollectiveOpInterface>(op);

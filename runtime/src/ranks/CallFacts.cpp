@@ -113,6 +113,14 @@ static CallFacts getFacts(const mw_rt_route &what, void *const *) {
   return moveElements(MW_I64, 2 * what.tokens * what.choices + what.capacity);
 }
 
+static CallFacts getFacts(const mw_rt_note_rows &what, void *const *) {
+  return moveElements(MW_I64, 2 * (what.experts + 1));
+}
+
+static CallFacts getFacts(const mw_rt_note_dropped &what, void *const *) {
+  return moveElements(what.dtype, 2 * what.choices);
+}
+
 static CallFacts getFacts(const mw_rt_take_rows &what, void *const *buffers) {
   int64_t count = what.rows * what.inner;
   return check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count);

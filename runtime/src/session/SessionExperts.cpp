@@ -38,7 +38,7 @@ static ExpertLoad &find(std::vector<ExpertLoad> &loads, int64_t layer, int64_t r
 /// Adds the loads of a run of a step to those of the call, in every process. All ranks see all choices
 /// that a limit drops.
 bool Session::gatherExperts(std::string &error) {
-  if (description.calls.count(MW_RT_CALL_ROUTE) == 0)
+  if (description.calls.count(MW_RT_CALL_ROUTE) + description.calls.count(MW_RT_CALL_NOTE_ROWS) == 0)
     return true;
   std::map<int64_t, int64_t> dropped;
   for (int64_t rank = 0; rank < description.numRanks; ++rank) {
