@@ -1,6 +1,7 @@
 // RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp" | FileCheck %s --check-prefix=SENT
 // RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp" --compact-rows | FileCheck %s --check-prefix=ROWS
 // RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp" --compact-rows --verify-placement -o /dev/null
+// RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp target=gpu:sm_90a" | FileCheck %s --check-prefix=GATHERED
 // RUN: sharding-opt %s --parallelize="mesh=dp=2 expert-parallel=dp" | FileCheck %s --check-prefix=ONCE
 // RUN: sharding-opt %s --parallelize="mesh=dp=2 expert-parallel=dp" --compact-rows | FileCheck %s --check-prefix=SHARED
 // RUN: sharding-opt %s --parallelize="mesh=dp=2 expert-parallel=dp" --compact-rows --verify-placement -o /dev/null
@@ -59,7 +60,7 @@
 // HALF: "kind": "all_to_all_v"
 // HALF: "bytes_per_rank": 466,
 
-// A row of 8 bytes, with its choices, is more than the tokens of both ranks.
+// A row of 8 bytes, with its choices, is more than the tokens of both ranks. GPUs send no rows.
 // GATHERED: dist.all_gather
 // GATHERED: nn.dispatch %{{.*}} offset
 // GATHERED-NOT: dist.all_to_all

@@ -232,3 +232,22 @@ def test_random_layers():
 
 def test_random_gradients():
     assert sum(check_layer_gradients(seed) for seed in range(100, 112)) >= 3
+
+
+@pytest.mark.parametrize("kind", ["random", "skewed"])
+def test_capacity(kind):
+    """Choices that an expert does not take have no row; the choices that go with rows are those that are left."""
+    rng = torch.Generator().manual_seed(1)
+    torch.manual_seed(1)
+    module = Experts(64).eval()
+    given = (torch.randn(4, 6, 64, generator=rng), torch.rand(4, 6, 3, generator=rng),
+             chosen_experts(kind, (4, 6), EXPERTS, 3, rng))
+    model = mw.from_torch(module, given)
+    plan = model.parallelize(mesh={"dp": 4}, expert_parallel="dp", expert_capacity=0.75)
+    alone = model.parallelize(mesh={"dp": 1}, expert_parallel="dp", expert_capacity=0.75)
+    assert shares_rows(plan)
+    got, want = (torch.as_tensor(p.run(*given)[0]) for p in (plan, alone))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    (load,), (one,) = (p.report(format="json")["experts"] for p in (plan, alone))
+    assert load["dropped_tokens"] == one["dropped_tokens"] > 0
+    assert sum(load["rows_per_rank"]) == given[2].numel() - load["dropped_tokens"]
