@@ -123,9 +123,9 @@ static LogicalResult verifyRouting(Operation *op, StringRef rowsName, Value rows
   if (getRouted(tokens.getType()) != outer)
     return op->emitOpError() << "expected " << tokensName << " of the routing of indices, "
                              << indices.getType() << ", got " << tokens.getType();
-  if (each && (outer || routed.getShared() != 1))
+  if (each && routed.getShared() != 1)
     return op->emitOpError() << "expected a row for each choice with each, got rows that experts share, "
-                             << (outer ? indices : rows).getType();
+                             << rows.getType();
   Shape chosen = shapeOf(indices).drop_back(), shape = shapeOf(tokens);
   if (each && failed(verifyShape(op, tokensName, tokens, shapeOf(indices))))
     return failure();

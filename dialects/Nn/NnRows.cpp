@@ -113,7 +113,8 @@ LogicalResult TakeRowsOp::verify() {
   if (group < 1)
     return emitOpError() << "expected a group of a choice or more, got " << group;
   Shape features = input.drop_front(getNested() ? std::min<int64_t>(tokens + 1, input.size()) : tokens);
-  if (getNested() && failed(verifyShape(*this, "input", getInput(), getRowShape(input.front(), tokens, features))))
+  if (getNested() && failed(verifyShape(*this, "input", getInput(),
+                                        getRowShape(input.front(), tokens, features))))
     return failure();
   if (getEach() && features != Shape{group})
     return emitOpError() << "expected input of " << group << " choices for each token, got "
@@ -146,11 +147,12 @@ Padding TakeRowsOp::getResultPadding(const Operands &in) { return in[0]; }
 LogicalResult SumRowsOp::verify() {
   if (failed(verifyElementType(*this, "result", getResult(), "rows", getRows())) ||
       failed(verifyRankAtLeast(*this, "places", getPlaces(), 2)) ||
-      failed(verifyRankAtLeast(*this, "rows", getRows(), shapeOf(getPlaces()).size())))
+      failed(verifyRankAtLeast(*this, "rows", getRows(), shapeOf(getPlaces()).size() - (getNested() ? 1 : 0))))
     return failure();
   Shape places = shapeOf(getPlaces()), rows = shapeOf(getRows());
   int64_t tokens = places.size() - (getNested() ? 2 : 1);
-  if (getNested() && failed(verifyShape(*this, "places", getPlaces(), getRowShape(places.front(), tokens, places.back()))))
+  if (getNested() && failed(verifyShape(*this, "places", getPlaces(),
+                                        getRowShape(places.front(), tokens, places.back()))))
     return failure();
   Shape features = rows.drop_front(tokens + 1);
   if (getEach() && !features.empty())

@@ -41,7 +41,8 @@ double meshwright::getLoadShare(Operation *op) {
   double experts = nn::getTableRows(dispatch).value_or(dispatch.getType().getDimSize(0)) *
                    nn::getRouted(dispatch.getType()).getShared();
   double share = std::min(1.0, double(limit.getCapacity()) * experts / choices);
-  auto from = cast<RankedTensorType>(op->getOperand(0).getType()), to = cast<RankedTensorType>(op->getResult(0).getType());
+  auto from = cast<RankedTensorType>(op->getOperand(0).getType());
+  auto to = cast<RankedTensorType>(op->getResult(0).getType());
   RankedTensorType rows = from.getDimSize(0) > to.getDimSize(0) ? from : to;
   if (nn::getRouted(rows).getShared() == 1)
     return share;

@@ -188,8 +188,7 @@ RowBytes RowMover::getBytes(RankedTensorType rows) {
 }
 
 std::optional<Assignment> RowMover::getReturn(nn::CombineOp op) {
-  // Rows of choices return by the counts of those that came.
-  if (!tokens || (op.getEach() && !hasSentChoices()))
+  if (!tokens)
     return std::nullopt;
   const ValueSharding &rows = partitioner.getForm(op.getRows()).local.sharding;
   if (rows.dims[0] != getTarget(dispatch).dims[0])
@@ -206,8 +205,11 @@ bool RowMover::sumsFirst(nn::CombineOp op, const ValueSharding &rows) {
   for (int64_t dim = 0; dim <= nn::getNumTokenDims(op.getRows()); ++dim)
     if (rows.dims[dim] != getTarget(dispatch).dims[dim])
       return false;
+  // Rows of choices return by the counts of those that came.
+  if (op.getEach() || !hasSentChoices())
+    return !hasSentChoices();
   RowBytes bytes = getBytes(cast<RankedTensorType>(op.getRows().getType()));
-  return !op.getEach() && (bytes.perRank < bytes.perChoice || !hasSentChoices());
+  return bytes.perRank < bytes.perChoice;
 }
 
 bool RowMover::movesOneDim() {
@@ -341,19 +343,25 @@ LogicalResult RowMover::combine(nn::CombineOp op, Partitioner::Local rows, const
   auto choices = sendChoices(operands[1]);
   if (failed(choices))
     return failure();
-  // Sums over the experts of a rank.
+  // Sums over the experts of a rank, or a number for each choice, which is zero for those of other ranks.
   Assignment atExperts = getAssignment(own.rule.operands[0], own, rows.sharding);
-  SmallVector<int64_t> shape(shapeOf(rows.value));
+  SmallVector<int64_t> shape(shapeOf(op.getEach() ? *choices : rows.value));
   shape.front() = 1;
   auto shared = RankedTensorType::get(shape, elementOf(rows.value), nn::getRouted(choices->getType()));
   SmallVector<Value, 3> local{rows.value, *choices};
   auto model = cast<LocalOpInterface>(*op);
   model.addOperands(partitioner, atExperts, shared, local);
-  auto sums = nn::CombineOp::create(builder, op.getLoc(), shared, local[0], local[1], local[2], /*each=*/false);
+  auto sums = nn::CombineOp::create(builder, op.getLoc(), shared, local[0], local[1], local[2], op.getEach());
   model.fitFacts(partitioner, atExperts, sums);
   ValueSharding at = partitioner.project(op.getRows(), own.rule.operands[0], own, atTokens);
   auto layoutOf = [&](const ValueSharding &sharding) {
-    return partitioner.getLayout(op.getRows(), sharding, rows.unreduced);
+    Layout layout = partitioner.getLayout(op.getRows(), sharding, rows.unreduced);
+    if (op.getEach()) {
+      LayoutFactor numbers;
+      numbers.size = numbers.padded = shape.back();
+      layout.dims.push_back(DimLayout(numbers));
+    }
+    return layout;
   };
   auto moved = partitioner.reshard(sums.getResult(), shareRows(layoutOf(rows.sharding), true),
                                    shareRows(layoutOf(at), false), op.getLoc());
@@ -362,8 +370,9 @@ LogicalResult RowMover::combine(nn::CombineOp op, Partitioner::Local rows, const
   operands.front() = *moved;
   Value result = op.getResult();
   ValueSharding sharding = partitioner.project(result, own.rule.results[0], own, atTokens);
-  Operation *sum = partitioner.emit(op, operands, partitioner.getLocalType(result, sharding));
-  return partitioner.define(result, {sum->getResult(0), sharding, rows.unreduced});
+  auto sum = cast<nn::CombineOp>(partitioner.emit(op, operands, partitioner.getLocalType(result, sharding)));
+  sum.setEach(false);
+  return partitioner.define(result, {sum.getResult(), sharding, rows.unreduced});
 }
 
 FailureOr<bool> meshwright::sendRows(Operation *dispatch, Partitioner &partitioner) {

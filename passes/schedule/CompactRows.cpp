@@ -185,8 +185,9 @@ const Compactor::Route &Compactor::addRoute(RankedTensorType type, Value indices
                 RankedTensorType::get(chosen, builder.getI64Type())},
       outer ? compact.lookup(indices) : indices, offset, outer ? outer->offsets : Value(),
       builder.getI64IntegerAttr(experts), total, shared, layer);
-  Route &added = routes.emplace_back(Route{route.getChoices(), route.getPlaces(), route.getOffsets(), Value(), experts,
-                    dist::getStoredElements(rows), tokens, chosen.back(), total, layer, {}});
+  Route &added =
+      routes.emplace_back(Route{route.getChoices(), route.getPlaces(), route.getOffsets(), Value(), experts,
+                                dist::getStoredElements(rows), tokens, chosen.back(), total, layer, {}});
   added.shape.assign(shape.begin() + 1, shape.end());
   added.outer = outer;
   return *(found = &added);
@@ -501,7 +502,7 @@ LogicalResult Compactor::rewrite(Operation *op) {
         route = &addRoute(cast<RankedTensorType>(combine.getRows().getType()), indices, combine.getOffset(), op);
       replace(op,
               nn::SumRowsOp::create(builder, loc, getCompact(combine.getType(), *outer), rows, route->places,
-                                    /*each=*/false, /*nested=*/true),
+                                    combine.getEach(), /*nested=*/true),
               outer);
       return success();
     }

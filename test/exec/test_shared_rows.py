@@ -107,6 +107,25 @@ def test_a_rank_for_each_group(tmp_path):
     check(tmp_path, draw((4, 3), 8, 3), 8, [2], "mesh=ep=4")
 
 
+@pytest.mark.parametrize("width", [8, 64])
+def test_numbers_of_rows_come_back(tmp_path, width):
+    """A number of each row, where no rows of choices have gone to the experts: tokens went to a rank once, or rows did."""
+    text = f"""func.func @main(%x: tensor<4x6x{width}xf32> {{nn.input = "x"}}, %i: tensor<4x6x2xi64> {{nn.input = "i"}},
+                %w: tensor<8x16x{width}xf32> {{nn.parameter = "w"}}) -> (tensor<4x6x2xf32> {{nn.output = "v"}}) {{
+  %r = nn.dispatch %x, %i : (tensor<4x6x{width}xf32>, tensor<4x6x2xi64>) -> tensor<8x4x6x{width}xf32, #nn.routed<2>>
+  %h = nn.grouped_linear %r, %w : (tensor<8x4x6x{width}xf32, #nn.routed<2>>, tensor<8x16x{width}xf32>) -> tensor<8x4x6x16xf32, #nn.routed<2>>
+  %s = nn.reduce sum %h dims [3] : (tensor<8x4x6x16xf32, #nn.routed<2>>) -> tensor<8x4x6xf32, #nn.routed<2>>
+  %v = nn.combine %s, %i {{each}} : (tensor<8x4x6xf32, #nn.routed<2>>, tensor<4x6x2xi64>) -> tensor<4x6x2xf32>
+  return %v : tensor<4x6x2xf32>
+}}
+"""
+    g = torch.Generator().manual_seed(0)
+    x, w, i = torch.randn(4, 6, width, generator=g), torch.randn(8, 16, width, generator=g), draw((4, 6), 8, 2)
+    for mesh in ("dp=2", "dp=4"):
+        got = run_module(tmp_path, text, {"x": x, "i": i}, {"w": w}, [f"--parallelize=mesh={mesh} expert-parallel=dp"])["v"]
+        torch.testing.assert_close(got, torch.einsum("btd,btkfd->btk", x, w[i]), rtol=1e-4, atol=1e-4)
+
+
 def places(indices, experts, shared, offsets=None):
     """What `nn.route` gives: an expert here is a group of `shared`. Rows with offsets are of groups themselves."""
     tokens, members = (len(indices), experts) if offsets is None else (int(offsets[-1]), experts // (len(offsets) - 1))

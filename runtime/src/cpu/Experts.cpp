@@ -162,8 +162,8 @@ bool CpuDevice::perform(const mw_rt_route &what, void *const *buffers, std::stri
   int64_t first = buffers[1] ? loadIndex(what.offset_dtype, buffers[1], 0) : 0;
   // Tokens that are rows are of groups of experts, which have so many experts each.
   const auto *groups = static_cast<const int64_t *>(buffers[2]);
-  int64_t tokens = groups ? groups[what.outer] : what.tokens, members = groups ? what.experts / what.outer : what.experts;
-  int64_t group = 0;
+  int64_t tokens = groups ? groups[what.outer] : what.tokens;
+  int64_t members = groups ? what.experts / what.outer : what.experts, group = 0;
   int64_t count = tokens * what.choices, total = what.total * what.shared;
   auto *offsets = static_cast<int64_t *>(buffers[3]), *choices = static_cast<int64_t *>(buffers[4]),
        *places = static_cast<int64_t *>(buffers[5]);
