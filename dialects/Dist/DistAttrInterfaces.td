@@ -17,7 +17,10 @@ def Dist_CompactAttrInterface : AttrInterface<"CompactAttrInterface"> {
   }];
   let methods = [
     InterfaceMethod<"The most elements that a tensor of this shape stores.", "int64_t",
-                    "getCapacity", (ins "::llvm::ArrayRef<int64_t>":$shape)>
+                    "getCapacity", (ins "::llvm::ArrayRef<int64_t>":$shape)>,
+    InterfaceMethod<"The elements that a tensor of this shape stores at balanced load, where it has "
+                    "all of dimension 0.", "int64_t",
+                    "getExpected", (ins "::llvm::ArrayRef<int64_t>":$shape)>
   ];
 }
 

@@ -68,6 +68,11 @@ int64_t dist::getStoredElements(RankedTensorType type) {
   return compact ? compact.getCapacity(type.getShape()) : type.getNumElements();
 }
 
+int64_t dist::getExpectedElements(RankedTensorType type) {
+  auto compact = dyn_cast_or_null<CompactAttrInterface>(type.getEncoding());
+  return compact ? compact.getExpected(type.getShape()) : type.getNumElements();
+}
+
 RankedTensorType dist::getBytesType(RankedTensorType type) {
   FormAttr form = getForm(type);
   if (!form)

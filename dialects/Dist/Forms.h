@@ -26,6 +26,8 @@ int64_t getStoredBytes(mlir::RankedTensorType type);
 
 /// The most elements that a tensor of static shape holds.
 int64_t getStoredElements(mlir::RankedTensorType type);
+/// The elements that it holds at balanced load, where it has all of its first dimension.
+int64_t getExpectedElements(mlir::RankedTensorType type);
 
 /// The tensor of i8 that has the bytes of one with a form, a row for each group of its rows. Other
 /// types stay.

@@ -33,12 +33,17 @@ def Nn_RoutedAttr
     There is a row for each choice of a token, and each token has `choices` of them at most. With
     `repeats` a token may choose an expert several times, and has a row each time.
 
+    With `shared`, so many experts that follow one another share the rows: dimension 0 counts groups of
+    experts, and a token has one row for each group of which it chose experts.
+
     ```mlir
     tensor<8x2x7x16xf32, #nn.routed<2>>
     tensor<8x2x7x16xf32, #nn.routed<2, repeats>>
+    tensor<4x2x7x16xf32, #nn.routed<2, shared = 2>>
     ```
   }];
-  let parameters = (ins "int64_t":$choices, DefaultValuedParameter<"bool", "false">:$repeats);
+  let parameters = (ins "int64_t":$choices, DefaultValuedParameter<"bool", "false">:$repeats,
+                        DefaultValuedParameter<"int64_t", "1">:$shared);
   let hasCustomAssemblyFormat = 1;
 }
 
@@ -101,9 +106,16 @@ def Nn_DispatchOp
     token chose. The result is [experts, tokens..., features]. Index -1 goes nowhere. With `each`,
     x is [tokens..., k], a number for each choice, and the result [experts, tokens...].
 
+    The result may have rows that experts share. Such rows [groups, tokens..., features] can be
+    dispatched to the experts of their groups, by the choices of the same tokens that were dispatched
+    as they were: [groups, tokens..., k]. The result is what a dispatch of the tokens gives.
+
     ```mlir
     %r = nn.dispatch %x, %i : (tensor<2x7x16xf32>, tensor<2x7x2xi64>) -> tensor<8x2x7x16xf32, #nn.routed<2>>
     %w = nn.dispatch %v, %i {each} : (tensor<2x7x2xf32>, tensor<2x7x2xi64>) -> tensor<8x2x7xf32, #nn.routed<2>>
+    %g = nn.dispatch %x, %i : (tensor<2x7x16xf32>, tensor<2x7x2xi64>) -> tensor<4x2x7x16xf32, #nn.routed<2, shared = 2>>
+    %j = nn.dispatch %i, %i : (tensor<2x7x2xi64>, tensor<2x7x2xi64>) -> tensor<4x2x7x2xi64, #nn.routed<2, shared = 2>>
+    %s = nn.dispatch %g, %j : (tensor<4x2x7x16xf32, #nn.routed<2, shared = 2>>, tensor<4x2x7x2xi64, #nn.routed<2, shared = 2>>) -> tensor<8x2x7x16xf32, #nn.routed<2>>
     ```
   }];
   let arguments = (ins Nn_Tensor:$input, Nn_IntTensor:$indices, Optional<Nn_IntTensor>:$offset,
@@ -121,7 +133,8 @@ def Nn_CombineOp
     With `each`, rows are [experts, tokens...] and the result is [tokens..., k], the number of each
     choice. Index -1 gives zero. The sum is computed in f32 (f64 for f64), in the order of the
     choices, and rounds once. With an offset, the result is unreduced over the axes that shard the
-    experts.
+    experts. Choices that are rows which experts share give such rows: the sum over the experts of
+    each group.
 
     ```mlir
     %y = nn.combine %r, %i : (tensor<8x2x7x16xf32, #nn.routed<2>>, tensor<2x7x2xi64>) -> tensor<2x7x16xf32>

@@ -92,27 +92,40 @@ std::optional<Need> LimitOp::getPaddingNeed() {
 // nn.dispatch and nn.combine
 //===----------------------------------------------------------------------===//
 
+/// The experts that share a row of a routed type.
+static int64_t getSharing(Value rows) {
+  RoutedAttr routed = getRouted(rows.getType());
+  return routed ? routed.getShared() : 1;
+}
+
 /// Checks rows and the tensor of tokens on the other side, `tokens`. Checks that
 ///  - they have one element type;
 ///  - indices are [tokens..., k] with a token dimension or more, and an offset has no dimension;
 ///  - rows are routed, by k choices;
+///  - tokens are routed if indices are, as rows of the same choices that more experts share;
 ///  - with `each` the tokens have the shape of the indices and rows have no features, else both have
 ///    the same features.
 static LogicalResult verifyRouting(Operation *op, StringRef rowsName, Value rows,
                                    StringRef tokensName, Value tokens, Value indices, Value offset,
                                    bool each) {
+  RoutedAttr routed = getRouted(rows.getType()), outer = getRouted(indices.getType());
   if (failed(verifyElementType(op, "result", op->getResult(0), "operand 0", op->getOperand(0))) ||
-      failed(verifyRankAtLeast(op, "indices", indices, 2)) ||
+      failed(verifyRankAtLeast(op, "indices", indices, outer ? 3 : 2)) ||
       (offset && failed(verifyRank(op, "offset", offset, 0))))
     return failure();
-  RoutedAttr routed = getRouted(rows.getType());
   int64_t choices = shapeOf(indices).back();
   if (!routed || routed.getChoices() != choices)
     return op->emitOpError() << "expected " << rowsName << " with encoding #nn.routed<" << choices
                              << "> as the last dimension of indices, got " << rows.getType();
-  if (getRouted(tokens.getType()))
+  if (getRouted(tokens.getType()) && !outer)
     return op->emitOpError() << "expected " << tokensName << " that is not routed, got "
                              << tokens.getType();
+  if (getRouted(tokens.getType()) != outer)
+    return op->emitOpError() << "expected " << tokensName << " of the routing of indices, "
+                             << indices.getType() << ", got " << tokens.getType();
+  if (each && routed.getShared() != 1)
+    return op->emitOpError() << "expected a row for each choice with each, got rows that experts share, "
+                             << rows.getType();
   Shape chosen = shapeOf(indices).drop_back(), shape = shapeOf(tokens);
   if (each && failed(verifyShape(op, tokensName, tokens, shapeOf(indices))))
     return failure();
@@ -122,18 +135,34 @@ static LogicalResult verifyRouting(Operation *op, StringRef rowsName, Value rows
   SmallVector<int64_t> expected(chosen);
   if (!each)
     llvm::append_range(expected, shape.drop_front(chosen.size()));
-  expected.insert(expected.begin(), shapeOf(rows).front());
+  if (!outer) {
+    expected.insert(expected.begin(), shapeOf(rows).front());
+    return verifyShape(op, rowsName, rows, expected);
+  }
+  if (getShared(outer, routed.getShared()) != routed || outer.getShared() % routed.getShared() != 0)
+    return op->emitOpError() << "expected " << rowsName << " of a part of the experts that share a row of "
+                             << tokensName << ", " << outer << ", got " << routed;
+  expected.front() *= outer.getShared() / routed.getShared();
   return verifyShape(op, rowsName, rows, expected);
 }
 
-/// The factors of experts, of tokens..., of choices and of features....
+/// The factors of experts, of tokens..., of choices and of features.... Rows that experts share are the
+/// tokens of the experts of their group, and groups are the major factor of the experts.
 static void addRoutingFactors(FactorRule &rule, Value rows, Value indices, bool each,
                               FactorKind experts, ValueFactors &routed, ValueFactors &chosen,
                               ValueFactors &tokens) {
+  bool isNested = bool(getRouted(indices.getType()));
   routed = rule.addFactors(shapeOf(rows));
   rule.factors[routed.front().front()].kind = experts;
-  size_t count = shapeOf(indices).size() - 1;
+  size_t count = shapeOf(indices).size() - (isNested ? 2 : 1);
   chosen.assign(routed.begin() + 1, routed.begin() + 1 + count);
+  if (isNested) {
+    int64_t groups = shapeOf(indices).front();
+    int group = rule.addFactor(groups), member = routed.front().front();
+    rule.factors[member].size = groups ? shapeOf(rows).front() / groups : 0;
+    routed.front() = {group, member};
+    chosen.insert(chosen.begin(), FactorRule::DimFactors{group});
+  }
   tokens = chosen;
   chosen.push_back({rule.addFactor(shapeOf(indices).back(), FactorKind::Special)});
   if (each)
@@ -175,7 +204,7 @@ std::optional<unsigned> DispatchOp::getOffsetOperand() {
 }
 
 RoutingUse DispatchOp::getRoutingUse() {
-  return {getIndexOperand(), {}, /*givesRouted=*/true};
+  return {getIndexOperand(), {}, /*givesRouted=*/true, getSharing(getResult()), /*tokens=*/0};
 }
 
 LogicalResult CombineOp::verify() {
@@ -216,7 +245,8 @@ std::optional<unsigned> CombineOp::getOffsetOperand() {
 }
 
 RoutingUse CombineOp::getRoutingUse() {
-  return {getIndexOperand(), {0}, /*givesRouted=*/false};
+  return {getIndexOperand(), {0},          /*givesRouted=*/false, getSharing(getRows()),
+          std::nullopt,      /*givesTokens=*/true};
 }
 
 //===----------------------------------------------------------------------===//

@@ -26,7 +26,7 @@ def Nn_CountsRows : NativeOpTrait<"CountsRows"> {
 class Nn_RowsOp<string mnemonic, list<Trait> traits, list<string> own = ["getFactorRule"]>
     : Nn_Op<mnemonic, !listconcat([DeclareOpInterfaceMethods<Nn_RoutedOpInterface>], traits), own>;
 
-def Nn_RouteOp : Nn_RowsOp<"route", [Dist_Combines]> {
+def Nn_RouteOp : Nn_RowsOp<"route", [Dist_Combines, AttrSizedOperandSegments]> {
   let summary = "the places of the rows of a routing";
   let description = [{
     The indices are [tokens..., k]. A choice of an expert from `offset` (zero without one) on, of
@@ -39,14 +39,20 @@ def Nn_RouteOp : Nn_RowsOp<"route", [Dist_Combines]> {
     the experts of all ranks. More rows than the capacity are an error. `layer` is the number of the
     routing among those of the program, for reports.
 
+    With `shared`, so many experts that follow one another are a group, and the results are those of
+    groups: a token has one row for each group, at the place of its first choice in it. With `rows`,
+    the indices [rows, 1..., k] are rows that experts share, of which these are the offsets. A row has
+    places for the experts of its group, and those behind the last row have none.
+
     ```mlir
     %offsets, %choices, %places = nn.route %i {experts = 8 : i64} : (tensor<2x7x2xi64>) -> (tensor<9xi64>, tensor<28xi64>, tensor<2x7x2xi64>)
     ```
   }];
-  let arguments = (ins Nn_IntTensor:$indices, Optional<Nn_IntTensor>:$offset, I64Attr:$experts,
-                       OptionalAttr<I64Attr>:$total, OptionalAttr<I64Attr>:$layer);
+  let arguments = (ins Nn_IntTensor:$indices, Optional<Nn_IntTensor>:$offset,
+                       Optional<Nn_I64Tensor>:$rows, I64Attr:$experts, OptionalAttr<I64Attr>:$total,
+                       OptionalAttr<I64Attr>:$shared, OptionalAttr<I64Attr>:$layer);
   let results = (outs Nn_I64Tensor:$offsets, Nn_I64Tensor:$choices, Nn_I64Tensor:$places);
-  let assemblyFormat = "$indices (`offset` $offset^)? attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$indices (`offset` $offset^)? (`rows` $rows^)? attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }
 
@@ -56,7 +62,7 @@ def Nn_TakeRowsOp : Nn_RowsOp<"take_rows", [Dist_MovesOnly]> {
     The input has `tokens` dimensions of tokens, and features behind. Row r of the result
     [capacity, 1..., features...] is that of the token of choice `choices[r]`, which is
     `choices[r] / group`. With `each` the input is [tokens..., group], and row r is the number of the
-    choice.
+    choice. With `nested` tokens are rows themselves: the input is [rows, 1..., features...].
 
     ```mlir
     %r = nn.take_rows %x, %choices {group = 2 : i64, tokens = 2 : i64} : (tensor<2x7x16xf32>, tensor<28xi64>) -> tensor<28x1x1x16xf32>
@@ -64,7 +70,7 @@ def Nn_TakeRowsOp : Nn_RowsOp<"take_rows", [Dist_MovesOnly]> {
     ```
   }];
   let arguments = (ins Nn_Tensor:$input, Nn_I64Tensor:$choices, I64Attr:$group, I64Attr:$tokens,
-                       UnitAttr:$each);
+                       UnitAttr:$each, UnitAttr:$nested);
   let results = (outs Nn_Tensor:$result);
   let assemblyFormat = "$input `,` $choices attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -76,13 +82,13 @@ def Nn_SumRowsOp : Nn_RowsOp<"sum_rows", [Dist_Combines]> {
     Rows are [capacity, 1..., features...] and places [tokens..., k]. The result is
     [tokens..., features...], the sum of the rows at the places of a token. Place -1 adds nothing. With
     `each` rows are [capacity, 1...], and the result [tokens..., k] is the number of each choice, or
-    zero. The sum is computed in f32 (f64 for f64), in the order of the choices, and rounds once.
+    zero. With `nested` tokens are rows themselves: places are [rows, 1..., k]. The sum is computed in f32 (f64 for f64), in the order of the choices, and rounds once.
 
     ```mlir
     %y = nn.sum_rows %r, %places : (tensor<28x1x1x16xf32>, tensor<2x7x2xi64>) -> tensor<2x7x16xf32>
     ```
   }];
-  let arguments = (ins Nn_FloatTensor:$rows, Nn_I64Tensor:$places, UnitAttr:$each);
+  let arguments = (ins Nn_FloatTensor:$rows, Nn_I64Tensor:$places, UnitAttr:$each, UnitAttr:$nested);
   let results = (outs Nn_FloatTensor:$result);
   let assemblyFormat = "$rows `,` $places attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;

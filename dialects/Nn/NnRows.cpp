@@ -48,7 +48,8 @@ static LogicalResult verifyOffsets(Operation *op, Value offsets, int64_t experts
 
 /// Checks that
 ///  - indices are [tokens..., k] with a token dimension or more, and an offset has no dimension;
-///  - there is an expert or more;
+///  - there is an expert or more, as are those of a group;
+///  - indices that are rows are [rows, 1..., k], and each group has as many experts;
 ///  - offsets are [experts + 1], choices have one dimension, and places the shape of the indices.
 LogicalResult RouteOp::verify() {
   if (failed(verifyRankAtLeast(*this, "indices", getIndices(), 2)) ||
@@ -56,6 +57,16 @@ LogicalResult RouteOp::verify() {
     return failure();
   if (int64_t experts = getExperts(); experts < 1)
     return emitOpError() << "expected an expert or more, got " << experts;
+  if (int64_t shared = getShared().value_or(1); shared < 1)
+    return emitOpError() << "expected an expert or more that share a row, got " << shared;
+  if (Shape indices = shapeOf(getIndices());
+      getRows() && (failed(verifyRank(*this, "rows", getRows(), 1)) ||
+                    failed(verifyShape(*this, "indices", getIndices(),
+                                       getRowShape(indices.front(), indices.size() - 2, indices.back())))))
+    return failure();
+  if (int64_t groups = getRows() ? shapeOf(getRows()).front() - 1 : 1; groups < 1 || getExperts() % groups != 0)
+    return emitOpError() << "expected experts that divide by the " << groups << " groups of the rows, got "
+                         << getExperts();
   if (failed(verifyOffsets(*this, getOffsets(), getExperts())) ||
       failed(verifyRank(*this, "choices", getChoices(), 1)))
     return failure();
@@ -68,6 +79,8 @@ FactorRule RouteOp::getFactorRule() {
   rule.operands = {indices};
   if (getOffset())
     rule.operands.emplace_back();
+  if (getRows())
+    rule.operands.push_back(rule.addFactors(shapeOf(getRows()), FactorKind::Special));
   rule.results = {rule.addFactors(shapeOf(getOffsets()), FactorKind::Special),
                   rule.addFactors(shapeOf(getChoices()), FactorKind::Special), indices};
   return rule;
@@ -85,6 +98,8 @@ Padding RouteOp::getResultPadding(const Operands &in) {
 /// Checks that
 ///  - input and result have one element type, and there is a dimension of tokens or more;
 ///  - with `each` the input ends in the choices of a token;
+///  - rows as input have a dimension of size 1 for each one of the tokens, of which the first stands for
+///    that of the rows;
 ///  - the result has a row for each element of choices.
 LogicalResult TakeRowsOp::verify() {
   Shape input = shapeOf(getInput());
@@ -97,7 +112,10 @@ LogicalResult TakeRowsOp::verify() {
                          << tokens;
   if (group < 1)
     return emitOpError() << "expected a group of a choice or more, got " << group;
-  Shape features = input.drop_front(tokens);
+  Shape features = input.drop_front(getNested() ? std::min<int64_t>(tokens + 1, input.size()) : tokens);
+  if (getNested() && failed(verifyShape(*this, "input", getInput(),
+                                        getRowShape(input.front(), tokens, features))))
+    return failure();
   if (getEach() && features != Shape{group})
     return emitOpError() << "expected input of " << group << " choices for each token, got "
                          << spell(input);
@@ -110,7 +128,7 @@ FactorRule TakeRowsOp::getFactorRule() {
   FactorRule rule;
   size_t tokens = getTokens();
   ValueFactors rows = rule.addFactors(shapeOf(getResult()));
-  ValueFactors input = rule.addFactors(shapeOf(getInput()).take_front(tokens));
+  ValueFactors input = rule.addFactors(shapeOf(getInput()).take_front(tokens + (getNested() ? 1 : 0)));
   if (getEach())
     input.push_back({rule.addFactor(getGroup())});
   else
@@ -124,14 +142,18 @@ FactorRule TakeRowsOp::getFactorRule() {
 Padding TakeRowsOp::getResultPadding(const Operands &in) { return in[0]; }
 
 /// Checks that rows and result have one element type, and that rows have a dimension of size 1 for each
-/// dimension of the tokens, and the features of the result; with `each` they have none.
+/// dimension of the tokens, and the features of the result; with `each` they have none. The first dimension of
+/// tokens that are rows is that of the rows.
 LogicalResult SumRowsOp::verify() {
   if (failed(verifyElementType(*this, "result", getResult(), "rows", getRows())) ||
       failed(verifyRankAtLeast(*this, "places", getPlaces(), 2)) ||
-      failed(verifyRankAtLeast(*this, "rows", getRows(), shapeOf(getPlaces()).size())))
+      failed(verifyRankAtLeast(*this, "rows", getRows(), shapeOf(getPlaces()).size() - (getNested() ? 1 : 0))))
     return failure();
   Shape places = shapeOf(getPlaces()), rows = shapeOf(getRows());
-  int64_t tokens = places.size() - 1;
+  int64_t tokens = places.size() - (getNested() ? 2 : 1);
+  if (getNested() && failed(verifyShape(*this, "places", getPlaces(),
+                                        getRowShape(places.front(), tokens, places.back()))))
+    return failure();
   Shape features = rows.drop_front(tokens + 1);
   if (getEach() && !features.empty())
     return emitOpError() << "expected rows of one number, got " << spell(rows);
@@ -148,7 +170,7 @@ FactorRule SumRowsOp::getFactorRule() {
                places = rule.addFactors(shapeOf(getPlaces()));
   rule.factors[places.back().front()].kind = FactorKind::Special;
   ValueFactors result(places.begin(), places.end() - (getEach() ? 0 : 1));
-  result.append(rows.begin() + places.size(), rows.end());
+  result.append(rows.begin() + places.size() - (getNested() ? 1 : 0), rows.end());
   rule.operands = {rows, places};
   rule.results = {result};
   rule.linearOperands = {0, 1};
@@ -373,12 +395,26 @@ Padding ReturnRowsOp::getResultPadding(const Operands &in) { return in[0]; }
 // Routings
 //===----------------------------------------------------------------------===//
 
-RoutingUse RouteOp::getRoutingUse() { return {0, {}, /*givesRouted=*/true}; }
-RoutingUse TakeRowsOp::getRoutingUse() { return {std::nullopt, {1}, /*givesRouted=*/true}; }
-RoutingUse SumRowsOp::getRoutingUse() { return {std::nullopt, {0, 1}, /*givesRouted=*/false}; }
+RoutingUse RouteOp::getRoutingUse() {
+  RoutingUse use{0, {}, /*givesRouted=*/true, int64_t(getShared().value_or(1))};
+  if (getRows())
+    use.tokens = getOffset() ? 2 : 1;
+  return use;
+}
+RoutingUse TakeRowsOp::getRoutingUse() {
+  return {std::nullopt, {1}, /*givesRouted=*/true, /*shared=*/1, /*tokens=*/0};
+}
+RoutingUse SumRowsOp::getRoutingUse() {
+  return {std::nullopt, {0, 1}, /*givesRouted=*/false, /*shared=*/1, std::nullopt, /*givesTokens=*/true};
+}
 RoutingUse RepeatRowsOp::getRoutingUse() { return {std::nullopt, {1}, /*givesRouted=*/true}; }
 RoutingUse SumGroupsOp::getRoutingUse() { return {std::nullopt, {0, 1}, /*givesRouted=*/false}; }
 RoutingUse GroupedProductOp::getRoutingUse() { return {std::nullopt, {0, 2}, /*givesRouted=*/true}; }
 RoutingUse GroupedOuterOp::getRoutingUse() { return {std::nullopt, {0, 1, 2}, /*givesRouted=*/false}; }
-RoutingUse SendRowsOp::getRoutingUse() { return {std::nullopt, {0, 1}, /*givesRouted=*/true}; }
+RoutingUse SendRowsOp::getRoutingUse() {
+  RoutingUse use{std::nullopt, {0, 1}, /*givesRouted=*/true};
+  use.sentAlong = getAxes();
+  use.sentTo = shapeOf(getOffsets()).front() - 1;
+  return use;
+}
 RoutingUse ReturnRowsOp::getRoutingUse() { return {std::nullopt, {0, 1, 2}, /*givesRouted=*/true}; }

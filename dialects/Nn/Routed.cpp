@@ -6,8 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Checks.h"
+#include "meshwright/dialects/Nn/Choices.h"
 
 #include "mlir/IR/DialectImplementation.h"
+
+#include <cmath>
 
 using namespace mlir;
 using namespace meshwright;
@@ -20,27 +23,47 @@ using dist::FactorRule;
 //===----------------------------------------------------------------------===//
 
 Attribute RoutedAttr::parse(AsmParser &parser, Type) {
-  int64_t choices;
+  int64_t choices, shared = 1;
   bool repeats = false;
   if (parser.parseLess() || parser.parseInteger(choices))
     return {};
-  if (succeeded(parser.parseOptionalComma())) {
-    if (parser.parseKeyword("repeats"))
+  while (succeeded(parser.parseOptionalComma())) {
+    if (!repeats && succeeded(parser.parseOptionalKeyword("repeats")))
+      repeats = true;
+    else if (parser.parseKeyword("shared") || parser.parseEqual() || parser.parseInteger(shared))
       return {};
-    repeats = true;
   }
   if (parser.parseGreater())
     return {};
-  return RoutedAttr::get(parser.getContext(), choices, repeats);
+  return RoutedAttr::get(parser.getContext(), choices, repeats, shared);
 }
 
 void RoutedAttr::print(AsmPrinter &printer) const {
-  printer << "<" << getChoices() << (getRepeats() ? ", repeats>" : ">");
+  printer << "<" << getChoices();
+  if (getRepeats())
+    printer << ", repeats";
+  if (getShared() != 1)
+    printer << ", shared = " << getShared();
+  printer << ">";
 }
 
 int64_t RoutedAttr::getCapacity(ArrayRef<int64_t> shape) const {
-  int64_t rows = getRepeats() ? getChoices() : std::min(getChoices(), shape.front());
+  // Repeated choices of one expert, of a group, have one row.
+  bool repeats = getRepeats() && getShared() == 1;
+  int64_t rows = repeats ? getChoices() : std::min(getChoices(), shape.front());
   return rows * ShapedType::getNumElements(shape.drop_front());
+}
+
+int64_t RoutedAttr::getExpected(ArrayRef<int64_t> shape) const {
+  if (getShared() == 1)
+    return getCapacity(shape);
+  // The share of the tokens that choose no expert of a group.
+  double others = double(shape.front() - 1) * double(getShared()), all = others + double(getShared()), none = 1;
+  for (int64_t choice = 0; choice < getChoices() && none > 0; ++choice) {
+    double taken = getRepeats() ? 0 : double(choice);
+    none *= all > taken ? std::max(0.0, (others - taken) / (all - taken)) : 0;
+  }
+  return std::llround((1 - none) * double(ShapedType::getNumElements(shape)));
 }
 
 /// Checks that a tensor has experts and tokens, and that a token has a choice or more.
@@ -52,12 +75,19 @@ LogicalResult RoutedAttr::verifyEncoding(ArrayRef<int64_t> shape, Type,
   if (getChoices() < 1)
     return emitError() << "expected a routed tensor with a choice or more for each token, got "
                        << getChoices();
+  if (getShared() < 1)
+    return emitError() << "expected an expert or more that share a row of a routed tensor, got "
+                       << getShared();
   return success();
 }
 
 RoutedAttr nn::getRouted(Type type) {
   auto tensor = dyn_cast<RankedTensorType>(type);
   return tensor ? dyn_cast_or_null<RoutedAttr>(tensor.getEncoding()) : RoutedAttr();
+}
+
+RoutedAttr nn::getShared(RoutedAttr routed, int64_t shared) {
+  return RoutedAttr::get(routed.getContext(), routed.getChoices(), routed.getRepeats(), shared);
 }
 
 //===----------------------------------------------------------------------===//
@@ -75,6 +105,9 @@ static bool keepsDim(const FactorRule &rule, Value operand, unsigned i, Value re
 }
 
 LogicalResult nn::detail::verifyKeepsRows(Operation *op) {
+  // These go between rows and tokens, which may be rows of another routing.
+  if (isa<DispatchOp, CombineOp>(op))
+    return success();
   RoutedAttr routed;
   bool hasResult = llvm::any_of(op->getResultTypes(), [](Type type) { return getRouted(type); });
   for (Value operand : op->getOperands()) {
@@ -85,7 +118,7 @@ LogicalResult nn::detail::verifyKeepsRows(Operation *op) {
     if (own)
       routed = own;
   }
-  if ((!routed && !hasResult) || isa<DispatchOp, CombineOp, GroupedLinearOp, GroupedWeightGradOp>(op))
+  if ((!routed && !hasResult) || isa<GroupedLinearOp, GroupedWeightGradOp>(op))
     return success();
   // A constant has each row.
   if (op->getNumOperands() == 0)
@@ -115,6 +148,9 @@ LogicalResult nn::detail::verifyKeepsRows(Operation *op) {
 /// The choices that an op moves, casts or limits to give these. Null for other ops.
 static Value getChoicesBefore(Value indices) {
   Operation *op = indices.getDefiningOp();
+  // Choices that go with the rows of their tokens.
+  if (auto dispatch = dyn_cast_or_null<DispatchOp>(op))
+    return dispatch.getInput();
   if (!isa_and_nonnull<dist::CollectiveOpInterface, dist::AfterOp, LimitOp, CastOp, SelectOp, ReshapeOp, SliceOp>(op))
     return nullptr;
   // A collective of several tensors moves each on its own.
@@ -128,6 +164,15 @@ static Value getChoicesBefore(Value indices) {
   };
   auto from = llvm::find_if(op->getOperands(), isSame);
   return from == op->getOperands().end() ? Value() : *from;
+}
+
+Value nn::getCastChoices(Value choices) {
+  auto cast = choices.getDefiningOp<CastOp>();
+  auto fits = [](Value value) {
+    Type type = elementOf(value);
+    return type.isInteger() && type.getIntOrFloatBitWidth() >= 32;
+  };
+  return cast && fits(cast.getInput()) && fits(choices) ? cast.getInput() : Value();
 }
 
 Value nn::getChoicesRoot(Value indices) {
@@ -154,7 +199,10 @@ SmallVector<std::pair<Value, DispatchOp>> nn::getRoutings(Block &block) {
 
 int64_t nn::getNumTokenDims(Value rows) {
   DispatchOp dispatch = getRouted(rows.getType()) ? getDispatch(rows) : DispatchOp();
-  return dispatch ? dispatch.getIndices().getType().getRank() - 1 : 0;
+  if (!dispatch)
+    return 0;
+  RankedTensorType indices = dispatch.getIndices().getType();
+  return indices.getRank() - (getRouted(indices) ? 2 : 1);
 }
 
 DispatchOp nn::getDispatch(Value rows) {

@@ -26,6 +26,17 @@ struct RoutingUse {
   llvm::SmallVector<unsigned, 3> operands;
   /// True if all results are of the routing, false if none is.
   bool givesRouted = false;
+  /// The experts that share a row of the routing, where the op has choices.
+  int64_t shared = 1;
+  /// An operand on the side of the tokens, which may be rows of another routing. It is of that of which the
+  /// choices are rows.
+  std::optional<unsigned> tokens = std::nullopt;
+  /// True if the result is on the side of the tokens.
+  bool givesTokens = false;
+  /// The axes along which rows leave the ranks of their tokens, and the experts to which they go. Null if they
+  /// do not leave.
+  mlir::ArrayAttr sentAlong;
+  int64_t sentTo = 0;
 };
 
 namespace detail {
@@ -50,6 +61,8 @@ class CountsRows : public mlir::OpTrait::TraitBase<ConcreteOp, CountsRows> {};
 
 /// The encoding of a routed tensor; null for other types.
 RoutedAttr getRouted(mlir::Type type);
+/// The encoding of the rows that so many experts share, of the same choices.
+RoutedAttr getShared(RoutedAttr routed, int64_t shared);
 
 /// The op that gave the first rows from which ops made those of a routed value. Null if there is none
 /// in the function.

@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 15
+#define MW_RT_ABI_VERSION 16
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -328,14 +328,17 @@ typedef struct mw_rt_limit {
   int64_t dtype, choices, capacity, layer;
 } mw_rt_limit;
 
-/* The places of the rows of a routing. Buffers: indices [tokens, choices], offset or null, and the
- * results, all i64: offsets [experts + 1], the choices of the rows [capacity], and the places of the
- * choices [tokens, choices]. A choice of an expert from the offset on has a row, experts first, then in
- * the order of choices. -1 has none; other indices below 0, or not below `total`, are an error, and so
- * are more rows than the capacity. */
+/* The places of the rows of a routing. Buffers: indices [tokens, choices], offset or null, the offsets of
+ * the tokens or null, and the results, all i64: offsets [experts + 1], the choices of the rows [capacity],
+ * and the places of the choices [tokens, choices]. A choice of an expert from the offset on has a row,
+ * experts first, then in the order of choices. -1 has none; other indices below 0, or not below `total`,
+ * are an error, and so are more rows than the capacity. `shared` experts are one here: the indices divided
+ * by it count, and a token has one row of each, at its first choice. Tokens with offsets are rows of `outer`
+ * groups of the experts here, of which they choose those of their own group; the last one of `outer` + 1
+ * offsets is the number of tokens that exist. */
 typedef struct mw_rt_route {
   mw_rt_call call;
-  int64_t index_dtype, offset_dtype, tokens, choices, experts, total, capacity, layer;
+  int64_t index_dtype, offset_dtype, tokens, choices, experts, total, shared, outer, capacity, layer;
 } mw_rt_route;
 
 /* Notes for the report how many rows experts have, where a kernel finds their places. Buffers: the offsets

@@ -259,14 +259,17 @@ static LogicalResult describeLimit(nn::LimitOp op, mw_rt_limit &what, RuntimeCal
 
 static LogicalResult describeRoute(nn::RouteOp op, mw_rt_route &what, RuntimeCall &call) {
   ArrayRef<int64_t> shape = shapeOf(op.getIndices());
-  call.inputs = {op.getIndices(), op.getOffset()};
+  call.inputs = {op.getIndices(), op.getOffset(), op.getRows()};
   what.index_dtype = codeOf(op.getIndices());
   if (op.getOffset())
     what.offset_dtype = codeOf(op.getOffset());
+  if (op.getRows())
+    what.outer = shapeOf(op.getRows()).front() - 1;
   what.tokens = countOf(shape.drop_back());
   what.choices = shape.back();
   what.experts = op.getExperts();
   what.total = op.getTotal().value_or(op.getExperts());
+  what.shared = op.getShared().value_or(1);
   what.capacity = shapeOf(op.getChoices()).front();
   what.layer = op.getLayer().value_or(-1);
   return success();

@@ -509,9 +509,11 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
   for (unsigned i = 0; i < op->getNumOperands(); ++i) {
     if (movesRows(op, i)) {
       // Each row is sent once. The side that has more of them has room for the worst load.
+      auto from = cast<RankedTensorType>(op->getOperand(i).getType());
+      auto to = cast<RankedTensorType>(op->getResult(i).getType());
       total.bytes += getBytesSent(CollectiveKind::AllToAll, ranks,
-                                  std::min(getTensorBytes(op->getOperand(i).getType()),
-                                           getTensorBytes(op->getResult(i).getType())));
+                                  std::min(getExpectedElements(from), getExpectedElements(to)) *
+                                      getElementBytes(from.getElementType()));
       steps = ranks - 1;
       continue;
     }

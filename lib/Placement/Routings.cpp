@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Placement/Routings.h"
 
+#include "meshwright/dialects/Nn/Choices.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Placement/Splat.h"
@@ -14,6 +15,8 @@
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/Support/Threading.h"
+
+#include <numeric>
 
 using namespace mlir;
 using namespace meshwright;
@@ -30,17 +33,23 @@ public:
   Value getSource(Value value) const override {
     for (;;) {
       value = meshwright::getSource(value);
-      Operation *op = value.getDefiningOp();
-      if (!op)
+      Value before = getBefore(value);
+      if (!before)
         return value;
-      if (isa<CollectiveOpInterface>(op))
-        value = op->getOperand(cast<OpResult>(value).getResultNumber());
-      else if ((op->hasTrait<TouchesPadding>() && op->hasTrait<MovesOnly>()) ||
-               (op->hasTrait<View>() && getType(value) == getType(op->getOperand(0))))
-        value = op->getOperand(0);
-      else
-        return value;
+      value = before;
     }
+  }
+
+  /// The value from which one such op makes this one. Null for other ops.
+  Value getBefore(Value value) const {
+    Operation *op = value.getDefiningOp();
+    if (!op)
+      return nullptr;
+    if (isa<CollectiveOpInterface>(op))
+      return op->getOperand(cast<OpResult>(value).getResultNumber());
+    bool isForm = (op->hasTrait<TouchesPadding>() && op->hasTrait<MovesOnly>()) ||
+                  (op->hasTrait<View>() && getType(value) == getType(op->getOperand(0)));
+    return isForm ? op->getOperand(0) : Value();
   }
 
 protected:
@@ -54,22 +63,33 @@ private:
   const PlacementAnalysis *layouts;
 };
 
-/// A routing is the value of its choices, or a value that has a routing of its own.
+/// A routing is the value of its choices, or a value that has a routing of its own, and the number of experts
+/// that share a row.
+struct Routing {
+  Value choices;
+  int64_t shared = 1;
+
+  explicit operator bool() const { return bool(choices); }
+};
+
 class RoutingProof {
 public:
   explicit RoutingProof(const PlacementAnalysis *layouts) : layouts(layouts), numbers(layouts) {}
 
   LogicalResult visit(Operation *op) {
+    if (auto collective = dyn_cast<CollectiveOpInterface>(op))
+      return layouts && hasRoutedType(op) ? visitMove(collective) : success();
     if (auto routed = dyn_cast<nn::RoutedOpInterface>(op))
       return visitRouted(routed);
     return routings.empty() && !hasRoutedType(op) ? success() : visitRows(op);
   }
 
 private:
-  /// The number of an operand, and its routing.
+  /// The number of an operand, its routing, and the order of its rows.
   struct Member {
     unsigned operand;
-    Value routing;
+    Routing routing;
+    size_t order = 0;
   };
 
   static bool isRouted(Value value) { return bool(nn::getRouted(value.getType())); }
@@ -77,12 +97,18 @@ private:
     return llvm::any_of(op->getOperands(), isRouted) || llvm::any_of(op->getResults(), isRouted);
   }
   /// The routing of a value. Null for constants, and for values that are of none.
-  Value lookup(Value value) const {
+  Routing lookup(Value value) const {
     value = numbers.getSource(value);
-    if (Value routing = routings.lookup(value))
-      return routing;
+    if (auto known = routings.find(value); known != routings.end())
+      return known->second;
     Operation *op = value.getDefiningOp();
-    return isRouted(value) && (!op || op->getNumOperands() != 0) ? value : Value();
+    bool isOwn = isRouted(value) && (!op || op->getNumOperands() != 0);
+    return isOwn ? Routing{value, nn::getRouted(value.getType()).getShared()} : Routing();
+  }
+  /// The value of which these choices are a form.
+  Value getChoices(Value value) const;
+  bool isSame(Routing a, Routing b) {
+    return a.shared == b.shared && (a.choices == b.choices || numbers.get(a.choices) == numbers.get(b.choices));
   }
   /// Returns true if a value of no routing has a row for each row of any routing: it is a routed constant,
   /// or its rows are equal. Equal numbers are no places.
@@ -98,17 +124,32 @@ private:
                                   [](const LayoutFactor &factor) { return factor.uniform; });
   }
 
+  /// The order of the rows of each expert: 0 if it is that of the tokens, which other values have. Rows that
+  /// ranks send are in the order of the ranks, and then of the tokens.
+  size_t getOrder(Value value) const;
+  size_t getSentOrder(ArrayRef<LayoutFactor> tokens, ArrayRef<Axis> axes);
+  size_t getOrderBehind(Operation *send, const nn::RoutingUse &use);
+  LogicalResult visitMove(CollectiveOpInterface op);
   LogicalResult join(Operation *op, Member member, std::optional<Member> &first);
   LogicalResult visitRouted(nn::RoutedOpInterface op);
+  FailureOr<Routing> readChoices(nn::RoutedOpInterface op, const nn::RoutingUse &use);
+  LogicalResult checkTokens(nn::RoutedOpInterface op, const nn::RoutingUse &use, Member want);
+  void noteChoices(nn::RoutedOpInterface op, const nn::RoutingUse &use, Routing routing);
   LogicalResult visitRows(Operation *op);
   LogicalResult refuse(Operation *op, Member first, Member second) const;
 
   const PlacementAnalysis *layouts;
   GlobalNumbers numbers;
   /// By the value that is of the routing, as `GlobalNumbers::getSource` gives it.
-  DenseMap<Value, Value> routings;
+  DenseMap<Value, Routing> routings;
   /// The routings that are choices.
   DenseSet<Value> choices;
+  /// The orders of rows, where they are not 0.
+  DenseMap<Value, size_t> orders;
+  /// The choices that rows are, which were dispatched by themselves.
+  DenseMap<Value, Value> rowsOfChoices;
+  /// The routing of the tokens of which places or choices are, where these are rows themselves.
+  DenseMap<Value, Routing> tokens;
 };
 
 /// Returns true if an op treats the rows of an operand, along its first dimension, one by one to give
@@ -125,6 +166,9 @@ bool keepsRows(const FactorRule &rule, Operation *op, unsigned operand, unsigned
 LogicalResult RoutingProof::refuse(Operation *op, Member first, Member second) const {
   auto routed = dyn_cast<nn::RoutedOpInterface>(op);
   InFlightDiagnostic error = op->emitOpError();
+  if (first.order != second.order)
+    return error << "expected operands " << first.operand << " and " << second.operand
+                 << " to be of rows in one order, got two: rows that other ranks sent are in the order of these";
   if (routed && routed.getRoutingUse().choices == second.operand)
     error << "expected operand " << second.operand << " to be the choices by which operand " << first.operand
           << " was dispatched, got other choices";
@@ -132,9 +176,9 @@ LogicalResult RoutingProof::refuse(Operation *op, Member first, Member second) c
     error << "expected operands " << first.operand << " and " << second.operand
           << " to be of one routing, got two";
   for (Member member : {first, second})
-    error.attachNote(member.routing.getLoc())
+    error.attachNote(member.routing.choices.getLoc())
         << "operand " << member.operand
-        << (choices.contains(member.routing) ? " is of the choices from here"
+        << (choices.contains(member.routing.choices) ? " is of the choices from here"
                                              : " is from here, and no op of the function routes it");
   return error;
 }
@@ -145,29 +189,197 @@ LogicalResult RoutingProof::join(Operation *op, Member member, std::optional<Mem
     first = member;
     return success();
   }
-  bool isSame = member.routing == first->routing || numbers.get(member.routing) == numbers.get(first->routing);
-  return isSame ? success() : refuse(op, *first, member);
+  bool isAlike = isSame(member.routing, first->routing) && member.order == first->order;
+  return isAlike ? success() : refuse(op, *first, member);
+}
+
+size_t RoutingProof::getOrder(Value value) const {
+  for (;;) {
+    value = meshwright::getSource(value);
+    if (auto known = orders.find(value); known != orders.end())
+      return known->second;
+    Value before = numbers.getBefore(value);
+    if (!before)
+      return 0;
+    value = before;
+  }
+}
+
+/// The order of rows behind a move from the ranks of tokens, whose factors are given, to those of experts. It is
+/// that of the tokens if all before a factor that the axes shard is one token on a rank.
+size_t RoutingProof::getSentOrder(ArrayRef<LayoutFactor> tokens, ArrayRef<Axis> axes) {
+  int64_t before = 1;
+  bool isKept = true;
+  ValueNumbers::Words words, order;
+  for (const LayoutFactor &factor : tokens) {
+    if (factor.padded == 1)
+      continue;
+    words.push_back(factor.padded);
+    words.push_back(int64_t(factor.axes.size()));
+    for (const Axis &axis : factor.axes)
+      words.insert(words.end(), {axis.axis, axis.pre, axis.size});
+    if (anyOverlap(factor.axes, axes)) {
+      isKept &= before == 1;
+      order = words;
+    }
+    before *= factor.getLocalSize();
+  }
+  return isKept ? 0 : numbers.intern(std::move(order)) + 1;
+}
+
+/// The order of rows that exist behind an op that sends them. The factors of the experts are the major ones of
+/// their layout, and no axis shards them.
+size_t RoutingProof::getOrderBehind(Operation *send, const nn::RoutingUse &use) {
+  const Layout *rows = layouts->lookup(send->getOperand(use.operands.front()));
+  if (!rows)
+    return 0;
+  SmallVector<LayoutFactor> tokens(rows->dims.front().factors);
+  for (int64_t experts = use.sentTo; experts > 1 && !tokens.empty();) {
+    LayoutFactor &head = tokens.front();
+    int64_t part = std::gcd(experts, head.padded);
+    if (part == 1)
+      break;
+    experts /= part;
+    head.padded /= part;
+    if (head.padded == 1)
+      tokens.erase(tokens.begin());
+  }
+  return getSentOrder(tokens, dist::getAxes(use.sentAlong, layouts->getMesh()));
+}
+
+/// Rows that leave their tokens, or that return to them, in the order in which they came.
+LogicalResult RoutingProof::visitMove(CollectiveOpInterface op) {
+  for (auto [i, operand, result] : llvm::enumerate(op->getOperands(), op->getResults())) {
+    const Layout *from = layouts->lookup(operand), *to = layouts->lookup(result);
+    if (!isRouted(operand) || !from || !to)
+      continue;
+    AxisList have = from->dims.front().getAxes(), want = to->dims.front().getAxes();
+    auto sent = [&](const Layout &atTokens, const AxisList &axes) {
+      SmallVector<LayoutFactor> tokens;
+      for (const DimLayout &dim : ArrayRef(atTokens.dims).drop_front())
+        tokens.append(dim.factors.begin(), dim.factors.end());
+      return getSentOrder(tokens, axes);
+    };
+    size_t order = getOrder(operand);
+    if (have.size() < want.size()) {
+      if (size_t moved = sent(*from, want))
+        orders[result] = moved;
+    } else if (have.size() > want.size()) {
+      if (order != sent(*to, have))
+        return op->emitOpError() << "expected rows of operand " << i
+                                 << " to return in the order in which ranks sent them, got another order";
+      orders[result] = 0;
+    }
+  }
+  return success();
+}
+
+/// Choices may be narrower.
+Value RoutingProof::getChoices(Value value) const {
+  for (;;) {
+    value = numbers.getSource(value);
+    Value cast = nn::getCastChoices(value);
+    if (!cast)
+      return value;
+    value = cast;
+  }
+}
+
+/// The routing of an op by its choices. Choices that are rows are those by which these rows were dispatched.
+FailureOr<Routing> RoutingProof::readChoices(nn::RoutedOpInterface op, const nn::RoutingUse &use) {
+  Value operand = op->getOperand(*use.choices);
+  Routing outer = lookup(operand);
+  if (!outer)
+    return Routing{getChoices(operand), use.shared};
+  Value choices = rowsOfChoices.lookup(getChoices(operand));
+  // The number of rows that exist is known of types, or is an operand.
+  if (!isRouted(operand) && !use.tokens)
+    return op->emitOpError() << "expected the offsets of the rows that operand " << *use.choices << " is";
+  if (!choices)
+    return op->emitOpError() << "expected operand " << *use.choices
+                             << ", which is routed, to be the choices by which it was dispatched";
+  return Routing{choices, use.shared};
+}
+
+/// Checks that an operand on the side of the tokens is of the routing of these, or of none.
+LogicalResult RoutingProof::checkTokens(nn::RoutedOpInterface op, const nn::RoutingUse &use, Member choices) {
+  if (!use.tokens)
+    return success();
+  Value operand = op->getOperand(*use.tokens);
+  Routing have = lookup(operand), want = choices.routing;
+  if (Member tokens{*use.tokens, have, getOrder(operand)}; have && tokens.order != choices.order)
+    return refuse(op, tokens, choices);
+  if ((!have && (!want || fitsAll(operand))) || (have && want && isSame(have, want)))
+    return success();
+  InFlightDiagnostic error = op->emitOpError() << "expected operand " << *use.tokens << " to be "
+                                               << (want ? "rows of the routing of its choices" : "tokens")
+                                               << ", got " << (have ? "rows of another routing" : "other values");
+  if (have)
+    error.attachNote(have.choices.getLoc()) << "operand " << *use.tokens << " is of the routing from here";
+  if (want)
+    error.attachNote(want.choices.getLoc()) << "the choices are of the routing from here";
+  return error;
+}
+
+/// Notes what is known of results: that rows are choices, and of which tokens places are.
+void RoutingProof::noteChoices(nn::RoutedOpInterface op, const nn::RoutingUse &use, Routing routing) {
+  if (!use.givesRouted || !op->hasTrait<MovesOnly>())
+    return;
+  // Rows that are taken of tokens, or go on as they are.
+  Value from = op->getOperand(0), choices = rowsOfChoices.lookup(getChoices(from));
+  if (use.tokens && !lookup(from) && isSame({getChoices(from), 1}, {routing.choices, 1}))
+    choices = routing.choices;
+  if (choices && (use.tokens || llvm::is_contained(use.operands, 0u)))
+    rowsOfChoices[op->getResult(0)] = choices;
 }
 
 LogicalResult RoutingProof::visitRouted(nn::RoutedOpInterface op) {
   nn::RoutingUse use = op.getRoutingUse();
   std::optional<Member> first;
+  Routing outer;
+  // Rows that return go to the places that the last operand counts, and other rows stay where they are.
+  bool returns = op->hasTrait<nn::CountsRows>() && op->hasTrait<MovesOnly>() && use.operands.size() > 2;
   for (unsigned i : use.operands) {
-    Value operand = op->getOperand(i), routing = lookup(operand);
+    Value operand = op->getOperand(i);
+    Routing routing = lookup(operand);
     if (!routing && fitsAll(operand))
       continue;
-    if (failed(join(op, {i, routing ? routing : numbers.getSource(operand)}, first)))
+    bool isPlace = returns && first && i == use.operands.back();
+    Member member{i, routing ? routing : Routing{numbers.getSource(operand)},
+                  isPlace ? first->order : getOrder(operand)};
+    if (failed(join(op, member, first)))
       return failure();
+    if (Routing of = tokens.lookup(numbers.getSource(operand)))
+      outer = of;
   }
   if (use.choices) {
-    Value routing = numbers.getSource(op->getOperand(*use.choices));
-    choices.insert(routing);
-    if (failed(join(op, {*use.choices, routing}, first)))
+    FailureOr<Routing> routing = readChoices(op, use);
+    if (failed(routing))
       return failure();
+    choices.insert(routing->choices);
+    if (failed(join(op, {*use.choices, *routing, getOrder(op->getOperand(*use.choices))}, first)))
+      return failure();
+    outer = lookup(op->getOperand(*use.choices));
   }
-  if (use.givesRouted && first)
-    for (Value result : op->getResults())
-      routings[result] = first->routing;
+  if (first && failed(checkTokens(op, use, {first->operand, outer, first->order})))
+    return failure();
+  if (use.givesTokens && outer)
+    for (Value result : op->getResults()) {
+      routings[result] = outer;
+      orders[result] = first->order;
+    }
+  if (!use.givesRouted || !first)
+    return success();
+  size_t order = returns ? getOrder(op->getOperand(use.operands.back())) : first->order;
+  if (use.sentAlong && layouts)
+    order = getOrderBehind(op, use);
+  for (Value result : op->getResults()) {
+    routings[result] = first->routing;
+    orders[result] = order;
+    if (use.choices && outer)
+      tokens[result] = outer;
+  }
+  noteChoices(op, use, first->routing);
   return success();
 }
 
@@ -180,15 +392,17 @@ LogicalResult RoutingProof::visitRows(Operation *op) {
     return success();
   std::optional<Member> first;
   for (unsigned i = 0; i < op->getNumOperands(); ++i)
-    if (Value routing = lookup(op->getOperand(i)))
-      if (failed(join(op, {i, routing}, first)))
+    if (Routing routing = lookup(op->getOperand(i)))
+      if (failed(join(op, {i, routing, getOrder(op->getOperand(i))}, first)))
         return failure();
   if (!first)
     return success();
   if (hasRoutedType(op)) {
     for (Value result : op->getResults())
-      if (isRouted(result))
+      if (isRouted(result)) {
         routings[result] = first->routing;
+        orders[result] = first->order;
+      }
     return success();
   }
   FactorRule rule = interface.getFactorRule();
@@ -199,9 +413,10 @@ LogicalResult RoutingProof::visitRows(Operation *op) {
       Value operand = op->getOperand(i);
       if (keepsRows(rule, op, i, result) && shapeOf(operand).front() != 1 && !lookup(operand) &&
           !fitsAll(operand))
-        return refuse(op, *first, {i, operand});
+        return refuse(op, *first, {i, Routing{operand}});
     }
     routings[op->getResult(result)] = first->routing;
+    orders[op->getResult(result)] = first->order;
   }
   return success();
 }

@@ -100,6 +100,8 @@ struct RouteModel : LayoutOpInterface::ExternalModel<RouteModel, nn::RouteOp> {
     if (places.dims.back().isSharded())
       return LogicalResult(report(context, "reads choices that are sharded over " +
                                                toString(places.dims.back().getAxes(), mesh), 0));
+    if (route.getRows())
+      return transferNested(route, context);
     LayoutFactor experts = makeFactor(route.getExperts());
     if (Value offset = route.getOffset()) {
       auto index = rt::getSource(offset).getDefiningOp<AxisIndexOp>();
@@ -125,7 +127,14 @@ struct RouteModel : LayoutOpInterface::ExternalModel<RouteModel, nn::RouteOp> {
     }
     Layout rows;
     rows.dims.push_back(asRows(all, mesh));
+    describePlaces(route, places, mesh);
     places.setUnreduced(makeSet(experts.axes, mesh));
+    canonicalize(places, mesh);
+    return ResultLayouts{rows, rows, places};
+  }
+
+private:
+  static void describePlaces(nn::RouteOp route, Layout &places, MeshAttr mesh) {
     places.data = padding::ofType(getElementTypeOrSelf(route.getPlaces().getType()));
     // A choice of no expert has no place.
     auto describe = [&](Padding &state) { state = state == Padding{-1, -1} ? state : places.data; };
@@ -133,6 +142,43 @@ struct RouteModel : LayoutOpInterface::ExternalModel<RouteModel, nn::RouteOp> {
     for (DimLayout &dim : places.dims)
       for (LayoutFactor &factor : dim.factors)
         describe(factor.padding);
+  }
+
+  /// The experts of a rank share the rows that it has, and the offset counts them. Each has rows of the tokens of
+  /// these rows.
+  MaybeLayouts transferNested(nn::RouteOp route, const TransferContext &context) const {
+    MeshAttr mesh = context.mesh;
+    Layout places = *context.operands[0];
+    Pieces groups, tokens;
+    AxisList axes;
+    int64_t shards = 1, experts = route.getExperts();
+    if (Value offset = route.getOffset()) {
+      auto index = rt::getSource(offset).getDefiningOp<AxisIndexOp>();
+      if (!index || index.getChunk() != uint64_t(experts))
+        return LogicalResult(report(context,
+                                    "expected the offset of a routing to be a dist.axis_index of " +
+                                        Twine(experts) + " experts a rank", 1));
+      axes = dist::getAxes(index.getAxes(), mesh);
+      canonicalizeAxes(axes, mesh);
+      shards = getNumShards(axes);
+    }
+    int64_t shared = route.getRows().getType().getDimSize(0) - 1, all = experts * shards;
+    if (route.getTotal().value_or(experts) != all ||
+        !splitRows(places.dims.front().factors, shared * shards, mesh, groups, tokens) ||
+        asRows(groups, mesh).getAxes() != axes)
+      return LogicalResult(report(context,
+                                  "expected rows that groups of " + Twine(experts / shared) + " of " + Twine(all) +
+                                      " experts share, over " + toString(axes, mesh) +
+                                      ", got rows of layout " + toString(places, mesh),
+                                  0));
+    if (!context.operands.back()->dims.front().sameShardingAs(places.dims.front()))
+      return LogicalResult(report(context, "expected the offsets of rows of layout " + toString(places, mesh) +
+                                               ", got " + toString(*context.operands.back(), mesh),
+                                  context.operands.size() - 1));
+    groups.push_back(makeFactor(experts / shared));
+    Layout rows;
+    rows.dims.push_back(asRows(join(groups, tokens), mesh));
+    describePlaces(route, places, mesh);
     canonicalize(places, mesh);
     return ResultLayouts{rows, rows, places};
   }
@@ -168,6 +214,25 @@ protected:
       return refuse(rows, tokens, "tokens", 0);
     return success();
   }
+  /// Checks that rows are those of some experts, and of these rows that they share: the experts stand between
+  /// those of groups and the tokens.
+  LogicalResult checkShared(ArrayRef<LayoutFactor> rows, ArrayRef<LayoutFactor> shared) {
+    int64_t each = getPaddedSize(shared), members = getPaddedSize(rows) / each;
+    auto isSplit = [&](int64_t groups) {
+      Pieces before, behind, own, ownBehind;
+      if (!splitRows(shared, groups, mesh, before, behind) ||
+          !splitRows(rows, groups * members, mesh, own, ownBehind))
+        return false;
+      before.push_back(makeFactor(members));
+      return asRows(own, mesh).sameShardingAs(asRows(before, mesh)) &&
+             asRows(ownBehind, mesh).sameShardingAs(asRows(behind, mesh));
+    };
+    // The number of groups is a divisor of the rows that they share.
+    for (int64_t groups = 1; groups * groups <= each; ++groups)
+      if (each % groups == 0 && (isSplit(groups) || isSplit(each / groups)))
+        return success();
+    return refuse(rows, shared, "rows that experts share", 0);
+  }
   /// Checks that rows are those of these experts.
   LogicalResult checkExperts(ArrayRef<LayoutFactor> rows, ArrayRef<LayoutFactor> experts) {
     Pieces own, rest;
@@ -191,19 +256,22 @@ public:
 
 private:
   void refinePieces() override {
+    auto take = cast<nn::TakeRowsOp>(op);
     for (const FactorRule::DimFactors &dim :
-         ArrayRef(rule.operands[0]).take_front(cast<nn::TakeRowsOp>(op).getTokens())) {
-      for (const LayoutFactor &factor : take(getFactor(dim))) {
+         ArrayRef(rule.operands[0]).take_front(take.getTokens() + (take.getNested() ? 1 : 0))) {
+      for (const LayoutFactor &factor : RowsTransfer::take(getFactor(dim))) {
         isUniform |= factor.uniform;
         tokens.push_back(withoutPadding(factor));
       }
     }
   }
   LogicalResult checkTable() override {
-    Pieces experts;
     // Equal tokens have equal rows, whatever their order.
-    return isUniform ? success()
-                     : checkTokens(pieces[getFactor(rule.results[0].front())], tokens, experts);
+    if (isUniform)
+      return success();
+    Pieces experts;
+    ArrayRef<LayoutFactor> rows = pieces[getFactor(rule.results[0].front())];
+    return cast<nn::TakeRowsOp>(op).getNested() ? checkShared(rows, tokens) : checkTokens(rows, tokens, experts);
   }
 
   Pieces tokens;
@@ -229,7 +297,8 @@ private:
   }
   LogicalResult checkTable() override {
     Pieces experts;
-    if (failed(checkTokens(rows, tokens, experts)))
+    bool isNested = cast<nn::SumRowsOp>(op).getNested();
+    if (failed(isNested ? checkShared(rows, tokens) : checkTokens(rows, tokens, experts)))
       return failure();
     AxisList own = makeSet(asRows(experts, mesh).getAxes(), mesh);
     if (own != axes)

@@ -32,18 +32,36 @@ private:
   void refinePieces() override;
   LogicalResult checkTable() override;
   LogicalResult checkOwnPadding() override;
+  DimLayout getTable();
 
   LookupOpInterface lookup;
 };
 
 } // namespace
 
+/// The layout of the rows that the op makes.
+DimLayout TableTransfer::getTable() {
+  Layout layout;
+  DimLayout &rows = layout.dims.emplace_back();
+  for (int factor : rule.results[0][lookup.getTableDim()])
+    rows.factors.append(pieces[factor].begin(), pieces[factor].end());
+  canonicalize(layout, mesh);
+  return layout.dims.front();
+}
+
 /// The layout of the rows of a table that the op makes: sharded over the axes of its offset, if
-/// that is a coordinate.
+/// that is a coordinate. Those of experts that share rows are sharded as these are.
 void TableTransfer::refinePieces() {
   if (lookup.getTableOperand())
     return;
-  int factor = rule.results[0][lookup.getTableDim()].front();
+  const FactorRule::DimFactors &table = rule.results[0][lookup.getTableDim()];
+  int factor = table.front();
+  if (table.size() > 1) {
+    for (int own : ArrayRef(table).drop_front())
+      if (owners[own] < 0)
+        pieces[own].assign({makeFactor(rule.factors[own].size)});
+    return;
+  }
   LayoutFactor rows = makeFactor(rule.factors[factor].size);
   Value offset = lookup.getTableOffset();
   if (auto index = offset ? rt::getSource(offset).getDefiningOp<AxisIndexOp>() : AxisIndexOp()) {
@@ -65,15 +83,15 @@ LogicalResult TableTransfer::checkTable() {
   if (table)
     rows = operands[*table]->dims[lookup.getTableDim()];
   else
-    rows.factors = pieces[rule.results[0][lookup.getTableDim()].front()];
+    rows = getTable();
   AxisList axes = rows.getAxes();
   if (!offset) {
     if (axes.empty())
       return success();
     return report(context,
-                  "reads a table whose rows are sharded over " + toString(axes, mesh) +
-                      " without an offset",
-                  *table);
+                  (table ? "reads" : "makes") + Twine(" a table whose rows are sharded over ") +
+                      toString(axes, mesh) + " without an offset",
+                  table.value_or(0));
   }
   auto index = rt::getSource(lookup.getTableOffset()).getDefiningOp<AxisIndexOp>();
   if (!index) {
@@ -91,7 +109,7 @@ LogicalResult TableTransfer::checkTable() {
                   *offset);
   if (llvm::any_of(rows.factors, [](const LayoutFactor &f) { return !f.isContiguous(); }))
     return report(context, "counts rows of a table whose rows are not in contiguous order",
-                  *table);
+                  table.value_or(*offset));
   int64_t chunk = index.getChunk();
   if (chunk != rows.getLocalSize() || rows.factors.size() != 1)
     return report(context,

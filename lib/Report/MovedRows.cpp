@@ -12,6 +12,8 @@
 #include "meshwright/dialects/Nn/TableRows.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 
+#include <cmath>
+
 using namespace mlir;
 using namespace meshwright;
 
@@ -36,6 +38,15 @@ double meshwright::getLoadShare(Operation *op) {
     return 1;
   // The limit sees the choices of all tokens.
   double choices = limit.getResult().getType().getNumElements();
-  double experts = nn::getTableRows(dispatch).value_or(dispatch.getType().getDimSize(0));
-  return std::min(1.0, double(limit.getCapacity()) * experts / choices);
+  double experts = nn::getTableRows(dispatch).value_or(dispatch.getType().getDimSize(0)) *
+                   nn::getRouted(dispatch.getType()).getShared();
+  double share = std::min(1.0, double(limit.getCapacity()) * experts / choices);
+  auto from = cast<RankedTensorType>(op->getOperand(0).getType());
+  auto to = cast<RankedTensorType>(op->getResult(0).getType());
+  RankedTensorType rows = from.getDimSize(0) > to.getDimSize(0) ? from : to;
+  if (nn::getRouted(rows).getShared() == 1)
+    return share;
+  // A row that experts share is there for the first of its choices.
+  double filled = double(dist::getExpectedElements(rows)) / double(rows.getNumElements());
+  return (1 - std::pow(1 - filled, share)) / filled;
 }

@@ -232,10 +232,29 @@ FailureOr<const ReshardPlan *> Resharder::plan(const Layout &from, const Layout 
   return &*entry;
 }
 
+/// Returns true if a plan moves chunks in several launches. A tensor whose rows are compact moves in one, as its
+/// rows are in the order of their senders then.
+static bool movesInSteps(const ReshardPlan &plan) {
+  auto moves = [](const ReshardStep &step) {
+    return step.kind == CollectiveKind::AllToAll || step.kind == CollectiveKind::Redistribute ||
+           step.kind == CollectiveKind::Permute;
+  };
+  return plan.steps.size() > 1 && llvm::all_of(plan.steps, moves);
+}
+
 FailureOr<Value> Resharder::reshard(OpBuilder &builder, Location location, Value value,
                                     const Layout &from, const Layout &to) {
   auto found = plan(from, to, cast<RankedTensorType>(value.getType()).getElementType());
   if (failed(found))
     return failure();
+  bool isCompact = isa_and_nonnull<CompactAttrInterface>(cast<RankedTensorType>(value.getType()).getEncoding());
+  if (isCompact && movesInSteps(**found) && !from.isUnreduced() && !to.isUnreduced()) {
+    auto describe = [&](const Layout &layout) {
+      return builder.getArrayAttr(getSharding(layout, symbol, mesh));
+    };
+    auto type = cast<RankedTensorType>(value.getType()).clone(to.getLocalShape());
+    return RedistributeOp::create(builder, location, TypeRange{type}, value, describe(from), describe(to))
+        .getResult(0);
+  }
   return emit(builder, location, value, **found, mesh, symbol);
 }

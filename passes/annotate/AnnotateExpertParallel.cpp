@@ -67,7 +67,8 @@ LogicalResult ExpertParallel::add(nn::GroupedLinearOp product) {
   if (count < ranks)
     return product.emitError() << "expert-parallel: expected at most " << count << " ranks for "
                                << count << " experts, got " << ranks << " of " << names;
-  for (int cls : factors.getClasses(product.getWeight())[0])
+  // Of experts that share rows, their groups.
+  for (int cls : ArrayRef(factors.getClasses(product.getWeight())[0]).take_front())
     if (experts.insert(cls))
       DistDialect::getDecisionLog(func.getContext())
           .add("annotate-expert-parallel", Outcome::Applied, product.getLoc(),

@@ -351,6 +351,12 @@ FailureOr<Value> Partitioner::use(Value value, const ValueSharding &sharding, Lo
   return copy;
 }
 
+Partitioner::SentRows &Partitioner::getSentRows(Value choices, const AxisList &axes) {
+  std::deque<SentRows> &known = sentRows[choices];
+  auto found = llvm::find_if(known, [&](const SentRows &sent) { return sent.axes == axes; });
+  return found == known.end() ? known.emplace_back(SentRows{axes, Value()}) : *found;
+}
+
 LogicalResult Partitioner::define(Value value, Local local, SmallVector<Value, 2> rest) {
   LocalForm &form = getForm(value);
   if (hasPadding && value.getDefiningOp() && mayHaveCandidates(value.getDefiningOp()))

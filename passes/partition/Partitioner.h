@@ -170,6 +170,17 @@ public:
   /// Writes a copy of the op on local operands.
   mlir::Operation *emit(mlir::Operation *op, mlir::ArrayRef<mlir::Value> operands,
                         mlir::ArrayRef<mlir::Type> types);
+  /// The rows that have gone from tokens to experts of a routing.
+  struct SentRows {
+    /// The axes of the ranks.
+    dist::AxisList axes;
+    /// The local form of the choices, which go with rows that the experts of a rank share. Null if there are
+    /// no such rows.
+    mlir::Value choices;
+    /// Whether rows of each choice have gone.
+    bool perChoice = false;
+  };
+  SentRows &getSentRows(mlir::Value choices, const dist::AxisList &axes);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
 
   /// The layout of a local value with the state of its padding. Null, after an error, if the
@@ -302,6 +313,8 @@ private:
     dist::Part unreduced;
   };
   mlir::SmallVector<ResultTarget, 2> resultTargets;
+  /// By the choices of the routing.
+  llvm::DenseMap<mlir::Value, std::deque<SentRows>> sentRows;
   /// The results of `getTruth`.
   std::vector<std::pair<dist::LayoutFactor, mlir::Value>> truths;
   /// Global values that are parts of a sum as the program states, and not because an op left a sum

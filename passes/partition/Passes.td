@@ -213,6 +213,54 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     }
     ```
 
+    Where the ranks that share experts have tokens of their own, the rows of `nn.dispatch` are made at
+    their tokens and move to their experts, if this sends fewer bytes at balanced load than a gather of
+    the tokens. A token that has several experts on a rank goes there once, with its choices: the
+    experts of a rank share its row. Sums over the experts of a rank return.
+
+    Before:
+    ```mlir
+    #tokens = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    #experts = #dist.sharding<@mesh, [{"dp"}, {}, {} ]>
+    !rows = tensor<8x4x64xf32, #nn.routed<2>>
+    dist.mesh @mesh = <["dp"=2]>
+    func.func @main(%x: tensor<4x64xf32> {dist.sharding = #tokens}, %i: tensor<4x2xi64> {dist.sharding = #tokens})
+        -> (tensor<4x64xf32> {dist.sharding = #tokens}) {
+      %r = nn.dispatch %x, %i {dist.sharding = #experts} : (tensor<4x64xf32>, tensor<4x2xi64>) -> !rows
+      %h = nn.silu %r {dist.sharding = #experts} : !rows
+      %y = nn.combine %h, %i {dist.sharding = #tokens} : (!rows, tensor<4x2xi64>) -> tensor<4x64xf32>
+      return %y : tensor<4x64xf32>
+    }
+    ```
+    After:
+    ```mlir
+    #tokens = #dist.sharding<@mesh, [{"dp"}, {} ]>
+    !rows = tensor<4x4x64xf32, #nn.routed<2>>
+    !sent = tensor<2x2x64xf32, #nn.routed<2, shared = 4>>
+    !received = tensor<1x4x64xf32, #nn.routed<2, shared = 4>>
+    !chosen = tensor<2x2x2xi32, #nn.routed<2, shared = 4>>
+    !choices = tensor<1x4x2xi32, #nn.routed<2, shared = 4>>
+    dist.mesh @mesh = <["dp"=2]>
+    func.func @main(%x: tensor<2x64xf32> {dist.sharding = #tokens, dist.global = tensor<4x64xf32>},
+                    %i: tensor<2x2xi64> {dist.sharding = #tokens, dist.global = tensor<4x2xi64>})
+        -> (tensor<2x64xf32> {dist.sharding = #tokens, dist.global = tensor<4x64xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = nn.cast %i : (tensor<2x2xi64>) -> tensor<2x2xi32>
+      %1 = nn.dispatch %0, %i : (tensor<2x2xi32>, tensor<2x2xi64>) -> !chosen
+      %2 = dist.all_to_all %1 axes ["dp"] from [1] to [0] : (!chosen) -> !choices
+      %3 = nn.dispatch %x, %i : (tensor<2x64xf32>, tensor<2x2xi64>) -> !sent
+      %4 = dist.all_to_all %3 axes ["dp"] from [1] to [0] : (!sent) -> !received
+      %5 = dist.axis_index ["dp"] chunk 4 : tensor<i64>
+      %6 = nn.dispatch %4, %2 offset %5 {nn.table_rows = 8 : i64} : (!received, !choices, tensor<i64>) -> !rows
+      %7 = nn.silu %6 : !rows
+      %8 = dist.axis_index ["dp"] chunk 4 : tensor<i64>
+      %9 = nn.combine %7, %2 offset %8 {nn.table_rows = 8 : i64} : (!rows, !choices, tensor<i64>) -> !received
+      %10 = dist.all_to_all %9 axes ["dp"] from [0] to [1] : (!received) -> !sent
+      %11 = nn.combine %10, %i : (!sent, tensor<2x2xi64>) -> tensor<2x64xf32>
+      return %11 : tensor<2x64xf32>
+    }
+    ```
+
     Attention whose keys a constraint keeps sharded runs in steps around a ring. Each
     rank attends to one chunk of the keys after the other, and the parts are merged by
     their log-sum-exps. Positions decide which keys of a chunk the mask hides. Padding

@@ -76,6 +76,8 @@ private:
     SmallVector<int64_t> shape;
     /// The rows of the tokens, from which ranks sent these.
     const Route *home = nullptr;
+    /// The rows that experts share, of which these are.
+    const Route *outer = nullptr;
   };
 
   static bool isRouted(TypeRange types) {
@@ -91,8 +93,9 @@ private:
   }
 
   LogicalResult prove(bool needsLayouts);
-  const Route &addRoute(nn::DispatchOp dispatch);
+  const Route &addRoute(RankedTensorType type, Value indices, Value offset, Operation *op);
   const Route *findRoute(Operation *op, Value rows);
+  const Route *findSent(const Route &route) const;
   RankedTensorType getCompact(Type type, const Route &route);
   LogicalResult rewrite(Operation *op);
   LogicalResult rewriteRowWise(Operation *op);
@@ -152,13 +155,14 @@ LogicalResult Compactor::prove(bool needsLayouts) {
   return success();
 }
 
-const Compactor::Route &Compactor::addRoute(nn::DispatchOp dispatch) {
-  auto type = cast<RankedTensorType>(dispatch.getType());
-  Value indices = dispatch.getIndices(), offset = dispatch.getOffset();
-  ArrayRef<int64_t> chosen = shapeOf(indices);
-  int64_t tokens = chosen.size() - 1, experts = type.getDimSize(0);
+/// The route of the rows that go to experts from tokens, or from rows that the experts share.
+const Compactor::Route &Compactor::addRoute(RankedTensorType type, Value indices, Value offset, Operation *op) {
+  const Route *outer = routeOf.lookup(indices);
+  SmallVector<int64_t> chosen(outer ? shapeOf(compact.lookup(indices)) : shapeOf(indices));
+  int64_t tokens = chosen.size() - (outer ? 2 : 1), experts = type.getDimSize(0);
   auto shape = type.getShape().take_front(tokens + 1);
-  auto rows = RankedTensorType::get(shape, builder.getI64Type(), type.getEncoding());
+  nn::RoutedAttr routed = nn::getRouted(type);
+  auto rows = RankedTensorType::get(shape, builder.getI64Type(), routed);
   // Each op has a coordinate of its own.
   Operation *index = offset ? offset.getDefiningOp() : nullptr;
   Attribute first = index ? index->getPropertiesAsAttribute() : Attribute();
@@ -166,19 +170,27 @@ const Compactor::Route &Compactor::addRoute(nn::DispatchOp dispatch) {
   if (found)
     return *found;
   auto vector = [&](int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); };
-  IntegerAttr total;
+  IntegerAttr total, shared, layer;
   if (offset)
-    if (std::optional<int64_t> all = nn::getTableRows(dispatch))
+    if (std::optional<int64_t> all = nn::getTableRows(cast<dist::LookupOpInterface>(op)))
       total = builder.getI64IntegerAttr(*all);
-  auto layer = builder.getI64IntegerAttr(layers.lookup(nn::getChoicesRoot(indices)));
+  // Reports count the rows of experts.
+  if (routed.getShared() != 1)
+    shared = builder.getI64IntegerAttr(routed.getShared());
+  else
+    layer = builder.getI64IntegerAttr(layers.lookup(nn::getChoicesRoot(indices)));
   auto route = nn::RouteOp::create(
-      builder, dispatch.getLoc(),
+      builder, op->getLoc(),
       TypeRange{vector(experts + 1), vector(dist::getStoredElements(rows)),
                 RankedTensorType::get(chosen, builder.getI64Type())},
-      indices, offset, builder.getI64IntegerAttr(experts), total, layer);
-  routes.push_back({route.getChoices(), route.getPlaces(), route.getOffsets(), Value(), experts, dist::getStoredElements(rows), tokens,
-                    chosen.back(), total, layer, SmallVector<int64_t>(chosen.drop_back())});
-  return *(found = &routes.back());
+      outer ? compact.lookup(indices) : indices, offset, outer ? outer->offsets : Value(),
+      builder.getI64IntegerAttr(experts), total, shared, layer);
+  Route &added =
+      routes.emplace_back(Route{route.getChoices(), route.getPlaces(), route.getOffsets(), Value(), experts,
+                                dist::getStoredElements(rows), tokens, chosen.back(), total, layer, {}});
+  added.shape.assign(shape.begin() + 1, shape.end());
+  added.outer = outer;
+  return *(found = &added);
 }
 
 /// The route of rows. Null, after an error, if they are of no dispatch.
@@ -238,7 +250,7 @@ FailureOr<Value> Compactor::spread(Operation *op, Value operand, int64_t rank, c
     return nn::RepeatRowsOp::create(builder, op->getLoc(), result, table, route.offsets)
         .getResult();
   }
-  if (!route.choices)
+  if (!route.choices || route.outer)
     return op->emitOpError() << "has an operand that differs from token to token, and rows that other ranks "
                                 "sent: expected nn.dispatch";
   // Dimensions of tokens along which it stretches are written out.
@@ -251,7 +263,7 @@ FailureOr<Value> Compactor::spread(Operation *op, Value operand, int64_t rank, c
   shape[0] = route.rows;
   auto result = RankedTensorType::get(shape, type.getElementType());
   return nn::TakeRowsOp::create(builder, op->getLoc(), result, input, route.choices, route.group,
-                                route.tokens, /*each=*/false)
+                                route.tokens, /*each=*/false, /*nested=*/false)
       .getResult();
 }
 
@@ -320,6 +332,18 @@ static FailureOr<ArrayAttr> getSentAxes(dist::CollectiveOpInterface collective, 
   return collective.getAxes();
 }
 
+/// The route of rows that other ranks sent, of the routing of these. Rows of one routing are in one order, also
+/// those that experts of a rank shared on their way. Null if none were sent.
+const Compactor::Route *Compactor::findSent(const Route &route) const {
+  if (route.home)
+    return &route;
+  auto isSent = [&](const Route &other) {
+    return other.home && other.layer && other.layer == route.layer && other.experts == route.experts;
+  };
+  auto found = llvm::find_if(routes, isSent);
+  return route.outer && found != routes.end() ? &*found : nullptr;
+}
+
 /// Rows that go from the ranks of their tokens to those of their experts, or back.
 LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsigned i, const Route &route) {
   Operation *op = collective.getOperation();
@@ -350,9 +374,9 @@ LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsign
     return success();
   }
   FailureOr<ArrayAttr> toTokens = getSentAxes(collective, i, route.tokens, /*back=*/true);
-  if (succeeded(toTokens) && route.home) {
-    const Route &home = *route.home;
-    auto back = nn::ReturnRowsOp::create(builder, loc, getCompact(result.getType(), home), rows, route.parts,
+  if (const Route *sent = findSent(route); succeeded(toTokens) && sent) {
+    const Route &home = *sent->home;
+    auto back = nn::ReturnRowsOp::create(builder, loc, getCompact(result.getType(), home), rows, sent->parts,
                                          home.offsets, *toTokens);
     keepFacts(op, back);
     replace(result, back.getResult(), &home);
@@ -446,10 +470,13 @@ LogicalResult Compactor::rewriteRowWise(Operation *op) {
 LogicalResult Compactor::rewrite(Operation *op) {
   Location loc = op->getLoc();
   if (auto dispatch = dyn_cast<nn::DispatchOp>(op)) {
-    const Route &route = addRoute(dispatch);
+    const Route &route = addRoute(dispatch.getType(), dispatch.getIndices(), dispatch.getOffset(), op);
+    Value input = dispatch.getInput();
+    if (route.outer)
+      input = get(input, *route.outer);
     replace(op,
-            nn::TakeRowsOp::create(builder, loc, getCompact(dispatch.getType(), route), dispatch.getInput(),
-                                   route.choices, route.group, route.tokens, dispatch.getEach()),
+            nn::TakeRowsOp::create(builder, loc, getCompact(dispatch.getType(), route), input, route.choices,
+                                   route.group, route.tokens, dispatch.getEach(), /*nested=*/bool(route.outer)),
             &route);
     return success();
   }
@@ -468,10 +495,21 @@ LogicalResult Compactor::rewrite(Operation *op) {
     const Route *route = findRoute(op, combine.getRows());
     if (!route)
       return failure();
-    if (!route->places)
+    Value rows = get(combine.getRows(), *route), indices = combine.getIndices();
+    if (const Route *outer = routeOf.lookup(indices)) {
+      // Rows that moved as they are have no places among those that experts share.
+      if (route->outer != outer)
+        route = &addRoute(cast<RankedTensorType>(combine.getRows().getType()), indices, combine.getOffset(), op);
+      replace(op,
+              nn::SumRowsOp::create(builder, loc, getCompact(combine.getType(), *outer), rows, route->places,
+                                    combine.getEach(), /*nested=*/true),
+              outer);
+      return success();
+    }
+    if (!route->places || route->outer)
       return op->emitOpError("sums rows that other ranks sent: expected them at their tokens");
-    replace(op, nn::SumRowsOp::create(builder, loc, combine.getType(), get(combine.getRows(), *route),
-                                      route->places, combine.getEach()));
+    replace(op, nn::SumRowsOp::create(builder, loc, combine.getType(), rows, route->places, combine.getEach(),
+                                      /*nested=*/false));
     return success();
   }
   if (auto linear = dyn_cast<nn::GroupedLinearOp>(op)) {

@@ -10,16 +10,16 @@ from mpi_programs import NEEDS_MPI, Files, assert_same_bits
 from torch import nn
 from torch.nn import functional as F
 
-EXPERTS, WIDTH, CHOICES = 8, 16, 2
+EXPERTS, WIDTH, CHOICES = 8, 8, 2
 
 
 class Experts(nn.Module):
     """Products of experts that the caller chooses, and a weight for each choice."""
 
-    def __init__(self):
+    def __init__(self, width=WIDTH, experts=EXPERTS):
         super().__init__()
-        self.up = nn.Parameter(torch.randn(EXPERTS, 24, WIDTH) * 0.3)
-        self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, 24) * 0.3)
+        self.up = nn.Parameter(torch.randn(experts, 24, width) * 0.3)
+        self.down = nn.Parameter(torch.randn(experts, width, 24) * 0.3)
 
     def forward(self, x, weights, chosen):
         h = F.silu(torch.einsum("btd,btkfd->btkf", x, self.up[chosen]))
@@ -44,10 +44,15 @@ def module():
     return Experts().eval()
 
 
-def inputs(kind):
+def inputs(kind, width=WIDTH):
     rng = torch.Generator().manual_seed(3)
-    return (torch.randn(4, 6, WIDTH, generator=rng), torch.rand(4, 6, CHOICES, generator=rng),
+    return (torch.randn(4, 6, width, generator=rng), torch.rand(4, 6, CHOICES, generator=rng),
             choices(kind, rng))
+
+
+def shares_rows(plan):
+    """Whether a token goes to a rank once."""
+    return "shared = " in plan.ir()
 
 
 def kinds_of(plan):
@@ -80,8 +85,10 @@ def test_bytes_are_those_of_balanced_load(plan):
     assert sum(entry["bytes_at_capacity"] for entry in sent) >= most
 
 
-def test_few_ranks_gather_tokens(module):
-    plan = mw.from_torch(module, inputs("even")).parallelize(mesh={"dp": 2}, expert_parallel="dp")
+def test_few_ranks_gather_narrow_tokens(module):
+    """A row for each rank, with its choices, is more bytes than the token on all ranks."""
+    narrow, given = Experts(2).eval(), inputs("even")
+    plan = mw.from_torch(narrow, (given[0][..., :2], *given[1:])).parallelize(mesh={"dp": 2}, expert_parallel="dp")
     assert "all_to_all_v" not in kinds_of(plan)
 
 
@@ -108,8 +115,139 @@ def test_gradients(module, kind):
         assert error < 1e-5, name
 
 
+@pytest.mark.parametrize("width", [WIDTH, 64])
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=NEEDS_MPI) for kind in ("one", "random")])
-def test_processes_have_the_bits_of_threads(module, plan, tmp_path, kind):
-    given = dict(zip(["x", "weights", "chosen"], inputs(kind), strict=True))
+def test_processes_have_the_bits_of_threads(tmp_path, kind, width):
+    """Wide tokens go to a rank once."""
+    torch.manual_seed(0)
+    module, given = Experts(width).eval(), inputs(kind, width)
+    plan = mw.from_torch(module, given).parallelize(mesh={"dp": 4}, expert_parallel="dp")
+    assert "all_to_all_v" in kinds_of(plan) and shares_rows(plan) == (width != WIDTH)
+    given = dict(zip(["x", "weights", "chosen"], given, strict=True))
     files = Files(tmp_path, plan.ir(phase="spmd"), given, dict(module.named_parameters()))
     assert_same_bits(files.mpi(4), files.local())
+
+
+def test_bytes_of_tokens_that_go_once(module):
+    """A token has rows on 4 (1 - (6/8)^2) = 1.75 of 4 ranks, as the caller may repeat choices."""
+    given = inputs("random", 64)
+    plan = mw.from_torch(Experts(64).eval(), given).parallelize(mesh={"dp": 4}, expert_parallel="dp")
+    sent = [e["bytes_per_rank"] for e in plan.report(format="json")["collectives"] if e["kind"] == "all_to_all_v"]
+    rows, others = 6 * 1.75, 3 / 4
+    assert sum(sent) == pytest.approx(others * 4 * (rows * (64 + CHOICES + 64) + 6 * CHOICES), rel=0.01)
+
+
+# A token with several experts on a rank goes there once.
+
+
+class Layer(nn.Module):
+    """Tokens and weights depend on parameters, so their gradients come back from the experts."""
+
+    def __init__(self, width, experts):
+        super().__init__()
+        # With sequence parallelism, the sum over its inner features scatters the tokens.
+        self.mlp = nn.Sequential(nn.Linear(width, 12), nn.SiLU(), nn.Linear(12, width))
+        self.gate, self.experts = nn.Linear(width, experts), Experts(width, experts)
+
+    def forward(self, x, chosen):
+        h = self.mlp(x)
+        weights = self.gate(h).softmax(-1).gather(-1, chosen)
+        return h + self.experts(h, weights, chosen)
+
+
+class LayerLoss(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x, chosen):
+        return self.layer(x, chosen).square().mean()
+
+
+def chosen_experts(kind, shape, experts, k, rng):
+    if kind == "repeated":
+        return torch.randint(experts, (*shape, 1), generator=rng).expand(*shape, k).contiguous()
+    if kind == "first":
+        return torch.arange(k).expand(*shape, k).contiguous()
+    scores = torch.rand(*shape, experts, generator=rng)
+    if kind == "skewed":
+        scores += torch.arange(experts) * (2 / experts)
+    return scores.topk(k).indices
+
+
+def draw_layer(seed):
+    """A layer, its inputs and how it is parallelized. One of two layers sends a token once."""
+    rng = torch.Generator().manual_seed(seed)
+    pick = lambda options: options[int(torch.randint(len(options), (1,), generator=rng))]
+    mesh, axes = pick([({"dp": 2}, "dp"), ({"dp": 3}, "dp"), ({"dp": 4}, "dp"), ({"dp": 2, "ep": 2}, ["dp", "ep"]),
+                       ({"dp": 2, "tp": 2}, "dp"), ({"dp": 2, "tp": 2}, ["dp", "tp"]), ({"dp": 2, "tp": 2}, "tp"),
+                       ({"tp": 2}, "tp"), ({"tp": 4}, "tp")])
+    options = {"mesh": mesh, "expert_parallel": axes}
+    if "tp" in mesh:
+        options["sequence_parallel"] = pick(["on", "on", "off"])
+    experts = pick([4, 6, 8, 12, 12])
+    k = int(torch.randint(1, min(experts, 5) + 1, (1,), generator=rng))
+    # Padded tokens and experts are gathered, so most of them divide.
+    width, batch = pick([8, 64, 128]), pick([1, 3, 4, 12, 12, 12])
+    shape = (batch, pick([1, 4, 5, 12, 12, 12]))
+    kind = pick(["random", "skewed", "first", "repeated"])
+    torch.manual_seed(seed)
+    layer = Layer(width, experts)
+    given = (torch.randn(*shape, width, generator=rng), chosen_experts(kind, shape, experts, k, rng))
+    return layer, given, options, f"{seed}: {shape}, {k} of {experts} experts, {kind}, {options}"
+
+
+def check_layer(seed):
+    """Returns whether the plan sends a token once."""
+    layer, given, options, what = draw_layer(seed)
+    plan = mw.from_torch(layer.eval(), given).parallelize(**options)
+    got, again = (torch.as_tensor(plan.run(*given)[0]) for _ in range(2))
+    with torch.no_grad():
+        torch.testing.assert_close(got, layer(*given), rtol=1e-5, atol=1e-5, msg=lambda m: f"{what}: {m}")
+    assert torch.equal(got, again), what
+    (load,) = plan.report(format="json")["experts"]
+    if options["expert_parallel"] in ([*options["mesh"]], "".join(options["mesh"])):
+        assert sum(load["rows_per_rank"]) == given[1].numel(), what
+    return shares_rows(plan)
+
+
+def check_layer_gradients(seed):
+    layer, given, options, what = draw_layer(seed)
+    net = LayerLoss(layer).train()
+    model = mw.from_torch(net, given, training=True).differentiate()
+    plan = model.parallelize(**options)
+    got, again = (dict(zip(model.outputs, plan.run(*given), strict=True)) for _ in range(2))
+    net(*given).backward()
+    largest = max(p.grad.abs().max() for p in net.parameters())
+    for name, parameter in net.named_parameters():
+        value = torch.as_tensor(got[f"grad.{name}"])
+        assert (value - parameter.grad).abs().max() <= 1e-5 * largest, f"{what}: {name}"
+        assert torch.equal(value, torch.as_tensor(again[f"grad.{name}"])), f"{what}: {name}"
+    return shares_rows(plan)
+
+
+def test_random_layers():
+    assert sum(check_layer(seed) for seed in range(16)) >= 3
+
+
+def test_random_gradients():
+    assert sum(check_layer_gradients(seed) for seed in range(100, 112)) >= 3
+
+
+@pytest.mark.parametrize("kind", ["random", "skewed"])
+def test_capacity(kind):
+    """Choices that an expert does not take have no row; the choices that go with rows are those that are left."""
+    rng = torch.Generator().manual_seed(1)
+    torch.manual_seed(1)
+    module = Experts(64).eval()
+    given = (torch.randn(4, 6, 64, generator=rng), torch.rand(4, 6, 3, generator=rng),
+             chosen_experts(kind, (4, 6), EXPERTS, 3, rng))
+    model = mw.from_torch(module, given)
+    plan = model.parallelize(mesh={"dp": 4}, expert_parallel="dp", expert_capacity=0.75)
+    alone = model.parallelize(mesh={"dp": 1}, expert_parallel="dp", expert_capacity=0.75)
+    assert shares_rows(plan)
+    got, want = (torch.as_tensor(p.run(*given)[0]) for p in (plan, alone))
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+    (load,), (one,) = (p.report(format="json")["experts"] for p in (plan, alone))
+    assert load["dropped_tokens"] == one["dropped_tokens"] > 0
+    assert sum(load["rows_per_rank"]) == given[2].numel() - load["dropped_tokens"]

@@ -32,24 +32,33 @@ struct Use {
   Value getValue() const { return op->getOperand(operand); }
 };
 
-/// Finds the choices by which values are routed.
+/// The choices by which a value is routed, and the experts that share a row. Choices are null for a value that is
+/// not routed.
+using Routing = std::pair<Value, int64_t>;
+
+/// Finds the routings of values.
 class Choices {
 public:
-  Value find(Use use) { return use.areChoices ? nn::getChoicesRoot(use.getValue()) : find(use.getValue()); }
-  /// Null for a value that is not routed. Rows that exist are as many as those of which they are made.
-  Value find(Value value) {
+  /// Choices are the same for all experts that share rows.
+  Routing find(Use use) {
+    return use.areChoices ? Routing{getRoot(use.getValue()), 1} : find(use.getValue());
+  }
+  /// Rows that exist are as many as those of which they are made.
+  Routing find(Value value) {
     if (auto it = known.find(value); it != known.end())
       return it->second;
-    Value found;
+    Routing found;
     if (Operation *op = value.getDefiningOp()) {
       if (auto routed = dyn_cast<nn::RoutedOpInterface>(op)) {
         nn::RoutingUse use = routed.getRoutingUse();
         if (use.givesRouted)
-          found = use.choices ? nn::getChoicesRoot(op->getOperand(*use.choices))
+          found = use.choices ? Routing{getRoot(op->getOperand(*use.choices)), use.shared}
                               : find(op->getOperand(use.operands.back()));
+        else if (use.givesTokens)
+          found = findTokens(op);
       } else {
         for (Value operand : op->getOperands())
-          if (!found && hasRowsOf(operand, value))
+          if (!found.first && hasRowsOf(operand, value))
             found = find(operand);
       }
     }
@@ -58,13 +67,28 @@ public:
   }
 
 private:
+  /// The choices that these are, where they go with rows too.
+  static Value getRoot(Value choices) {
+    for (;;) {
+      choices = nn::getChoicesRoot(choices);
+      Operation *op = choices.getDefiningOp();
+      if (!isa_and_nonnull<nn::RoutedOpInterface>(op) || !op->hasTrait<dist::MovesOnly>())
+        return choices;
+      choices = op->getOperand(0);
+    }
+  }
+  /// The routing of the rows that a sum of rows at their places gives.
+  Routing findTokens(Operation *op) {
+    Operation *route = op->getOperand(1).getDefiningOp();
+    return find(isa_and_nonnull<nn::RouteOp>(route) ? route->getOperand(0) : op->getOperand(1));
+  }
   static bool hasRowsOf(Value operand, Value value) {
     auto from = dyn_cast<RankedTensorType>(operand.getType()), to = dyn_cast<RankedTensorType>(value.getType());
     return from && to && from.getRank() > 0 && to.getRank() > 0 && from.getDimSize(0) == to.getDimSize(0) &&
            bool(nn::getRouted(from)) == bool(nn::getRouted(to));
   }
 
-  DenseMap<Value, Value> known;
+  DenseMap<Value, Routing> known;
 };
 
 } // namespace
@@ -77,10 +101,12 @@ static SmallVector<Use> getUses(Operation *op, Choices &choices) {
       uses.push_back({op, i, false});
     if (own.choices)
       uses.push_back({op, *own.choices, true});
+    if (own.tokens && choices.find(op->getOperand(*own.tokens)).first)
+      uses.push_back({op, *own.tokens, false});
     return uses;
   }
   for (OpOperand &operand : op->getOpOperands())
-    if (isa<dist::ShardingRuleOpInterface>(op) && choices.find(operand.get()))
+    if (isa<dist::ShardingRuleOpInterface>(op) && choices.find(operand.get()).first)
       uses.push_back({op, operand.getOperandNumber(), false});
   return uses;
 }
@@ -92,9 +118,11 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
   };
   ValueNumbers numbers;
   Choices choices;
-  auto isOther = [&](Value a, Value b) { return a != b && numbers.get(a) != numbers.get(b); };
+  auto isOther = [&](Routing a, Routing b) {
+    return a.second != b.second || (a.first != b.first && numbers.get(a.first) != numbers.get(b.first));
+  };
   // Values that ops before have read, with what they are of, and the ops that read choices.
-  SmallVector<std::tuple<Value, Value, bool>> seen;
+  SmallVector<std::tuple<Value, Routing, bool>> seen;
   SmallVector<Use> chosen;
   for (Operation &op : func.getBody().front()) {
     SmallVector<Use> uses = getUses(&op, choices);
@@ -102,10 +130,11 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
     bool routesAll = isa<nn::RoutedOpInterface>(op) && uses.size() == 1 && uses.front().areChoices &&
                      !nn::getRouted(op.getResult(0).getType());
     for (Use use : uses) {
-      Value value = use.getValue(), routing = choices.find(use);
+      Value value = use.getValue();
+      Routing routing = choices.find(use);
       std::string where = "operand " + std::to_string(use.operand) + " of " + op.getName().getStringRef().str();
       for (auto [other, others, areChoices] : seen)
-        if (routing && areChoices == use.areChoices && isOther(others, routing) && isAlike(other, value))
+        if (routing.first && areChoices == use.areChoices && isOther(others, routing) && isAlike(other, value))
           faults.push_back({where + " is of another routing", op.getLoc(),
                             [use, other = other] { use.op->setOperand(use.operand, other); },
                             routesAll ? "routes all rows" : ""});
@@ -124,8 +153,8 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
       chosen.push_back(use);
     }
     for (Use use : uses) {
-      std::tuple<Value, Value, bool> entry(use.getValue(), choices.find(use), use.areChoices);
-      if (std::get<1>(entry) && !llvm::is_contained(seen, entry))
+      std::tuple<Value, Routing, bool> entry(use.getValue(), choices.find(use), use.areChoices);
+      if (std::get<1>(entry).first && !llvm::is_contained(seen, entry))
         seen.push_back(entry);
     }
   }

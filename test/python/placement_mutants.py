@@ -117,13 +117,13 @@ class Attention(torch.nn.Module):
 
 
 class Experts(torch.nn.Module):
-    """Two layers, in which each token goes to two of four experts."""
+    """Two layers, in which each token goes to two of four experts. Wide tokens go to a rank once."""
 
-    def __init__(self):
+    def __init__(self, width):
         super().__init__()
-        self.routers = torch.nn.ModuleList(torch.nn.Linear(6, 4) for _ in range(2))
-        self.up = torch.nn.ParameterList(torch.randn(4, 8, 6) for _ in range(2))
-        self.down = torch.nn.ParameterList(torch.randn(4, 6, 8) for _ in range(2))
+        self.routers = torch.nn.ModuleList(torch.nn.Linear(width, 4) for _ in range(2))
+        self.up = torch.nn.ParameterList(torch.randn(4, 8, width) for _ in range(2))
+        self.down = torch.nn.ParameterList(torch.randn(4, width, 8) for _ in range(2))
 
     def layer(self, x, number):
         weights, chosen = self.routers[number](x).softmax(-1).topk(2)
@@ -157,7 +157,8 @@ MESHES = [
 EXPERT_MESHES = [
     dict(mesh={"ep": 2}), dict(mesh={"tp": 2}), dict(mesh={"dp": 2, "ep": 2}),
     dict(mesh={"dp": 4}, expert_parallel="dp"), dict(mesh={"ep": 2}, recompute="full"),
-    dict(mesh={"dp": 2}, expert_parallel="dp", expert_capacity=1.0),
+    dict(mesh={"dp": 2}, expert_parallel="dp", expert_capacity=1.0), dict(mesh={"dp": 2}, expert_parallel="dp"),
+    dict(mesh={"dp": 2, "tp": 2}, expert_parallel="dp"),
 ]
 
 
@@ -202,8 +203,8 @@ def experts(seed):
     rng = np.random.default_rng([seed, 8])
     options = EXPERT_MESHES[rng.integers(len(EXPERT_MESHES))]
     torch.manual_seed(seed)
-    shape = (int(rng.choice([3, 4])), 5, 6)
-    model = mw.from_torch(Experts().train(), (torch.randn(shape), torch.randn(shape)), training=True)
+    shape = (int(rng.choice([3, 4])), 5, int(rng.choice([6, 24])))
+    model = mw.from_torch(Experts(shape[-1]).train(), (torch.randn(shape), torch.randn(shape)), training=True)
     trains = bool(rng.random() < 0.7)
     if trains:
         model = model.train(mw.SGD())

@@ -469,7 +469,8 @@ void Route::emit(func::FuncOp kernel) {
 
 std::optional<KernelInfo> GpuKernelBuilder::buildRoute(rt::KernelOp launch) {
   auto op = dyn_cast_if_present<nn::RouteOp>(getSingleOp(launch));
-  if (!op)
+  // Rows that experts share move between ranks, which no kernel does yet.
+  if (!op || op.getRows() || op.getShared().value_or(1) != 1)
     return std::nullopt;
   Route emitter(op);
   KernelInfo info;

@@ -160,19 +160,30 @@ bool CpuDevice::perform(const mw_rt_limit &what, void *const *buffers, std::stri
 
 bool CpuDevice::perform(const mw_rt_route &what, void *const *buffers, std::string &error) {
   int64_t first = buffers[1] ? loadIndex(what.offset_dtype, buffers[1], 0) : 0;
-  int64_t count = what.tokens * what.choices;
-  auto *offsets = static_cast<int64_t *>(buffers[2]), *choices = static_cast<int64_t *>(buffers[3]),
-       *places = static_cast<int64_t *>(buffers[4]);
+  // Tokens that are rows are of groups of experts, which have so many experts each.
+  const auto *groups = static_cast<const int64_t *>(buffers[2]);
+  int64_t tokens = groups ? groups[what.outer] : what.tokens;
+  int64_t members = groups ? what.experts / what.outer : what.experts, group = 0;
+  int64_t count = tokens * what.choices, total = what.total * what.shared;
+  auto *offsets = static_cast<int64_t *>(buffers[3]), *choices = static_cast<int64_t *>(buffers[4]),
+       *places = static_cast<int64_t *>(buffers[5]);
   std::fill_n(offsets, what.experts + 1, 0);
+  std::fill(places + count, places + what.tokens * what.choices, -1);
   for (int64_t i = 0; i < count; ++i) {
-    int64_t expert = loadIndex(what.index_dtype, buffers[0], i), here = expert - first;
-    if (expert < -1 || expert >= what.total) {
+    int64_t expert = loadIndex(what.index_dtype, buffers[0], i);
+    if (expert < -1 || expert >= total) {
       error = "expert " + std::to_string(expert) + " at position " + std::to_string(i) +
-              " is out of range: expected 0 to " + std::to_string(what.total - 1) +
-              ", or -1 for none";
+              " is out of range: expected 0 to " + std::to_string(total - 1) + ", or -1 for none";
       return false;
     }
-    bool isHere = expert >= 0 && here >= 0 && here < what.experts;
+    while (groups && i >= groups[group + 1] * what.choices)
+      ++group;
+    int64_t here = expert / what.shared - first;
+    bool isHere = expert >= 0 && here >= group * members && here < (group + 1) * members;
+    if (isHere && what.shared > 1) {
+      const int64_t *token = places + i / what.choices * what.choices;
+      isHere = std::find(token, const_cast<const int64_t *>(places + i), here) == places + i;
+    }
     places[i] = isHere ? here : -1;
     if (isHere)
       ++offsets[here + 1];

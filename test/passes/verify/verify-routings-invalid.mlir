@@ -56,3 +56,50 @@ func.func @given(%r: tensor<2x4x3xf32, #nn.routed<1>> {nn.input = "r"}, %i: tens
   %y = nn.combine %r, %i : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<4x1xi64>) -> tensor<4x3xf32>
   return %y : tensor<4x3xf32>
 }
+
+// -----
+
+// Rows that experts share, of one routing, and choices that went with those of another.
+
+!shared = tensor<2x5x3xf32, #nn.routed<2, shared = 2>>
+!choices = tensor<2x5x2xi64, #nn.routed<2, shared = 2>>
+// expected-note@below {{operand 0 is of the routing from here}}
+// expected-note@below {{the choices are of the routing from here}}
+func.func @tokens(%x: tensor<5x3xf32> {nn.input = "x"}, %i: tensor<5x2xi64> {nn.input = "i"}, %k: tensor<5x2xi64> {nn.input = "k"}) -> (tensor<4x5x3xf32, #nn.routed<2>> {nn.output = "r"}) {
+  %g = nn.dispatch %x, %i : (tensor<5x3xf32>, tensor<5x2xi64>) -> !shared
+  %j = nn.dispatch %k, %k : (tensor<5x2xi64>, tensor<5x2xi64>) -> !choices
+  // expected-error@below {{'nn.dispatch' op expected operand 0 to be rows of the routing of its choices, got rows of another routing}}
+  %r = nn.dispatch %g, %j : (!shared, !choices) -> tensor<4x5x3xf32, #nn.routed<2>>
+  return %r : tensor<4x5x3xf32, #nn.routed<2>>
+}
+
+// -----
+
+// Other choices in the place of those by which rows were dispatched.
+
+!shared = tensor<2x5x3xf32, #nn.routed<2, shared = 2>>
+!choices = tensor<2x5x2xi64, #nn.routed<2, shared = 2>>
+func.func @went(%x: tensor<5x3xf32> {nn.input = "x"}, %i: tensor<5x2xi64> {nn.input = "i"}, %k: tensor<5x2xi64> {nn.input = "k"}) -> (tensor<4x5x3xf32, #nn.routed<2>> {nn.output = "r"}) {
+  %g = nn.dispatch %x, %i : (tensor<5x3xf32>, tensor<5x2xi64>) -> !shared
+  %j = nn.dispatch %k, %i : (tensor<5x2xi64>, tensor<5x2xi64>) -> !choices
+  // expected-error@below {{'nn.dispatch' op expected operand 1, which is routed, to be the choices by which it was dispatched}}
+  %r = nn.dispatch %g, %j : (!shared, !choices) -> tensor<4x5x3xf32, #nn.routed<2>>
+  return %r : tensor<4x5x3xf32, #nn.routed<2>>
+}
+
+// -----
+
+// A sum over experts by the choices of other tokens.
+
+!shared = tensor<2x5x3xf32, #nn.routed<2, shared = 2>>
+!choices = tensor<2x5x2xi64, #nn.routed<2, shared = 2>>
+// expected-note@below {{operand 0 is of the choices from here}}
+// expected-note@below {{operand 1 is of the choices from here}}
+func.func @sums(%x: tensor<5x3xf32> {nn.input = "x"}, %i: tensor<5x2xi64> {nn.input = "i"}, %k: tensor<5x2xi64> {nn.input = "k"}) -> (tensor<5x3xf32> {nn.output = "y"}) {
+  %r = nn.dispatch %x, %i : (tensor<5x3xf32>, tensor<5x2xi64>) -> tensor<4x5x3xf32, #nn.routed<2>>
+  %j = nn.dispatch %k, %k : (tensor<5x2xi64>, tensor<5x2xi64>) -> !choices
+  // expected-error@below {{'nn.combine' op expected operand 1 to be the choices by which operand 0 was dispatched, got other choices}}
+  %s = nn.combine %r, %j : (tensor<4x5x3xf32, #nn.routed<2>>, !choices) -> !shared
+  %y = nn.combine %s, %k : (!shared, tensor<5x2xi64>) -> tensor<5x3xf32>
+  return %y : tensor<5x3xf32>
+}

@@ -41,3 +41,23 @@ func.func @given(%r: tensor<2x4x3xf32, #nn.routed<1>>) -> tensor<2x3x3xf32> {
   %w = nn.grouped_weight_grad %s, %r : (tensor<2x4x3xf32, #nn.routed<1>>, tensor<2x4x3xf32, #nn.routed<1>>) -> tensor<2x3x3xf32>
   return %w : tensor<2x3x3xf32>
 }
+
+// -----
+
+// Two experts share the row of a token, which is dispatched to them by the choices that went with it. Narrow
+// choices are the same.
+// CHECK-LABEL: func.func @shared
+func.func @shared(%x: tensor<5x3xf32>, %v: tensor<5x2xf32>, %i: tensor<5x2xi64>) -> (tensor<5x3xf32>, tensor<4x3x3xf32>) {
+  %n = nn.cast %i : (tensor<5x2xi64>) -> tensor<5x2xi32>
+  %g = nn.dispatch %x, %i : (tensor<5x3xf32>, tensor<5x2xi64>) -> tensor<2x5x3xf32, #nn.routed<2, shared = 2>>
+  %j = nn.dispatch %n, %i : (tensor<5x2xi32>, tensor<5x2xi64>) -> tensor<2x5x2xi32, #nn.routed<2, shared = 2>>
+  %r = nn.dispatch %g, %j : (tensor<2x5x3xf32, #nn.routed<2, shared = 2>>, tensor<2x5x2xi32, #nn.routed<2, shared = 2>>) -> tensor<4x5x3xf32, #nn.routed<2>>
+  %d = nn.dispatch %v, %i {each} : (tensor<5x2xf32>, tensor<5x2xi64>) -> tensor<4x5xf32, #nn.routed<2>>
+  %w = nn.reshape %d : (tensor<4x5xf32, #nn.routed<2>>) -> tensor<4x5x1xf32, #nn.routed<2>>
+  %p = nn.mul %r, %w : (tensor<4x5x3xf32, #nn.routed<2>>, tensor<4x5x1xf32, #nn.routed<2>>) -> tensor<4x5x3xf32, #nn.routed<2>>
+  %s = nn.combine %p, %j : (tensor<4x5x3xf32, #nn.routed<2>>, tensor<2x5x2xi32, #nn.routed<2, shared = 2>>) -> tensor<2x5x3xf32, #nn.routed<2, shared = 2>>
+  %t = nn.add %s, %g : (tensor<2x5x3xf32, #nn.routed<2, shared = 2>>, tensor<2x5x3xf32, #nn.routed<2, shared = 2>>) -> tensor<2x5x3xf32, #nn.routed<2, shared = 2>>
+  %y = nn.combine %t, %i : (tensor<2x5x3xf32, #nn.routed<2, shared = 2>>, tensor<5x2xi64>) -> tensor<5x3xf32>
+  %dw = nn.grouped_weight_grad %p, %r : (tensor<4x5x3xf32, #nn.routed<2>>, tensor<4x5x3xf32, #nn.routed<2>>) -> tensor<4x3x3xf32>
+  return %y, %dw : tensor<5x3xf32>, tensor<4x3x3xf32>
+}

@@ -1,0 +1,21 @@
+//===- Choices.h - the choices of experts -----------------------*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_DIALECTS_NN_CHOICES_H
+#define MESHWRIGHT_DIALECTS_NN_CHOICES_H
+
+#include "mlir/IR/Value.h"
+
+namespace meshwright::nn {
+
+/// The integers that an op casts to these, if both types have room for the numbers of experts. Null for
+/// other values.
+mlir::Value getCastChoices(mlir::Value choices);
+
+} // namespace meshwright::nn
+
+#endif // MESHWRIGHT_DIALECTS_NN_CHOICES_H
