@@ -81,7 +81,7 @@ private:
   nn::DispatchOp dispatch;
   Partitioner &partitioner;
   const FactorAnalysis::OpFactors &opFactors;
-  /// Those that shard experts, and tokens where rows are made.
+  /// The axes that shard experts, and tokens where rows are made.
   AxisList axes;
   std::optional<Assignment> tokens;
 };

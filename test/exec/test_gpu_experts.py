@@ -153,29 +153,21 @@ def test_ptxas_accepts_kernels(tmp_path, chip):
 def test_loads_in_reports():
     """Rows by rank, the fullest expert and what a limit dropped, as on a processor; each call has its own."""
     check("""
-class Experts(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.router = torch.nn.Linear(16, 4, bias=False)
-        self.up = torch.nn.Parameter(torch.randn(4, 24, 16) / 4)
-
-    def forward(self, x):
-        w, i = self.router(x).softmax(-1).topk(2)
-        h = torch.einsum("td,efd->tef", x, self.up)
-        mask = torch.nn.functional.one_hot(i, 4).to(x.dtype)
-        return torch.einsum("tk,tke,tef->tf", w, mask, h)
-
+import transformers as tf
+from transformers import MixtralConfig
 torch.manual_seed(0)
-net = Experts().eval()
-for options in (dict(mesh={"ep": 2}), dict(mesh={"ep": 2}, expert_capacity=1.0), dict(mesh={"dp": 2})):
-    plan = mw.from_torch(net, (torch.zeros(12, 16),)).parallelize(**options)
+net = tf.MixtralForCausalLM(MixtralConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+    vocab_size=61, num_local_experts=4, num_experts_per_tok=2, use_cache=False)).eval()
+for options in (dict(mesh={"ep": 2}), dict(mesh={"ep": 2}, expert_capacity=1.0)):
+    plan = mw.from_torch(net, (torch.zeros(2, 9, dtype=torch.int64),)).parallelize(**options)
     for turn in range(4):
-        x = torch.randn(12, 16, generator=torch.Generator().manual_seed(turn))
+        ids = torch.randint(0, 61, (2, 9), generator=torch.Generator().manual_seed(turn))
         loads = []
         for backend in ("local", "nccl:peer"):
-            plan.run(x, backend=backend)
-            (load,) = plan.report(format="json")["experts"]
-            loads.append({name: load[name] for name in ("rows_per_rank", "fullest_expert", "dropped_tokens")})
-        assert loads[0] == loads[1], (options, turn, loads)
-        assert sum(loads[0]["rows_per_rank"]) + loads[0]["dropped_tokens"] == 24, loads
+            plan.run(ids, backend=backend)
+            loads.append(plan.report(format="json")["experts"])
+        assert loads[0] == loads[1] and len(loads[0]) == 2, (options, turn, loads)
+        for load in loads[0]:
+            assert sum(load["rows_per_rank"]) + load["dropped_tokens"] == 36, load
+    assert ("expert_capacity" in options) == any(load["dropped_tokens"] for load in loads[0]), loads
 """)

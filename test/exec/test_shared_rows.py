@@ -127,7 +127,7 @@ def test_numbers_of_rows_come_back(tmp_path, width):
 
 
 def places(indices, experts, shared, offsets=None):
-    """What `nn.route` gives: an expert here is a group of `shared`. Rows with offsets are of groups themselves."""
+    """The results of `nn.route`: an expert here is a group of `shared`. Rows with offsets are of groups themselves."""
     tokens, members = (len(indices), experts) if offsets is None else (int(offsets[-1]), experts // (len(offsets) - 1))
     found = [(int(e) // shared, t, c) for t in range(tokens) for c, e in enumerate(indices[t].flatten()) if e >= 0]
     if offsets is not None:
