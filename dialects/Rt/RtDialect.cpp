@@ -94,13 +94,16 @@ LogicalResult FutureType::verify(function_ref<InFlightDiagnostic()> emitError,
 
 int64_t PackingAttr::getBytes(Type element) const {
   int64_t rows = llvm::alignTo(getK(), kPackedSteps * getGroup());
-  return rows * llvm::alignTo(getN(), getPanel()) * element.getIntOrFloatBitWidth() / 8;
+  return getBatch() * rows * llvm::alignTo(getN(), getPanel()) * element.getIntOrFloatBitWidth() / 8;
 }
 
 LogicalResult PackingAttr::verify(function_ref<InFlightDiagnostic()> emitError, int64_t k,
-                                  int64_t n, bool transposed, int64_t panel, int64_t group) {
-  for (auto [name, value] :
-       {std::pair<const char *, int64_t>("k", k), {"n", n}, {"panel", panel}, {"group", group}})
+                                  int64_t n, bool transposed, int64_t panel, int64_t group, int64_t batch) {
+  for (auto [name, value] : {std::pair<const char *, int64_t>("k", k),
+                             {"n", n},
+                             {"panel", panel},
+                             {"group", group},
+                             {"batch", batch}})
     if (value < 1)
       return emitError() << "expected " << name << " of at least 1, got " << value;
   return success();

@@ -359,9 +359,17 @@ LogicalResult PrepareOp::verify() {
   }
   int64_t rows = packing->getTransposed() ? packing->getN() : packing->getK();
   int64_t columns = packing->getTransposed() ? packing->getK() : packing->getN();
-  if (type.getRank() != 2 || type.getDimSize(0) != rows || type.getDimSize(1) != columns)
-    return emitOpError() << "expected a packing of the weight's shape, " << type << ", got " << rows
-                         << "x" << columns;
+  int64_t batch = packing->getBatch();
+  ArrayRef<int64_t> shape = type.getShape();
+  bool isBatch = shape.size() == 3 && shape.front() == batch;
+  if (!(isBatch || (shape.size() == 2 && batch == 1)) ||
+      shape.take_back(2) != ArrayRef<int64_t>{rows, columns}) {
+    InFlightDiagnostic diagnostic = emitOpError()
+                                    << "expected a packing of the weight's shape, " << type << ", got ";
+    if (batch != 1)
+      diagnostic << batch << "x";
+    return diagnostic << rows << "x" << columns;
+  }
   if (Operation *user = findOtherReader(getResult())) {
     InFlightDiagnostic diagnostic = emitOpError() << "expected to be read by rt.kernel only, got '"
                                                   << user->getName() << "'";

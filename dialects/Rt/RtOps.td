@@ -42,18 +42,21 @@ def Rt_PackingAttr : AttrDef<Rt_Dialect, "Packing"> {
   let description = [{
     A matrix of `k` x `n`, or of n x k if the parameter is `transposed`, is stored
     in panels of `panel` columns, with `group` consecutive rows together, a step. The steps are
-    rounded up to a multiple of four (`mw_rt_packing`).
+    rounded up to a multiple of four (`mw_rt_packing`). A parameter of three dimensions is a `batch` of
+    matrices, whose panels follow one another.
 
     ```mlir
     #rt.packing<k = 64, n = 96, transposed = true, panel = 32, group = 2>
+    #rt.packing<k = 64, n = 96, panel = 32, batch = 8>
     ```
   }];
   let parameters = (ins "int64_t":$k, "int64_t":$n, DefaultValuedParameter<"bool", "false">:$transposed,
-                        "int64_t":$panel, DefaultValuedParameter<"int64_t", "1">:$group);
+                        "int64_t":$panel, DefaultValuedParameter<"int64_t", "1">:$group,
+                        DefaultValuedParameter<"int64_t", "1">:$batch);
   let assemblyFormat = "`<` struct(params) `>`";
   let genVerifyDecl = 1;
   let extraClassDeclaration = [{
-    /// Bytes of a matrix of this form with elements of a type, padding included.
+    /// Bytes of the matrices of this form with elements of a type, padding included.
     int64_t getBytes(::mlir::Type element) const;
   }];
 }

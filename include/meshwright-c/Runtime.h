@@ -81,13 +81,15 @@ typedef struct mw_rt_launch {
  * bf16 or f16 if they differ, and packed. It is a matrix of k x n (stored as n x k if
  * `transposed`), in panels of `panel` columns: [ceil(n / panel)][steps][panel][group]. Elements
  * beyond the matrix are zeros. `group` consecutive k are stored together (2 for bf16, which is
- * multiplied in pairs). There are ceil(k / group) steps, rounded up to a multiple of 4. With a
- * panel of 0 it is not packed: k x n elements in their order.
+ * multiplied in pairs). There are ceil(k / group) steps, rounded up to a multiple of 4. If `batch` is
+ * more than 1, so many matrices follow one another, and so do their panels. With a panel of 0 it is not
+ * packed: k x n elements in their order.
  *
  * With a `form` (MW_RT_MXFP8, ...) and no panel it is brought to the form in which it travels, as a
- * matrix of k x n. With a form and a panel it is stored in the form, decoded and packed. */
+ * matrix of k x n. With a form and a panel it is stored in the form, decoded and packed. There is one
+ * matrix then. */
 typedef struct mw_rt_packing {
-  int64_t stored, dtype, k, n, transposed, panel, group, form, along;
+  int64_t stored, dtype, k, n, transposed, panel, group, form, along, batch;
 } mw_rt_packing;
 
 /* The form in which a weight of rows x columns travels: f8E4M3FN with an f8E8M0FNU for each 32 elements

@@ -15,6 +15,7 @@ namespace meshwright::lower {
 
 mw_rt_packing getPacking(rt::PrepareOp op) {
   mw_rt_packing what = {};
+  what.batch = 1;
   what.stored = codeOf(op.getWeight());
   what.dtype = codeOf(op.getResult());
   bool isCoded = bool(dist::getForm(op.getWeight().getType()));
@@ -33,6 +34,7 @@ mw_rt_packing getPacking(rt::PrepareOp op) {
     what.transposed = packing->getTransposed();
     what.panel = packing->getPanel();
     what.group = packing->getGroup();
+    what.batch = packing->getBatch();
   } else if (!what.form) {
     what.k = what.group = 1;
     what.n = countOf(shapeOf(op.getResult()));

@@ -242,7 +242,7 @@ bool Fuser::canCompute(nn::LinearOp linear, const KernelGroup &group) const {
     return false;
   std::optional<Weight> weight = weights.find(linear.getWeight());
   return weight->isStored() || !options.target.getPackedWeight(region) ||
-         isWorthPackingAtUse(linear) ||
+         isWorthPackingAtUse(linear, linear.getWeight()) ||
          isPreparedBefore(linear->getParentOfType<func::FuncOp>(), *weight);
 }
 

@@ -49,11 +49,11 @@ bool meshwright::isPreparedBefore(func::FuncOp func, const Weight &weight) {
   });
 }
 
-bool meshwright::isWorthPackingAtUse(nn::LinearOp product) {
-  auto weight = cast<RankedTensorType>(product.getWeight().getType());
-  int64_t depth = weight.getDimSize(product.getInOut() ? 0 : 1);
-  auto input = cast<RankedTensorType>(product.getInput().getType());
-  return depth && input.getNumElements() / depth >= kLeastRows;
+bool meshwright::isWorthPackingAtUse(Operation *product, Value weight) {
+  int64_t elements = cast<RankedTensorType>(weight.getType()).getNumElements();
+  auto work = dyn_cast<dist::WorkOpInterface>(product);
+  // Each row multiplies all elements and adds the products.
+  return elements && work && work.getFlops() >= 2.0 * kLeastRows * elements;
 }
 
 /// A weight without the waits of its readers. It is packed before the call and waits for nothing.
@@ -160,7 +160,10 @@ static bool pays(func::FuncOp func, const Readers &readers) {
   return readers.operands.size() > 1 &&
          (stored || llvm::any_of(readers.operands, [](OpOperand *operand) {
             Block &block = cast<rt::KernelOp>(operand->getOwner()).getBlock();
-            return isWorthPackingAtUse(*block.getOps<nn::LinearOp>().begin());
+            Value weight = block.getArgument(operand->getOperandNumber());
+            return llvm::any_of(weight.getUsers(), [&](Operation *product) {
+              return isWorthPackingAtUse(product, weight);
+            });
           }));
 }
 
@@ -278,7 +281,7 @@ void PackWeightsPass::packProducts(func::FuncOp func, const KernelTarget &kernel
       continue;
     const mw_rt_packing &form = weight->packing;
     auto packing = rt::PackingAttr::get(&getContext(), form.k, form.n, form.transposed != 0,
-                                        form.panel, form.group);
+                                        form.panel, form.group, form.batch);
     Type element = getElementTypeOrSelf(operand.get().getType());
     Readers &readers = forms.try_emplace({source.buffer, source.offset, element, packing},
                                          Readers{source, element, packing}).first->second;

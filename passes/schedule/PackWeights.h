@@ -26,7 +26,7 @@ bool isPreparedBefore(mlir::func::FuncOp func, const Weight &weight);
 
 /// Returns true if the product has rows enough that to pack its weight in the call takes less time
 /// than the product.
-bool isWorthPackingAtUse(nn::LinearOp product);
+bool isWorthPackingAtUse(mlir::Operation *product, mlir::Value weight);
 
 } // namespace meshwright
 

@@ -22,7 +22,7 @@
 namespace meshwright::rt {
 
 /// The version of the files in a bundle. Changes whenever their format does.
-constexpr int64_t kBundleVersion = 15;
+constexpr int64_t kBundleVersion = 16;
 
 /// The weights of a session of a bundle.
 struct BundleWeights {

@@ -12,6 +12,7 @@
 #include "meshwright/runtime/include/Program.h"
 #include "meshwright/runtime/include/Types.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -20,6 +21,8 @@ namespace meshwright::rt {
 
 /// Returns true if a weight of this type can be cast to the others for which this is true.
 bool isCastable(DType type);
+/// The matrices of a weight.
+inline int64_t countMatrices(const mw_rt_packing &what) { return std::max<int64_t>(what.batch, 1); }
 /// The bytes of a prepared weight, padding included.
 int64_t sizeOfPacked(const mw_rt_packing &what);
 /// The number of panels. Each can be packed by itself. A weight that is not packed has one.

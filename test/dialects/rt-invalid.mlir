@@ -287,6 +287,14 @@ func.func @unknown_time(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
 
 // -----
 
+func.func @packing_batch(%w: tensor<3x4x8xf32> {nn.parameter = "w"}) {
+  // expected-error@+1 {{expected a packing of the weight's shape, 'tensor<3x4x8xf32>', got 2x4x8}}
+  %0 = rt.prepare %w <k = 4, n = 8, panel = 8, batch = 2> at load : tensor<3x4x8xf32>
+  return
+}
+
+// -----
+
 func.func @packing_shape(%w: tensor<4x8xf32> {nn.parameter = "w"}) {
   // expected-error@+1 {{expected a packing of the weight's shape, 'tensor<4x8xf32>', got 8x4}}
   %0 = rt.prepare %w <k = 4, n = 8, transposed = true, panel = 8> at load : tensor<4x8xf32>

@@ -243,7 +243,7 @@ PRODUCTS = """
 """
 
 
-def check_products(folder, routing, dtype, inputs, outputs):
+def check_products(folder, routing, dtype, inputs, outputs, weights=(), arguments=()):
     """Features that a product reads and makes; its transpose, whose result has the type of sums."""
     k, element, n, experts = routing.indices.shape[-1], ELEMENT[dtype], routing.capacity, routing.experts
     wide = torch.float64 if dtype == torch.float64 else torch.float32
@@ -254,7 +254,10 @@ def check_products(folder, routing, dtype, inputs, outputs):
              "q": f"tensor<{shape(n, 1, 1, inputs)}x{ELEMENT[wide]}>", "o": f"tensor<{shape(experts, outputs, inputs)}x{ELEMENT[wide]}>",
              "offsets": type_of(routing.offsets), "choices": type_of(routing.choices)}
     text, given = routing.program(PRODUCTS.format(**types), {"x": x, "d": d, "w": w}, {n: types[n] for n in "pqo"})
-    got = run_module(folder, text, given)
+    for name in weights:
+        text = text.replace(f'nn.input = "{name}"', f'nn.parameter = "{name}"')
+    fixed = {name: given[name] for name in weights}
+    got = run_module(folder, text, {n: y for n, y in given.items() if n not in fixed}, fixed, arguments)
     tokens = routing.choices[:routing.rows] // k
     rows, grads = (y.flatten(0, 1)[tokens].double() for y in (x, d))
     of_row, weights = routing.expert_of, w.double()
@@ -284,6 +287,20 @@ def test_products(tmp_path, routing, dtype):
 @pytest.mark.parametrize("inputs,outputs", [(1, 1), (7, 13), (40, 72)])
 def test_products_of_features(tmp_path, dtype, inputs, outputs):
     check_products(tmp_path, several_ranks(), dtype, inputs, outputs)
+
+
+def test_products_by_parameters(tmp_path, routing):
+    """Parameters may be packed at load."""
+    check_products(tmp_path, routing, torch.bfloat16, 7, 13, ["w"])
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
+@pytest.mark.parametrize("inputs,outputs", [(1, 1), (72, 130)])
+def test_threads_share_products(tmp_path, dtype, inputs, outputs):
+    """Threads do not show in the results."""
+    one, several = (check_products(tmp_path, several_ranks(), dtype, inputs, outputs, ["w"],
+                                   [f"--threads-per-rank={threads}"])[2] for threads in (1, 3))
+    assert all(torch.equal(one[name], several[name]) for name in one)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)

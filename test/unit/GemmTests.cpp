@@ -16,6 +16,8 @@
 #include "gtest/gtest.h"
 
 #include <cmath>
+#include <limits>
+#include <numeric>
 #include <random>
 
 using namespace meshwright;
@@ -73,6 +75,10 @@ protected:
                          llvm::function_ref<float(float, int64_t, int64_t)> expected = nullptr,
                          llvm::function_ref<float(float, int64_t, int64_t)> scaled = nullptr);
 
+  /// Multiplies the rows of experts, which are `counts`, where there is room for `room` more, and compares
+  /// the results.
+  void runExperts(const std::vector<int64_t> &counts, int64_t room, const Case &c);
+
   std::unique_ptr<mlir::MLIRContext> context;
   Processor target;
   /// The time to compile the last kernel.
@@ -89,7 +95,7 @@ std::vector<float> GemmTest::run(const Case &c,
   // Memory around a buffer must not matter.
   std::vector<char> packed(rt::sizeOfPacked(packing), char(0xff));
   auto form = rt::PackingAttr::get(type.getContext(), packing.k, packing.n, packing.transposed != 0,
-                                   packing.panel, packing.group);
+                                   packing.panel, packing.group, packing.batch);
   EXPECT_EQ(form.getBytes(type), rt::sizeOfPacked(packing));
   rt::pack(packing, b.data(), packed.data(), 2);
 
@@ -206,6 +212,86 @@ TEST_P(GemmTest, FusesWhatPrecedes) {
         return isBf16 ? rt::bf16ToFloat(rt::floatToBf16(product)) : product;
       });
     }
+}
+
+void GemmTest::runExperts(const std::vector<int64_t> &counts, int64_t room, const Case &c) {
+  int64_t experts = counts.size(), used = std::accumulate(counts.begin(), counts.end(), int64_t(0));
+  int64_t rows = used + room;
+  Elements a(rows * c.k, c.isBf16, 1), b(experts * c.k * c.n, c.isBf16, 2);
+  // Rows of no expert must not matter.
+  for (int64_t i = used * c.k; i < rows * c.k; ++i) {
+    a.values[i] = std::numeric_limits<float>::quiet_NaN();
+    if (c.isBf16)
+      a.bits[i] = 0x7fc0;
+  }
+  std::vector<int64_t> offsets = {0};
+  std::partial_sum(counts.begin(), counts.end(), std::back_inserter(offsets));
+  mlir::Type type = getType(c.isBf16);
+  mw_rt_packing packing = choosePacking(type, c.k, c.n, c.transposed, target);
+  packing.batch = experts;
+  std::vector<char> packed(rt::sizeOfPacked(packing), char(0xff));
+  rt::pack(packing, b.data(), packed.data(), 2);
+
+  GemmSpec spec{type, getType(c.isResultBf16), rows, c.n, c.k, false, nullptr, nullptr, experts};
+  GemmPlan plan = planGemm(spec, packing.panel, target);
+  mlir::Builder builder(context.get());
+  mlir::Type index = builder.getIndexType();
+  int64_t elements = packed.size() / (c.isBf16 ? 2 : 4);
+  auto kernel = test::Kernel::build(
+      {mlir::MemRefType::get({rows, c.k}, type), mlir::MemRefType::get({elements}, type),
+       mlir::MemRefType::get({experts + 1}, builder.getI64Type()),
+       mlir::MemRefType::get({rows, c.n}, spec.resultType), index, index,
+       mlir::MemRefType::get({plan.workspaceBytes}, builder.getI8Type())},
+      target, [&](mlir::ImplicitLocOpBuilder &builder, mlir::ValueRange arguments) {
+        emitGemm(builder, spec, plan,
+                 {arguments[0], arguments[1], mlir::Value(), arguments[3], arguments[4], arguments[5],
+                  arguments[6], arguments[2]});
+      });
+  auto execute = [&](int64_t grain) {
+    std::vector<char> result(rows * c.n * (c.isResultBf16 ? 2 : 4), char(0xff));
+    std::vector<char> workspace(plan.workspaceBytes + 64, char(0xff));
+    char *aligned = workspace.data() + (64 - reinterpret_cast<uintptr_t>(workspace.data()) % 64);
+    for (int64_t at = 0; at < plan.items; at += grain)
+      (*kernel)({a.data(), packed.data(), offsets.data(), result.data()}, at,
+                std::min(plan.items, at + grain), aligned);
+    return result;
+  };
+  std::vector<char> whole = execute(plan.items);
+  EXPECT_EQ(whole, execute(1)) << "depends on how items are cut";
+  std::vector<float> result(rows * c.n);
+  if (c.isResultBf16)
+    rt::widen(DType::BF16, whole.data(), result.data(), result.size());
+  else
+    std::memcpy(result.data(), whole.data(), whole.size());
+
+  double worst = 0;
+  for (int64_t i = 0, expert = 0; i < rows; ++i) {
+    while (expert < experts && i >= offsets[expert + 1])
+      ++expert;
+    for (int64_t j = 0; j < c.n; ++j) {
+      double sum = 0;
+      for (int64_t k = 0; k < c.k && expert < experts; ++k)
+        sum += double(a.values[i * c.k + k]) *
+               b.values[expert * c.k * c.n + (c.transposed ? j * c.k + k : k * c.n + j)];
+      double error = std::abs(sum - result[i * c.n + j]) / (1 + std::abs(sum));
+      worst = error <= worst ? worst : error;
+    }
+  }
+  EXPECT_LE(worst, c.isResultBf16 ? 1.0 / 256 : 1e-6 * std::sqrt(double(c.k) + 1))
+      << rows << " rows of " << experts << " experts, " << c.n << "x" << c.k;
+}
+
+TEST_P(GemmTest, RowsOfExperts) {
+  for (bool isBf16 : {false, true})
+    for (bool transposed : {false, true}) {
+      runExperts({1, 0, 1}, 0, {0, 40, 70, isBf16, transposed, false, isBf16});
+      runExperts({0, 0, 0}, 2, {0, 33, 9, isBf16, transposed, false});
+      runExperts({5, 0, 37, 8, 1}, 30, {0, 67, 130, isBf16, transposed, false, isBf16});
+    }
+  // Blocks of rows, and blocks of k.
+  runExperts({3, 530, 0, 20}, 11, {0, 70, 45, false, true, false});
+  runExperts({21, 9}, 3, {0, 97, 2300, false, true, false});
+  runExperts({21, 9}, 3, {0, 97, 2300, true, false, false, true});
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, GemmTest,

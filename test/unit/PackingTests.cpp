@@ -65,6 +65,33 @@ TEST(PackingTest, PanelsHoldTheMatrixAndZeros) {
       }
 }
 
+/// The panels of several matrices follow one another, with a cast and without one.
+TEST(PackingTest, BatchOfMatrices) {
+  for (int64_t stored : {MW_F32, MW_BF16})
+    for (int64_t transposed : {0, 1}) {
+      mw_rt_packing one = {stored, MW_BF16, 18, 100, transposed, 32, 2}, all = one;
+      all.batch = 3;
+      int64_t count = one.k * one.n, size = sizeOfPacked(one), panels = packedPanels(one);
+      ASSERT_EQ(sizeOfPacked(all), 3 * size);
+      ASSERT_EQ(packedPanels(all), 3 * panels);
+      std::vector<float> floats(3 * count);
+      std::vector<uint16_t> halves(3 * count);
+      for (size_t i = 0; i < floats.size(); ++i)
+        floats[i] = halves[i] = uint16_t(i % 251);
+      const char *matrices = reinterpret_cast<const char *>(floats.data());
+      if (stored == MW_BF16)
+        matrices = reinterpret_cast<const char *>(halves.data());
+      std::vector<char> expected(3 * size), whole(3 * size, char(-1)), inParts = whole;
+      for (int64_t i = 0; i < 3; ++i)
+        pack(one, matrices + i * count * (stored == MW_BF16 ? 2 : 4), expected.data() + i * size);
+      pack(all, matrices, whole.data(), 3);
+      for (int64_t panel = 0; panel < 3 * panels; panel += 5)
+        packPanels(all, matrices, inParts.data(), panel, std::min(panel + 5, 3 * panels));
+      EXPECT_EQ(whole, expected);
+      EXPECT_EQ(inParts, expected);
+    }
+}
+
 /// Threads share matrices of different sizes, and each is packed as by itself.
 TEST(PackingTest, QueueOfSeveralMatrices) {
   const std::vector<mw_rt_packing> forms = {{MW_F32, MW_F32, 700, 900, 1, 32, 1},

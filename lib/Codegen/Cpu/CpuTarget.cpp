@@ -61,7 +61,8 @@ bool CpuTarget::canPrecedeProduct(Operation *op, RankedTensorType input) const {
 }
 
 std::optional<PackedWeight> CpuTarget::getPackedWeight(const KernelRegion &region) const {
-  return getGemmWeight(region, *this);
+  std::optional<PackedWeight> grouped = getGroupedWeight(region, *this);
+  return grouped ? grouped : getGemmWeight(region, *this);
 }
 
 ArrayRef<int64_t> CpuTarget::getCalls() const { return kCpuCalls; }

@@ -7,8 +7,8 @@
 
 #include "meshwright/lib/Codegen/Cpu/Gemm.h"
 
-#include "mlir/Dialect/Arith/IR/Arith.h"
-#include "mlir/Dialect/MemRef/IR/MemRef.h"
+#include "meshwright/lib/Codegen/Cpu/GemmPieces.h"
+
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 #include "mlir/Dialect/X86Vector/X86VectorDialect.h"
@@ -18,109 +18,8 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-using Builder = ImplicitLocOpBuilder;
-
-//===----------------------------------------------------------------------===//
-// Pieces
-//===----------------------------------------------------------------------===//
-
-static Value index(Builder &b, int64_t value) { return arith::ConstantIndexOp::create(b, value); }
-static Value add(Builder &b, Value x, Value y) { return arith::AddIOp::create(b, x, y); }
-static Value add(Builder &b, Value x, int64_t y) { return y ? add(b, x, index(b, y)) : x; }
-static Value sub(Builder &b, Value x, Value y) { return arith::SubIOp::create(b, x, y); }
-static Value mul(Builder &b, Value x, int64_t y) {
-  return y == 1 ? x : arith::MulIOp::create(b, x, index(b, y));
-}
-static Value min(Builder &b, Value x, Value y) { return arith::MinUIOp::create(b, x, y); }
-static Value min(Builder &b, Value x, int64_t y) { return min(b, x, index(b, y)); }
-static Value less(Builder &b, Value x, Value y) {
-  return arith::CmpIOp::create(b, arith::CmpIPredicate::ult, x, y);
-}
-static Value less(Builder &b, Value x, int64_t y) { return less(b, x, index(b, y)); }
-static Value equal(Builder &b, Value x, int64_t y) {
-  return arith::CmpIOp::create(b, arith::CmpIPredicate::eq, x, index(b, y));
-}
-
-static Type withShapeOf(Type vector, Type element) {
-  return cast<VectorType>(vector).clone(element);
-}
-static Value widen(Builder &b, Value vector) {
-  Type type = withShapeOf(vector.getType(), b.getF32Type());
-  return type == vector.getType() ? vector : arith::ExtFOp::create(b, type, vector);
-}
-static Value narrow(Builder &b, Value vector, Type element) {
-  Type type = withShapeOf(vector.getType(), element);
-  return type == vector.getType() ? vector : arith::TruncFOp::create(b, type, vector);
-}
-
-/// A dense buffer in one dimension.
-static Value flatten(Builder &b, Value buffer) {
-  auto type = cast<MemRefType>(buffer.getType());
-  if (type.getRank() == 1)
-    return buffer;
-  int64_t count = type.getNumElements();
-  return memref::ReinterpretCastOp::create(b, MemRefType::get({count}, type.getElementType()),
-                                           buffer, /*offset=*/0, ArrayRef<int64_t>{count},
-                                           ArrayRef<int64_t>{1});
-}
-
-static Value getMask(Builder &b, int64_t count, int64_t lanes) {
-  return vector::ConstantMaskOp::create(b, VectorType::get({lanes}, b.getI1Type()),
-                                        ArrayRef<int64_t>{count});
-}
-
-/// Loads `count` elements of a flat buffer as f32, in a vector of `lanes` with zeros behind
-/// them. Without `masksBf16`, LLVM would split masked vectors of bf16 by functions that no
-/// library has, so this loads each element.
-static Value loadSome(Builder &b, Value buffer, Value at, int64_t count, int64_t lanes,
-                      bool masksBf16) {
-  auto type = VectorType::get({lanes}, cast<MemRefType>(buffer.getType()).getElementType());
-  if (count == lanes)
-    return widen(b, vector::LoadOp::create(b, type, buffer, at));
-  if (type.getElementType().isF32() || masksBf16) {
-    Value zero = arith::ConstantOp::create(b, b.getZeroAttr(type));
-    return widen(b,
-                 vector::MaskedLoadOp::create(b, type, buffer, at, getMask(b, count, lanes), zero));
-  }
-  Value wide = arith::ConstantOp::create(b, b.getZeroAttr(withShapeOf(type, b.getF32Type())));
-  for (int64_t i = 0; i < count; ++i) {
-    Value element = memref::LoadOp::create(b, buffer, add(b, at, i));
-    element = arith::ExtFOp::create(b, b.getF32Type(), element);
-    wide = vector::InsertOp::create(b, element, wide, i);
-  }
-  return wide;
-}
-
-/// Stores the first `count` elements of a vector of f32.
-static void storeSome(Builder &b, Value wide, Value buffer, Value at, int64_t count,
-                      bool masksBf16) {
-  int64_t lanes = cast<VectorType>(wide.getType()).getNumElements();
-  Type element = cast<MemRefType>(buffer.getType()).getElementType();
-  if (count == lanes) {
-    vector::StoreOp::create(b, narrow(b, wide, element), buffer, at);
-    return;
-  }
-  if (element.isF32() || masksBf16) {
-    vector::MaskedStoreOp::create(b, buffer, at, getMask(b, count, lanes),
-                                  narrow(b, wide, element));
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    Value value = vector::ExtractOp::create(b, wide, i);
-    value = arith::TruncFOp::create(b, element, value);
-    memref::StoreOp::create(b, value, buffer, add(b, at, i));
-  }
-}
-
-Value GemmPoint::load(Builder &b, Value buffer, int64_t columns, bool byRow) const {
-  Value at = byRow ? add(b, mul(b, row, columns), column) : column;
-  return loadSome(b, flatten(b, buffer), at, count, lanes, masksBf16);
-}
-
-void GemmPoint::store(Builder &b, Value vector, Value buffer, int64_t columns) const {
-  Value at = add(b, mul(b, row, columns), column);
-  storeSome(b, vector, flatten(b, buffer), at, count, masksBf16);
-}
+using namespace gemm;
+using gemm::Builder;
 
 //===----------------------------------------------------------------------===//
 // Kernel
@@ -129,9 +28,9 @@ void GemmPoint::store(Builder &b, Value vector, Value buffer, int64_t columns) c
 namespace {
 /// Emits one kernel. Sizes are those of the plan. A tile is `tileRows` rows of one panel.
 ///
-/// `emit` loops over the items: panels of C for one block of rows. For each block of k it
-/// copies the rows of A (`emitCopy`) and sums each tile (`emitTile`). Sums of all blocks but
-/// the last go to the workspace.
+/// `emit` loops over the items: panels of C for one block of rows, or for all rows of all experts
+/// (`emitExperts`). For each block of k, `emitBlock` copies the rows of A (`emitCopy`) and sums each
+/// tile (`emitTile`). Sums of all blocks but the last go to the workspace.
 class GemmEmitter {
 public:
   GemmEmitter(Builder &b, const GemmSpec &spec, const GemmPlan &plan, const GemmBuffers &buffers)
@@ -162,16 +61,42 @@ public:
   void emit(Builder &b);
 
 private:
+  /// Tiles of consecutive panels, from block to block of k.
+  struct Part {
+    Value firstTile, tileCount, firstPanel, panelCount;
+  };
+  /// A tile in a block of k: its number in the block of rows, its place in the copy and among kept sums,
+  /// and the weights that are read next.
+  struct Tile {
+    Value number, tile, panel, copied, kept, firstStep, chunks, next;
+  };
+
+  void emitItems(Builder &b);
+  void emitExperts(Builder &b);
+  void emitZeros(Builder &b, Value begin);
+  void emitPart(Builder &b, const Part &part);
+  void emitBlock(Builder &b, const Part &part, Value firstStep);
+  /// The place of weights.
+  Value getWeights(Builder &b, Value panel, Value step);
+  /// The place of the weights behind those of panel `p` of a part.
+  Value getNext(Builder &b, const Part &part, Value p, Value firstStep);
+  /// Where the last row of A is, and where a row is among those of all experts.
+  Value getLastRow(Builder &b);
+  Value getRow(Builder &b, Value row) { return firstRow ? add(b, row, firstRow) : row; }
+  /// Returns true if all tiles have row `r`.
+  bool isInAllTiles(int64_t r) const {
+    return spec.experts ? r == 0 : r < spec.m - (tiles - 1) * plan.tileRows;
+  }
+
   /// Copies A's rows of this block, from step `firstStep` on, in the order in which a tile
   /// reads them: [tile][chunk][row][elements of four steps].
   void emitCopy(Builder &b, Value firstTile, Value count, Value firstStep, Value chunks);
   void emitCopiedChunk(Builder &b, Value row, Value k, Value to);
   void emitCopiedTail(Builder &b, Value firstTile, Value count, Value at);
   Value fusePrologue(Builder &b, Value vector, Value row, Value k);
-  void emitTile(Builder &b, Value tile, Value panel, Value copied, Value kept, Value firstStep,
-                Value chunks);
-  SmallVector<Value> emitSums(Builder &b, Value copied, Value panel, Value firstStep, Value chunks,
-                              ValueRange initial);
+  void emitTile(Builder &b, const Tile &tile);
+  SmallVector<Value> emitSums(Builder &b, const Tile &tile, ValueRange initial);
+  void emitPrefetches(Builder &b, const Tile &tile, Value chunk);
   void emitSteps(Builder &b, Value fromCopy, Value fromWeights, int64_t count,
                  MutableArrayRef<Value> results);
   void emitResults(Builder &b, Value tile, Value panel, ValueRange results, int64_t width);
@@ -188,10 +113,30 @@ private:
   bool hasBlocks;
   VectorType sums;
   Value a, weights, bias, c, copy, copyOfTail, partial;
+  /// Of the current expert: its first row, the number of its rows, and its first panel. Else null.
+  Value firstRow, rowCount, firstOfPanels;
 };
 } // namespace
 
+/// Emits a loop.
+static void emitFor(Builder &b, Value begin, Value end, int64_t step,
+                    llvm::function_ref<void(Builder &, Value)> emit) {
+  scf::ForOp::create(b, begin, end, index(b, step), ValueRange{},
+                     [&](OpBuilder &nested, Location loc, Value i, ValueRange) {
+                       Builder inner(loc, nested);
+                       emit(inner, i);
+                       scf::YieldOp::create(inner);
+                     });
+}
+
 void GemmEmitter::emit(Builder &b) {
+  if (spec.experts)
+    emitExperts(b);
+  else
+    emitItems(b);
+}
+
+void GemmEmitter::emitItems(Builder &b) {
   scf::WhileOp::create(
       b, TypeRange{b.getIndexType()}, ValueRange{buffers.begin},
       [&](OpBuilder &nested, Location loc, ValueRange item) {
@@ -208,45 +153,90 @@ void GemmEmitter::emit(Builder &b) {
                                min(inner, sub(inner, panels, firstPanel), plan.blockPanels));
         Value firstTile = mul(inner, block, plan.blockTiles);
         Value tileCount = min(inner, sub(inner, index(inner, tiles), firstTile), plan.blockTiles);
-        auto emitBlock = [&](Builder &inner, Value firstStep) {
-          Value chunks = index(inner, blockChunks);
-          if (hasBlocks)
-            chunks = arith::DivUIOp::create(
-                inner, min(inner, sub(inner, index(inner, plan.steps), firstStep), plan.blockSteps),
-                index(inner, kChunkSteps));
-          emitCopy(inner, firstTile, tileCount, firstStep, chunks);
-          scf::ForOp::create(
-              inner, index(inner, 0), panelCount, index(inner, 1), ValueRange{},
-              [&](OpBuilder &nested, Location loc, Value p, ValueRange) {
-                Builder inner(loc, nested);
-                scf::ForOp::create(
-                    inner, index(inner, 0), tileCount, index(inner, 1), ValueRange{},
-                    [&](OpBuilder &nested, Location loc, Value t, ValueRange) {
-                      Builder inner(loc, nested);
-                      Value copied = mul(inner, t, blockChunks * plan.tileRows * chunk);
-                      Value kept = index(inner, 0);
-                      if (hasBlocks)
-                        kept = mul(inner, add(inner, mul(inner, p, plan.blockTiles), t),
-                                   plan.tileRows * columns);
-                      emitTile(inner, add(inner, firstTile, t), add(inner, firstPanel, p), copied,
-                               kept, firstStep, chunks);
-                      scf::YieldOp::create(inner);
-                    });
-                scf::YieldOp::create(inner);
-              });
-        };
-        if (hasBlocks)
-          scf::ForOp::create(inner, index(inner, 0), index(inner, plan.steps),
-                             index(inner, plan.blockSteps), ValueRange{},
-                             [&](OpBuilder &nested, Location loc, Value step, ValueRange) {
-                               Builder inner(loc, nested);
-                               emitBlock(inner, step);
-                               scf::YieldOp::create(inner);
-                             });
-        else
-          emitBlock(inner, index(inner, 0));
+        emitPart(inner, {firstTile, tileCount, firstPanel, panelCount});
         scf::YieldOp::create(inner, ValueRange{add(inner, item, panelCount)});
       });
+}
+
+/// An item is a panel of the results of all experts, so items take as long however many rows an expert has.
+void GemmEmitter::emitExperts(Builder &b) {
+  auto load = [&](Builder &b, Value at) -> Value {
+    Value offset = memref::LoadOp::create(b, buffers.offsets, at);
+    return arith::IndexCastOp::create(b, b.getIndexType(), offset);
+  };
+  emitFor(b, index(b, 0), index(b, spec.experts), 1, [&](Builder &b, Value expert) {
+    firstRow = load(b, expert);
+    rowCount = sub(b, load(b, add(b, expert, 1)), firstRow);
+    firstOfPanels = mul(b, expert, plan.panels);
+    Value tileRows = index(b, plan.tileRows);
+    Value count = arith::DivUIOp::create(b, add(b, rowCount, plan.tileRows - 1), tileRows);
+    emitFor(b, index(b, 0), count, plan.blockTiles, [&](Builder &b, Value firstTile) {
+      Value tileCount = min(b, sub(b, count, firstTile), plan.blockTiles);
+      emitFor(b, buffers.begin, buffers.end, plan.blockPanels, [&](Builder &b, Value firstPanel) {
+        emitPart(b, {firstTile, tileCount, firstPanel,
+                     min(b, sub(b, buffers.end, firstPanel), plan.blockPanels)});
+      });
+    });
+  });
+  emitZeros(b, load(b, index(b, spec.experts)));
+}
+
+/// Rows of no expert are zeros.
+void GemmEmitter::emitZeros(Builder &b, Value begin) {
+  emitFor(b, begin, index(b, spec.m), 1, [&](Builder &b, Value row) {
+    emitFor(b, buffers.begin, buffers.end, 1, [&](Builder &b, Value panel) {
+      Value zeros = arith::ConstantOp::create(b, b.getZeroAttr(sums));
+      emitForWidth(b, panel, [&](Builder &b, int64_t width) {
+        for (int64_t first = 0; first < width; first += plan.lanes)
+          storeSome(b, zeros, c, add(b, mul(b, row, spec.n), add(b, mul(b, panel, columns), first)),
+                    std::min(plan.lanes, width - first), plan.masksBf16);
+      });
+    });
+  });
+}
+
+void GemmEmitter::emitPart(Builder &b, const Part &part) {
+  if (!hasBlocks)
+    return emitBlock(b, part, index(b, 0));
+  emitFor(b, index(b, 0), index(b, plan.steps), plan.blockSteps,
+          [&](Builder &b, Value step) { emitBlock(b, part, step); });
+}
+
+void GemmEmitter::emitBlock(Builder &b, const Part &part, Value firstStep) {
+  Value chunks = index(b, blockChunks);
+  if (hasBlocks)
+    chunks = arith::DivUIOp::create(
+        b, min(b, sub(b, index(b, plan.steps), firstStep), plan.blockSteps), index(b, kChunkSteps));
+  emitCopy(b, part.firstTile, part.tileCount, firstStep, chunks);
+  emitFor(b, index(b, 0), part.panelCount, 1, [&](Builder &b, Value p) {
+    Value next = plan.aheadLines ? getNext(b, part, p, firstStep) : Value();
+    emitFor(b, index(b, 0), part.tileCount, 1, [&](Builder &b, Value t) {
+      Value copied = mul(b, t, blockChunks * plan.tileRows * chunk), kept = index(b, 0);
+      if (hasBlocks)
+        kept = mul(b, add(b, mul(b, p, plan.blockTiles), t), plan.tileRows * columns);
+      emitTile(b, {t, add(b, part.firstTile, t), add(b, part.firstPanel, p), copied, kept, firstStep,
+                   chunks, next});
+    });
+  });
+}
+
+Value GemmEmitter::getWeights(Builder &b, Value panel, Value step) {
+  if (firstOfPanels)
+    panel = add(b, panel, firstOfPanels);
+  return mul(b, add(b, mul(b, panel, plan.steps), step), columns * group);
+}
+
+Value GemmEmitter::getNext(Builder &b, const Part &part, Value p, Value firstStep) {
+  Value following = getWeights(b, add(b, part.firstPanel, add(b, p, 1)), firstStep);
+  Value step = add(b, firstStep, plan.blockSteps);
+  Value block = getWeights(b, part.firstPanel, step);
+  Value expert = getWeights(b, add(b, part.firstPanel, plan.panels), index(b, 0));
+  Value other = arith::SelectOp::create(b, less(b, step, plan.steps), block, expert);
+  return arith::SelectOp::create(b, less(b, add(b, p, 1), part.panelCount), following, other);
+}
+
+Value GemmEmitter::getLastRow(Builder &b) {
+  return spec.experts ? sub(b, rowCount, index(b, 1)) : index(b, spec.m - 1);
 }
 
 void GemmEmitter::emitCopy(Builder &b, Value firstTile, Value count, Value firstStep,
@@ -261,13 +251,14 @@ void GemmEmitter::emitCopy(Builder &b, Value firstTile, Value count, Value first
   scf::ForOp::create(b, index(b, 0), count, index(b, 1), ValueRange{},
                      [&](OpBuilder &nested, Location loc, Value t, ValueRange) {
                        Builder b(loc, nested);
-                       Value firstRow = mul(b, add(b, firstTile, t), plan.tileRows);
+                       Value firstInTile = mul(b, add(b, firstTile, t), plan.tileRows);
                        SmallVector<Value> rows;
                        // Rows behind A's last row are copies of it. Their sums are not stored.
-                       for (int64_t r = 0; r < plan.tileRows; ++r)
-                         rows.push_back(r < spec.m - (tiles - 1) * plan.tileRows
-                                            ? add(b, firstRow, r)
-                                            : min(b, add(b, firstRow, r), spec.m - 1));
+                       for (int64_t r = 0; r < plan.tileRows; ++r) {
+                         Value row = add(b, firstInTile, r);
+                         rows.push_back(
+                             getRow(b, isInAllTiles(r) ? row : min(b, row, getLastRow(b))));
+                       }
                        Value to = mul(b, t, blockChunks * plan.tileRows * chunk);
                        scf::ForOp::create(
                            b, index(b, 0), whole, index(b, 1), ValueRange{},
@@ -322,7 +313,8 @@ void GemmEmitter::emitCopiedTail(Builder &b, Value firstTile, Value count, Value
         Value height = index(b, plan.tileRows);
         Value tile = arith::DivUIOp::create(b, r, height);
         Value inTile = arith::RemUIOp::create(b, r, height);
-        Value row = min(b, add(b, mul(b, firstTile, plan.tileRows), r), spec.m - 1);
+        Value row = min(b, add(b, mul(b, firstTile, plan.tileRows), r), getLastRow(b));
+        row = getRow(b, row);
         Value to = mul(
             b, add(b, mul(b, add(b, mul(b, tile, blockChunks), at), plan.tileRows), inTile), chunk);
         auto type = VectorType::get({chunk}, cast<MemRefType>(copy.getType()).getElementType());
@@ -341,42 +333,42 @@ void GemmEmitter::emitCopiedTail(Builder &b, Value firstTile, Value count, Value
       });
 }
 
-void GemmEmitter::emitTile(Builder &b, Value tile, Value panel, Value copied, Value kept,
-                           Value firstStep, Value chunks) {
+void GemmEmitter::emitTile(Builder &b, const Tile &tile) {
   int64_t count = plan.tileRows * plan.tileVectors;
   SmallVector<Value> initial(count, arith::ConstantOp::create(b, b.getZeroAttr(sums)));
   SmallVector<Type> types(count, sums);
   if (hasBlocks) {
     auto isFirst = scf::IfOp::create(
-        b, equal(b, firstStep, 0),
+        b, equal(b, tile.firstStep, 0),
         [&](OpBuilder &nested, Location loc) { scf::YieldOp::create(nested, loc, initial); },
         [&](OpBuilder &nested, Location loc) {
           Builder b(loc, nested);
           SmallVector<Value> loaded;
           for (int64_t i = 0; i < count; ++i)
             loaded.push_back(
-                vector::LoadOp::create(b, sums, partial, add(b, kept, i * plan.lanes)));
+                vector::LoadOp::create(b, sums, partial, add(b, tile.kept, i * plan.lanes)));
           scf::YieldOp::create(b, loaded);
         });
     initial.assign(isFirst.getResults().begin(), isFirst.getResults().end());
   }
-  SmallVector<Value> results = emitSums(b, copied, panel, firstStep, chunks, initial);
+  SmallVector<Value> results = emitSums(b, tile, initial);
   auto keep = [&](Builder &b) {
     for (int64_t i = 0; i < count; ++i)
-      vector::StoreOp::create(b, results[i], partial, add(b, kept, i * plan.lanes));
+      vector::StoreOp::create(b, results[i], partial, add(b, tile.kept, i * plan.lanes));
   };
   auto finish = [&](Builder &b) {
     if (spec.epilogue)
-      emitEpilogue(b, tile, panel, kept);
+      emitEpilogue(b, tile.tile, tile.panel, tile.kept);
     else
-      emitForWidth(b, panel,
-                   [&](Builder &b, int64_t width) { emitResults(b, tile, panel, results, width); });
+      emitForWidth(b, tile.panel, [&](Builder &b, int64_t width) {
+        emitResults(b, tile.tile, tile.panel, results, width);
+      });
   };
   if (spec.epilogue)
     keep(b);
   if (!hasBlocks)
     return finish(b);
-  Value isLast = less(b, index(b, plan.steps - 1), add(b, firstStep, plan.blockSteps));
+  Value isLast = less(b, index(b, plan.steps - 1), add(b, tile.firstStep, plan.blockSteps));
   auto emitIn = [&](llvm::function_ref<void(Builder &)> emit) {
     return [emit](OpBuilder &nested, Location loc) {
       Builder b(loc, nested);
@@ -390,9 +382,8 @@ void GemmEmitter::emitTile(Builder &b, Value tile, Value panel, Value copied, Va
     scf::IfOp::create(b, isLast, emitIn(finish), emitIn(keep));
 }
 
-SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, Value firstStep,
-                                         Value chunks, ValueRange initial) {
-  Value start = mul(b, add(b, mul(b, panel, plan.steps), firstStep), columns * group);
+SmallVector<Value> GemmEmitter::emitSums(Builder &b, const Tile &tile, ValueRange initial) {
+  Value start = getWeights(b, tile.panel, tile.firstStep);
   // LLVM moves the prefetches of a loop body to its beginning. Many of them delay the loads
   // behind them, so a body with prefetches reads only two lines.
   int64_t stepBytes = columns * group * getBytes(spec.type);
@@ -409,13 +400,15 @@ SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, 
           Value whole = arith::DivUIOp::create(b, i, index(b, parts));
           Value inCopy =
               add(b, mul(b, whole, plan.tileRows * chunk), mul(b, part, count * perStep));
-          emitSteps(b, add(b, copied, inCopy), add(b, start, mul(b, i, count * columns * group)),
+          if (plan.aheadLines)
+            emitPrefetches(b, tile, i);
+          emitSteps(b, add(b, tile.copied, inCopy), add(b, start, mul(b, i, count * columns * group)),
                     count, results);
           scf::YieldOp::create(b, results);
         });
     return SmallVector<Value>(loop.getResults());
   };
-  Value last = mul(b, chunks, parts);
+  Value last = mul(b, tile.chunks, parts);
   int64_t exactParts = plan.exactSteps / count;
   if (!spec.type.isF32() || plan.blockSteps <= plan.exactSteps)
     return emitParts(b, index(b, 0), last, initial);
@@ -431,6 +424,19 @@ SmallVector<Value> GemmEmitter::emitSums(Builder &b, Value copied, Value panel, 
         scf::YieldOp::create(b, results);
       });
   return SmallVector<Value>(loop.getResults());
+}
+
+/// Prefetches some lines of the weights that are read next. All tiles of a block of rows prefetch them all.
+void GemmEmitter::emitPrefetches(Builder &b, const Tile &tile, Value chunk) {
+  constexpr int64_t kLineBytes = 64;
+  int64_t lineElements = kLineBytes / getBytes(spec.type);
+  Value last = sub(b, mul(b, tile.chunks, kChunkSteps * columns * group / lineElements), index(b, 1));
+  Value first = mul(b, add(b, arith::MulIOp::create(b, tile.number, tile.chunks), chunk), plan.aheadLines);
+  for (int64_t i = 0; i < plan.aheadLines; ++i) {
+    Value line = min(b, add(b, first, i), last);
+    memref::PrefetchOp::create(b, weights, ValueRange{add(b, tile.next, mul(b, line, lineElements))},
+                               /*isWrite=*/false, /*locality=*/2, /*isDataCache=*/true);
+  }
 }
 
 /// Adds `count` steps of k, all of one chunk, to `results`.
@@ -548,7 +554,7 @@ void GemmEmitter::emitResults(Builder &b, Value tile, Value panel, ValueRange re
   auto emitRow = [&](Builder &b, int64_t r) {
     for (auto [v, point] : llvm::enumerate(points)) {
       Value value = results[r * plan.tileVectors + v];
-      point.row = add(b, row, r);
+      point.row = getRow(b, add(b, row, r));
       if (spec.hasBias)
         value = arith::AddFOp::create(b, value, biases[v]);
       storeSome(b, value, c, add(b, mul(b, point.row, spec.n), point.column), point.count,
@@ -556,11 +562,12 @@ void GemmEmitter::emitResults(Builder &b, Value tile, Value panel, ValueRange re
     }
   };
   for (int64_t r = 0; r < plan.tileRows; ++r) {
-    if (r < spec.m - (tiles - 1) * plan.tileRows) {
+    if (isInAllTiles(r)) {
       emitRow(b, r);
       continue;
     }
-    scf::IfOp::create(b, less(b, add(b, row, r), spec.m), [&](OpBuilder &nested, Location loc) {
+    Value end = spec.experts ? rowCount : index(b, spec.m);
+    scf::IfOp::create(b, less(b, add(b, row, r), end), [&](OpBuilder &nested, Location loc) {
       Builder b(loc, nested);
       emitRow(b, r);
       scf::YieldOp::create(b);

@@ -12,6 +12,7 @@
 // - It sums a tile of C in registers over a block of k. A tile is as tall and wide as the
 //   registers allow.
 // - An item of the kernel, the unit that threads share, is a panel of C in a block of rows.
+// - Where rows belong to experts, each has a B of its own, and an item is a panel for all rows.
 // - The order of the sums depends only on the shape and the processor, not on the items that
 //   a thread computes.
 // - bf16 is stored in pairs along k on all processors. Pairs are also the cheapest to widen.
@@ -69,6 +70,9 @@ struct GemmSpec {
   GemmEpilogue epilogue;
   /// Applied to each element of A, possibly several times. Its result is rounded to `type`.
   GemmPrologue prologue;
+  /// If not 0, rows are of so many experts, each with a B, one after the other. `m` is the most rows there
+  /// are, and rows of no expert are zeros. There is no bias and no epilogue.
+  int64_t experts = 0;
 };
 
 /// Returns true if there is a kernel for this element type.
@@ -82,6 +86,12 @@ mw_rt_packing choosePacking(mlir::Type type, int64_t k, int64_t n, bool transpos
 /// The weight that the kernel of a region reads packed. Returns nothing unless the region is an
 /// `nn.linear` that there is a kernel for, alone or with elementwise ops before and after it.
 std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuTarget &target);
+/// The same for a region that is an `nn.grouped_product`.
+std::optional<PackedWeight> getGroupedWeight(const KernelRegion &region, const CpuTarget &target);
+
+/// The packing of the weight that a launch reads. Returns nothing if the kernel cannot read it so.
+std::optional<rt::PackingAttr> findPacking(rt::KernelOp launch, const PackedWeight &weight,
+                                           const Processor &processor);
 
 /// Steps of k in a chunk, the unit in which A is copied.
 constexpr int64_t kChunkSteps = rt::kPackedSteps;
@@ -106,6 +116,8 @@ struct GemmPlan {
   /// How many steps ahead weights are prefetched into the first and into the second cache; 0
   /// for no prefetches, where tiles find weights in cache or the processor prefetches.
   int64_t nearSteps, farSteps;
+  /// Lines of the next panel that each chunk of a tile prefetches.
+  int64_t aheadLines;
   /// Instructions multiply pairs of bf16, without widening them.
   bool dotsPairs;
   /// The processor loads and stores parts of vectors of bf16.
@@ -123,6 +135,8 @@ struct GemmBuffers {
   mlir::Value a, b, bias, c;
   /// Items begin .. end (indices), and workspace (a memref of i8).
   mlir::Value begin, end, workspace;
+  /// The row at which each expert begins, and the end of the last one's: a memref of i64.
+  mlir::Value offsets = {};
 };
 
 /// Emits the kernel's body.

@@ -84,19 +84,27 @@ static std::string describe(const KernelRegion &region) {
   return text;
 }
 
+std::optional<rt::PackingAttr> findPacking(rt::KernelOp launch, const PackedWeight &weight,
+                                           const Processor &processor) {
+  rt::PrepareOp prepare = rt::getPrepare(rt::getBuffer(launch.getInputs()[weight.operand]));
+  std::optional<rt::PackingAttr> packing = prepare ? prepare.getPacking() : std::nullopt;
+  // A program may come with a schedule of its own, whose panels are not whole vectors here.
+  if (!packing || packing->getGroup() != weight.packing.group ||
+      packing->getPanel() % processor.getLanes() != 0)
+    return std::nullopt;
+  return packing;
+}
+
 std::optional<KernelInfo> KernelScope::buildGemm(rt::KernelOp launch) {
   const Processor &processor = kernels.getProcessor();
   KernelRegion region = KernelRegion::of(launch);
   std::optional<PackedWeight> weight = getGemmWeight(region, kernels.getTarget());
   if (!weight)
     return std::nullopt;
-  rt::PrepareOp prepare = rt::getPrepare(rt::getBuffer(launch.getInputs()[weight->operand]));
-  if (!prepare || !prepare.getPacking())
+  std::optional<rt::PackingAttr> found = findPacking(launch, *weight, processor);
+  if (!found)
     return std::nullopt;
-  // A program may come with a schedule of its own, whose panels are not whole vectors here.
-  rt::PackingAttr packing = *prepare.getPacking();
-  if (packing.getGroup() != weight->packing.group || packing.getPanel() % processor.getLanes() != 0)
-    return std::nullopt;
+  rt::PackingAttr packing = *found;
 
   nn::LinearOp linear = findLinear(region);
   GemmSpec spec = getSpec(linear);

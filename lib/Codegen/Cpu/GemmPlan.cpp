@@ -62,6 +62,7 @@ mw_rt_packing choosePacking(Type type, int64_t k, int64_t n, bool transposed,
                             const Processor &processor) {
   mw_rt_packing packing = {};
   packing.stored = packing.dtype = type.isBF16() ? MW_BF16 : MW_F32;
+  packing.batch = 1;
   packing.k = k;
   packing.n = n;
   packing.transposed = transposed;
@@ -85,12 +86,13 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
   bool widens = spec.type.isBF16() && !plan.dotsPairs;
   int64_t others = widens ? 2 * plan.tileVectors : plan.tileVectors + 1;
   int64_t fitting = std::max<int64_t>(1, (processor.numVectorRegisters - others) / plan.tileVectors);
-  int64_t rows =
-      std::min(fitting, spec.m <= std::min(fitting, sizes.onlyTileRows) ? sizes.onlyTileRows
-                                                                        : sizes.tileRows);
-  int64_t tiles = divideCeil(spec.m, rows);
-  plan.tileRows = divideCeil(spec.m, tiles);
-  tiles = divideCeil(spec.m, plan.tileRows);
+  // Experts have about as many rows each.
+  int64_t expected = spec.experts ? divideCeil(spec.m, spec.experts) : spec.m;
+  bool isOnlyTile = !spec.experts && spec.m <= std::min(fitting, sizes.onlyTileRows);
+  int64_t rows = std::min(fitting, isOnlyTile ? sizes.onlyTileRows : sizes.tileRows);
+  plan.tileRows = spec.experts ? std::min(rows, expected)
+                               : divideCeil(spec.m, divideCeil(spec.m, rows));
+  int64_t tiles = divideCeil(spec.m, plan.tileRows);
   plan.rowBlocks = divideCeil(tiles, std::max<int64_t>(1, sizes.blockRows / plan.tileRows));
   plan.blockTiles = divideCeil(tiles, plan.rowBlocks);
   plan.rowBlocks = divideCeil(tiles, plan.blockTiles);
@@ -100,16 +102,20 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
 
   int64_t group = getGroup(spec.type);
   plan.steps = llvm::alignTo(divideCeil(spec.k, group), kChunkSteps);
-  plan.exactSteps = getExactSteps(spec.m, plan.steps);
+  plan.exactSteps = getExactSteps(expected, plan.steps);
   // One or two tiles gain nothing from blocks of k, as they read weights about once.
   int64_t stepBytes = columns * group * getBytes(spec.type);
   plan.blockSteps = plan.steps;
-  plan.nearSteps = plan.farSteps = 0;
+  plan.nearSteps = plan.farSteps = plan.aheadLines = 0;
   // With little arithmetic, loads run ahead and the processor prefetches by itself; further
   // prefetches would only delay the loads. More arithmetic delays the loads. Memory is then
   // busy only if a kernel prefetches more lines than the first cache has requests for.
   int64_t products = widens ? 2 * plan.tileRows + 1 : plan.tileRows;
-  if (tiles <= 2 && products >= sizes.busyProducts) {
+  if (spec.experts && products >= sizes.busyProducts) {
+    // Each panel comes from memory, and is used for a few tiles only.
+    int64_t lines = kChunkSteps * stepBytes / 64;
+    plan.aheadLines = divideCeil(lines, divideCeil(expected, plan.tileRows));
+  } else if (tiles <= 2 && products >= sizes.busyProducts) {
     plan.nearSteps = (2 << 10) / stepBytes;
     plan.farSteps = (32 << 10) / stepBytes;
   }
@@ -118,7 +124,7 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
     plan.blockSteps = llvm::alignTo(divideCeil(plan.steps, blocks), kChunkSteps);
   }
 
-  plan.items = plan.rowBlocks * plan.panels;
+  plan.items = spec.experts ? plan.panels : plan.rowBlocks * plan.panels;
   int64_t stepSize = widens ? 8 : 4;
   plan.workspaceBytes =
       llvm::alignTo(plan.blockTiles * plan.tileRows * plan.blockSteps * stepSize, 64);
@@ -129,7 +135,8 @@ GemmPlan planGemm(const GemmSpec &spec, int64_t columns, const Processor &proces
     plan.workspaceBytes += plan.tileRows * columns * 4;
   int64_t size = getBytes(spec.type);
   plan.flops = 2 * spec.m * spec.n * spec.k;
-  plan.bytes = (spec.m * spec.k + spec.k * spec.n + (spec.hasBias ? spec.n : 0)) * size +
+  int64_t matrices = std::max<int64_t>(spec.experts, 1);
+  plan.bytes = (spec.m * spec.k + matrices * spec.k * spec.n + (spec.hasBias ? spec.n : 0)) * size +
                spec.m * spec.n * getBytes(spec.resultType);
   return plan;
 }

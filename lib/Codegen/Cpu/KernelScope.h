@@ -38,6 +38,8 @@ public:
   std::optional<KernelInfo> buildColumns(rt::KernelOp launch);
   /// Products whose weight is packed.
   std::optional<KernelInfo> buildGemm(rt::KernelOp launch);
+  /// The same where rows belong to experts.
+  std::optional<KernelInfo> buildGroupedGemm(rt::KernelOp launch);
 
   static mlir::ImplicitLocOpBuilder getBuilder(mlir::func::FuncOp kernel) {
     return mlir::ImplicitLocOpBuilder::atBlockEnd(kernel.getLoc(), &kernel.getBody().front());

@@ -158,6 +158,8 @@ static Json write(const PreparedWeight &prepared) {
                  {"group", packing.group}}}};
   if (packing.form)
     json["packing"].update({{"form", nameOfForm(packing.form)}, {"along", packing.along}});
+  if (packing.batch > 1)
+    json["packing"]["batch"] = packing.batch;
   if (prepared.offset)
     json["offset"] = prepared.offset;
   return json;

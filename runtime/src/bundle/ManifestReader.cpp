@@ -248,6 +248,7 @@ static PreparedWeight readPrepared(const Json &json, const ProgramDescription &p
   what.transposed = packing.at("transposed").get<bool>();
   what.panel = readCount(packing, "panel");
   what.group = readCount(packing, "group");
+  what.batch = packing.contains("batch") ? readCount(packing, "batch") : 1;
   require(what.panel <= kMaxPanel && what.group > 0 && what.group <= kMaxPanel,
           "a panel of " + std::to_string(what.panel) + " columns in groups of " +
               std::to_string(what.group) + ": expected 1 to " + std::to_string(kMaxPanel));
@@ -259,6 +260,8 @@ static PreparedWeight readPrepared(const Json &json, const ProgramDescription &p
     std::string form = packing.at("form").get<std::string>();
     what.form = form == nameOfForm(MW_RT_MXFP8) ? MW_RT_MXFP8 : MW_RT_NVFP4;
     require(form == nameOfForm(what.form), "the form '" + form + "': expected mxfp8 or nvfp4");
+    require(what.batch == 1,
+            "a form of " + std::to_string(what.batch) + " matrices: expected one matrix");
     what.along = packing.at("along").get<int64_t>();
     require(what.along >= -1 && what.along <= 1 && isFloat(DType(what.stored)),
             "a form along dimension " + std::to_string(what.along) + " of " +
@@ -266,6 +269,7 @@ static PreparedWeight readPrepared(const Json &json, const ProgramDescription &p
   }
   int64_t bytes = program.getValue(prepared).getLocalBytes(), part = 0;
   require(!__builtin_mul_overflow(what.k, what.n, &part) &&
+              !__builtin_mul_overflow(part, countMatrices(what), &part) &&
               !__builtin_mul_overflow(part, sizeOf(DType(what.stored)), &part) &&
               !__builtin_add_overflow(part, prepared.offset, &part) && part <= bytes,
           "a packed part ends behind its weight's " + std::to_string(bytes) + " bytes");

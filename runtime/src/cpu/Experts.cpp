@@ -39,12 +39,36 @@ float asNumber(float x) { return x; }
 double asNumber(double x) { return x; }
 float asNumber(Bf16 x) { return bf16ToFloat(x.bits); }
 float asNumber(F16 x) { return f16ToFloat(x.bits); }
-void store(float &to, float x) { to = x; }
-void store(double &to, double x) { to = x; }
-void store(Bf16 &to, float x) { to.bits = floatToBf16(x); }
-void store(F16 &to, float x) { to.bits = floatToF16(x); }
 
 template <typename T> using SumOf = decltype(asNumber(T()));
+template <typename T> constexpr DType kNarrow = std::is_same_v<T, Bf16> ? DType::BF16 : DType::F16;
+
+/// Sums of elements of rows, one for each column.
+template <typename T> class Sums {
+public:
+  explicit Sums(int64_t count) : sums(count), wide(std::is_floating_point_v<T> ? 0 : count) {}
+
+  void clear() { std::fill(sums.begin(), sums.end(), SumOf<T>(0)); }
+  void add(const T *row) {
+    const SumOf<T> *numbers = wide.data();
+    if constexpr (std::is_floating_point_v<T>)
+      numbers = row;
+    else
+      widen(kNarrow<T>, row, wide.data(), sums.size());
+    for (size_t i = 0; i < sums.size(); ++i)
+      sums[i] += numbers[i];
+  }
+  /// Stores the sums as elements of a type, which is that of the rows or of the sums.
+  template <typename Result> void store(Result *to) const {
+    if constexpr (std::is_floating_point_v<Result>)
+      std::copy(sums.begin(), sums.end(), to);
+    else
+      narrow(kNarrow<Result>, sums.data(), to, sums.size());
+  }
+
+private:
+  std::vector<SumOf<T>> sums, wide;
+};
 
 /// Calls `body` with an element of a float type.
 template <typename Body> void withFloat(int64_t dtype, Body body) {
@@ -231,19 +255,13 @@ bool CpuDevice::perform(const mw_rt_take_rows &what, void *const *buffers, std::
 template <typename T>
 static void sumRows(const mw_rt_sum_rows &what, const T *rows, const int64_t *places, T *result,
                     int64_t begin, int64_t end) {
-  std::vector<SumOf<T>> sums(what.inner);
+  Sums<T> sums(what.inner);
   for (int64_t token = begin; token < end; ++token) {
-    std::fill(sums.begin(), sums.end(), SumOf<T>(0));
-    for (int64_t choice = 0; choice < what.choices; ++choice) {
-      int64_t place = places[token * what.choices + choice];
-      if (place < 0)
-        continue;
-      const T *row = rows + place * what.inner;
-      for (int64_t i = 0; i < what.inner; ++i)
-        sums[i] += asNumber(row[i]);
-    }
-    for (int64_t i = 0; i < what.inner; ++i)
-      store(result[token * what.inner + i], sums[i]);
+    sums.clear();
+    for (int64_t choice = 0; choice < what.choices; ++choice)
+      if (int64_t place = places[token * what.choices + choice]; place >= 0)
+        sums.add(rows + place * what.inner);
+    sums.store(result + token * what.inner);
   }
 }
 
@@ -280,14 +298,12 @@ bool CpuDevice::perform(const mw_rt_repeat_rows &what, void *const *buffers, std
 template <typename T, typename Result>
 static void sumGroups(const mw_rt_sum_groups &what, const T *rows, const int64_t *offsets,
                       Result *result, int64_t begin, int64_t end) {
-  std::vector<SumOf<T>> sums(end - begin);
+  Sums<T> sums(end - begin);
   for (int64_t expert = 0; expert < what.experts; ++expert) {
-    std::fill(sums.begin(), sums.end(), SumOf<T>(0));
+    sums.clear();
     for (int64_t row = offsets[expert]; row < offsets[expert + 1]; ++row)
-      for (int64_t i = begin; i < end; ++i)
-        sums[i - begin] += asNumber(rows[row * what.inner + i]);
-    for (int64_t i = begin; i < end; ++i)
-      store(result[expert * what.inner + i], sums[i - begin]);
+      sums.add(rows + row * what.inner + begin);
+    sums.store(result + expert * what.inner + begin);
   }
 }
 

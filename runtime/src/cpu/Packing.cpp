@@ -33,6 +33,11 @@ bool isCastable(DType type) {
 /// Returns true for a weight that is brought to a form, and is not packed.
 static bool isEncoded(const mw_rt_packing &what) { return what.form && !what.panel; }
 
+/// The panels of one matrix.
+static int64_t panelsOfMatrix(const mw_rt_packing &what) {
+  return what.panel ? divideCeil(what.n, what.panel) : 1;
+}
+
 /// The form of a packing that has one.
 static mw_rt_form getForm(const mw_rt_packing &what) {
   if (what.panel && what.transposed)
@@ -43,14 +48,14 @@ static mw_rt_form getForm(const mw_rt_packing &what) {
 int64_t packedPanels(const mw_rt_packing &what) {
   if (isEncoded(what))
     return std::max<int64_t>(countGroups(getForm(what)), 1);
-  return what.panel ? divideCeil(what.n, what.panel) : 1;
+  return countMatrices(what) * panelsOfMatrix(what);
 }
 
 int64_t sizeOfPacked(const mw_rt_packing &what) {
   if (isEncoded(what))
     return countGroups(getForm(what)) * sizeOfGroup(getForm(what));
   int64_t count = what.panel ? packedPanels(what) * stepsOf(what) * what.panel * what.group
-                             : what.k * what.n;
+                             : countMatrices(what) * what.k * what.n;
   return count * sizeOf(DType(what.dtype));
 }
 
@@ -253,12 +258,26 @@ static void decodePanels(const mw_rt_packing &what, const void *from, char *to, 
   }
 }
 
+/// Packs panels of several matrices, one after the other.
+static void packMatrices(const mw_rt_packing &what, const char *from, char *to, int64_t first,
+                         int64_t last) {
+  mw_rt_packing one = what;
+  one.batch = 1;
+  int64_t panels = panelsOfMatrix(what), fromBytes = what.k * what.n * sizeOf(DType(what.stored));
+  for (int64_t matrix = first / panels; matrix * panels < last; ++matrix)
+    packPanels(one, from + matrix * fromBytes, to + matrix * sizeOfPacked(one),
+               std::max<int64_t>(first - matrix * panels, 0),
+               std::min(last - matrix * panels, panels));
+}
+
 void packPanels(const mw_rt_packing &what, const void *from, void *to, int64_t first,
                 int64_t last, float largest) {
   if (isEncoded(what)) {
     encodeGroups(getForm(what), DType(what.stored), from, largest, to, first, last);
     return;
   }
+  if (countMatrices(what) > 1)
+    return packMatrices(what, static_cast<const char *>(from), static_cast<char *>(to), first, last);
   if (what.form)
     return decodePanels(what, from, static_cast<char *>(to), first, last);
   if (what.stored != what.dtype)

@@ -191,7 +191,7 @@ static CallFacts getFacts(const mw_rt_positions &, void *const *) { return {}; }
 
 static CallFacts getFacts(const mw_rt_pack &what, void *const *) {
   const mw_rt_packing &packing = what.packing;
-  CallFacts facts = moveElements(packing.stored, packing.k * packing.n);
+  CallFacts facts = moveElements(packing.stored, countMatrices(packing) * packing.k * packing.n);
   if (packing.form) {
     mw_rt_form form{packing.form, packing.along, packing.transposed ? packing.n : packing.k,
                     packing.transposed ? packing.k : packing.n};

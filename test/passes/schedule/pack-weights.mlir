@@ -142,3 +142,24 @@ func.func @waits(%x: tensor<4x8xf32> {nn.input = "x"}, %w: tensor<16x8xf32> {nn.
   %2 = nn.linear %x, %1 : (tensor<4x8xf32>, tensor<16x8xf32>) -> tensor<4x16xf32>
   return %0, %2 : tensor<4x8xf32>, tensor<4x16xf32>
 }
+
+// -----
+
+// The weights of experts are packed one after the other, stored as n x k or as k x n. A type without kernels
+// stays as it is.
+// CHECK-LABEL: func.func @experts
+// CHECK-SAME: %{{.*}}: tensor<6x1x8xf32> {{.*}}, %{{.*}}: tensor<4xi64> {{.*}}, %[[W:.*]]: tensor<3x40x8xf32> {{.*}}, %[[V:.*]]: tensor<3x8x40xf32> {{.*}}, %[[U:.*]]: tensor<3x40x8xf64>
+// CHECK-DAG: %[[P:.*]] = rt.prepare %[[W]] <k = 8, n = 40, transposed = true, panel = 32, batch = 3> at load : tensor<3x40x8xf32>
+// CHECK-DAG: %[[Q:.*]] = rt.prepare %[[V]] <k = 8, n = 40, panel = 32, batch = 3> at load : tensor<3x8x40xf32>
+// CHECK: rt.kernel %{{.*}}, %[[P]], %{{.*}} :
+// CHECK: rt.kernel %{{.*}}, %[[Q]], %{{.*}} :
+// CHECK: rt.kernel %{{.*}}, %[[U]], %{{.*}} :
+func.func @experts(%x: tensor<6x1x8xf32> {nn.input = "x"}, %o: tensor<4xi64> {nn.input = "o"},
+                %w: tensor<3x40x8xf32> {nn.parameter = "w"}, %v: tensor<3x8x40xf32> {nn.parameter = "v"},
+                %u: tensor<3x40x8xf64> {nn.parameter = "u"}, %y: tensor<6x1x8xf64> {nn.input = "y"})
+    -> (tensor<6x1x40xf32>, tensor<6x1x40xf32>, tensor<6x1x40xf64>) {
+  %0 = nn.grouped_product %x, %w, %o : (tensor<6x1x8xf32>, tensor<3x40x8xf32>, tensor<4xi64>) -> tensor<6x1x40xf32>
+  %1 = nn.grouped_product %x, %v, %o {in_out} : (tensor<6x1x8xf32>, tensor<3x8x40xf32>, tensor<4xi64>) -> tensor<6x1x40xf32>
+  %2 = nn.grouped_product %y, %u, %o : (tensor<6x1x8xf64>, tensor<3x40x8xf64>, tensor<4xi64>) -> tensor<6x1x40xf64>
+  return %0, %1, %2 : tensor<6x1x40xf32>, tensor<6x1x40xf32>, tensor<6x1x40xf64>
+}
