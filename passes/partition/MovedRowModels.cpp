@@ -133,7 +133,7 @@ RowMover::RowMover(nn::DispatchOp dispatch, Partitioner &partitioner)
                [&](int factor, size_t cls, const AxisList &own) { (*tokens)[factor][cls] = own; });
 }
 
-/// The axes of a dispatch at its tokens, if those that shard tokens are those of the experts.
+/// The axes of a dispatch at its tokens, if the same axes shard tokens and experts.
 std::optional<Assignment> RowMover::findTokens(nn::DispatchOp leader) {
   const FactorAnalysis::OpFactors &own = partitioner.getFactors().getFactors(leader);
   const FactorRule &rule = own.rule;
@@ -205,7 +205,7 @@ bool RowMover::sumsFirst(nn::CombineOp op, const ValueSharding &rows) {
   for (int64_t dim = 0; dim <= nn::getNumTokenDims(op.getRows()); ++dim)
     if (rows.dims[dim] != getTarget(dispatch).dims[dim])
       return false;
-  // Rows of choices return by the counts of those that came.
+  // Rows of choices return by the counts of the rows that came.
   if (op.getEach() || !hasSentChoices())
     return !hasSentChoices();
   RowBytes bytes = getBytes(cast<RankedTensorType>(op.getRows().getType()));

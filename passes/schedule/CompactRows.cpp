@@ -333,7 +333,7 @@ static FailureOr<ArrayAttr> getSentAxes(dist::CollectiveOpInterface collective, 
 }
 
 /// The route of rows that other ranks sent, of the routing of these. Rows of one routing are in one order, also
-/// those that experts of a rank shared on their way. Null if none were sent.
+/// rows that experts of a rank shared on their way. Null if none were sent.
 const Compactor::Route *Compactor::findSent(const Route &route) const {
   if (route.home)
     return &route;
@@ -497,7 +497,7 @@ LogicalResult Compactor::rewrite(Operation *op) {
       return failure();
     Value rows = get(combine.getRows(), *route), indices = combine.getIndices();
     if (const Route *outer = routeOf.lookup(indices)) {
-      // Rows that moved as they are have no places among those that experts share.
+      // Rows that moved as they are have no places among the rows that experts share.
       if (route->outer != outer)
         route = &addRoute(cast<RankedTensorType>(combine.getRows().getType()), indices, combine.getOffset(), op);
       replace(op,

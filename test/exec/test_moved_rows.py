@@ -236,7 +236,7 @@ def test_random_gradients():
 
 @pytest.mark.parametrize("kind", ["random", "skewed"])
 def test_capacity(kind):
-    """Choices that an expert does not take have no row; the choices that go with rows are those that are left."""
+    """Choices that an expert does not take have no row; the choices that are left go with the rows."""
     rng = torch.Generator().manual_seed(1)
     torch.manual_seed(1)
     module = Experts(64).eval()

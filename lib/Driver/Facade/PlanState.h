@@ -102,8 +102,8 @@ struct Plan::State {
   /// of device, or that of the backend's devices. Fails if the backend has none.
   mlir::FailureOr<std::string> chooseTarget(llvm::StringRef given, const std::string &backend,
                                             std::vector<Diagnostic> &diagnostics) const;
-  /// The values of the parameters of a program of the plan: those that are given, and those that are
-  /// computed from them. Fails with an error.
+  /// The values of the parameters of a program of the plan. Users give some, and widened weights are
+  /// computed from these. Fails with an error.
   bool getTensors(const rt::ProgramDescription &description,
                   std::map<std::string, rt::HostTensor, std::less<>> &tensors,
                   std::string &error) const;

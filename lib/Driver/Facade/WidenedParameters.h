@@ -27,8 +27,8 @@ public:
   /// Returns null if there are none.
   static std::shared_ptr<WidenedParameters> create(const Program::State &program);
 
-  /// Adds those that a program has. They take the place of the tensors from which they are computed,
-  /// where the program reads these no more. Fails with an error if one of these is missing.
+  /// Adds the widened parameters of a program. A tensor from which they are computed goes where the program
+  /// reads it no more. Fails with an error if such a tensor is missing.
   bool addTo(TensorMap &tensors, const rt::ProgramDescription &description, std::string &error);
 
 private:
