@@ -55,15 +55,20 @@ def test_errors_of_a_run(tmp_path):
     assert "index at position 31 is out of range" in harness.run_module(tmp_path, text, inputs, **BACKEND)
 
 
-@needs_stand_ins
-def test_models():
-    """Experts on two ranks, and a part of each expert on each rank."""
-    check("""
+def mixtral(layers):
+    return f"""
 import transformers as tf
 from transformers import MixtralConfig
 torch.manual_seed(0)
-net = tf.MixtralForCausalLM(MixtralConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+net = tf.MixtralForCausalLM(MixtralConfig(hidden_size=32, intermediate_size=40, num_hidden_layers={layers}, num_attention_heads=2, num_key_value_heads=2,
     vocab_size=61, num_local_experts=4, num_experts_per_tok=2, use_cache=False)).eval()
+"""
+
+
+@needs_stand_ins
+def test_models():
+    """Experts on two ranks, and a part of each expert on each rank."""
+    check(mixtral(1) + """
 ids = torch.randint(0, 61, (2, 9))
 with torch.no_grad(): want = net(ids).logits
 for mesh in ({"ep": 2}, {"tp": 2}):
@@ -152,12 +157,7 @@ def test_ptxas_accepts_kernels(tmp_path, chip):
 @needs_stand_ins
 def test_loads_in_reports():
     """Rows by rank, the fullest expert and what a limit dropped, as on a processor; each call has its own."""
-    check("""
-import transformers as tf
-from transformers import MixtralConfig
-torch.manual_seed(0)
-net = tf.MixtralForCausalLM(MixtralConfig(hidden_size=32, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
-    vocab_size=61, num_local_experts=4, num_experts_per_tok=2, use_cache=False)).eval()
+    check(mixtral(2) + """
 for options in (dict(mesh={"ep": 2}), dict(mesh={"ep": 2}, expert_capacity=1.0)):
     plan = mw.from_torch(net, (torch.zeros(2, 9, dtype=torch.int64),)).parallelize(**options)
     for turn in range(4):
