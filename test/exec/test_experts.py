@@ -257,7 +257,7 @@ def check_products(folder, routing, dtype, inputs, outputs, weights=(), argument
     for name in weights:
         text = text.replace(f'nn.input = "{name}"', f'nn.parameter = "{name}"')
     fixed = {name: given[name] for name in weights}
-    got = run_module(folder, text, {n: y for n, y in given.items() if n not in fixed}, fixed, arguments)
+    got = run_module(folder, text, {n: y for n, y in given.items() if n not in fixed}, fixed, arguments=arguments)
     tokens = routing.choices[:routing.rows] // k
     rows, grads = (y.flatten(0, 1)[tokens].double() for y in (x, d))
     of_row, weights = routing.expert_of, w.double()
