@@ -94,6 +94,15 @@ RoutedAttr nn::getShared(RoutedAttr routed, int64_t shared) {
 // Ops on rows
 //===----------------------------------------------------------------------===//
 
+/// Returns true if an op leaves out the last elements of dimensions, and no others. In a program on ranks they
+/// are padding, and experts and tokens of padding have no rows.
+static bool leavesOutTail(Operation *op) {
+  auto slice = dyn_cast<SliceOp>(op);
+  auto isOne = [](int64_t stride) { return stride == 1; };
+  auto isZero = [](int64_t start) { return start == 0; };
+  return slice && llvm::all_of(slice.getStarts(), isZero) && llvm::all_of(slice.getStrides(), isOne);
+}
+
 /// Returns true if a dimension of an operand is the same dimension of a result, index by index.
 static bool keepsDim(const FactorRule &rule, Value operand, unsigned i, Value result, int64_t dim) {
   if (shapeOf(operand)[dim] != shapeOf(result)[dim] ||
@@ -138,7 +147,8 @@ LogicalResult nn::detail::verifyKeepsRows(Operation *op) {
     }
     for (Value result : op->getResults())
       for (int64_t dim : {0, 1})
-        if (getRouted(result.getType()) != routed || !keepsDim(rule, operand, i, result, dim))
+        if (getRouted(result.getType()) != routed ||
+            (!keepsDim(rule, operand, i, result, dim) && !leavesOutTail(op)))
           return op->emitOpError() << "expected to treat the rows of operand " << i
                                    << ", which is routed, one by one";
   }

@@ -48,8 +48,16 @@ public:
     if (isa<CollectiveOpInterface>(op))
       return op->getOperand(cast<OpResult>(value).getResultNumber());
     bool isForm = (op->hasTrait<TouchesPadding>() && op->hasTrait<MovesOnly>()) ||
-                  (op->hasTrait<View>() && getType(value) == getType(op->getOperand(0)));
+                  (op->hasTrait<View>() && getType(value) == getType(op->getOperand(0))) || isStrip(op);
     return isForm ? op->getOperand(0) : Value();
+  }
+
+  /// Returns true if a slice leaves out padding alone.
+  bool isStrip(Operation *op) const {
+    if (!layouts || !isa<nn::SliceOp>(op))
+      return false;
+    const Layout *from = layouts->lookup(op->getOperand(0)), *to = layouts->lookup(op->getResult(0));
+    return from && to && from->getGlobalShape() == to->getGlobalShape();
   }
 
 protected:

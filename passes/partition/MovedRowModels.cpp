@@ -138,7 +138,7 @@ std::optional<Assignment> RowMover::findTokens(nn::DispatchOp leader) {
   const FactorAnalysis::OpFactors &own = partitioner.getFactors().getFactors(leader);
   const FactorRule &rule = own.rule;
   int experts = rule.results[0][0].front();
-  if (axes.empty() || llvm::any_of(own.classes[experts], [&](int cls) { return partitioner.isPadded(cls); }))
+  if (axes.empty())
     return std::nullopt;
   Assignment assignment = getAssignment(rule.results[0], own, getTarget(leader));
   for (AxisList &cls : assignment[experts])
@@ -156,7 +156,7 @@ std::optional<Assignment> RowMover::findTokens(nn::DispatchOp leader) {
         const AxisList &have = input.dims[dim][next++];
         AxisList &list = assignment[factor][cls];
         if (have != list) {
-          if (!list.empty() || !isMajor || partitioner.isPadded(index))
+          if (!list.empty() || !isMajor)
             return std::nullopt;
           moved.append(have);
           list = have;
@@ -176,8 +176,9 @@ RowBytes RowMover::getBytes(RankedTensorType rows) {
   double bytes = double(getElementBytes(rows.getElementType())) *
                  double(ShapedType::getNumElements(rows.getShape().drop_front(dims)));
   RowBytes all{bytes * double(ranks), bytes * double(choices), bytes * double(choices)};
-  // A rank with one expert has one row of a token, unless choices repeat.
-  if (choices == 1 || (experts == ranks && !routed.getRepeats()))
+  // A rank with one expert has one row of a token, unless choices repeat. Ranks with different numbers of experts
+  // share no rows.
+  if (choices == 1 || experts % ranks != 0 || (experts == ranks && !routed.getRepeats()))
     return all;
   SmallVector<int64_t> shape(rows.getShape().take_front(dims));
   shape.front() = ranks;

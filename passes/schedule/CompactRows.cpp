@@ -43,7 +43,7 @@ public:
     for (Operation &op : func.getBody().front())
       if (isRouted(op.getOperandTypes()) || isRouted(op.getResultTypes()))
         ops.push_back(&op);
-    if (!ops.empty() && failed(prove(llvm::any_of(ops, hasDimOfOne))))
+    if (!ops.empty() && failed(prove(llvm::any_of(ops, [](Operation *op) { return hasDimOfOne(op) || leavesOut(op); }))))
       return failure();
     for (auto [root, dispatch] : nn::getRoutings(func.front()))
       layers.try_emplace(root, layers.size());
@@ -92,6 +92,14 @@ private:
            });
   }
 
+  /// Returns true if an op leaves out experts or tokens of rows.
+  static bool leavesOut(Operation *op) {
+    if (!isa<nn::SliceOp>(op) || !nn::getRouted(op->getOperand(0).getType()))
+      return false;
+    int64_t dims = 1 + nn::getNumTokenDims(op->getOperand(0));
+    return shapeOf(op->getOperand(0)).take_front(dims) != shapeOf(op->getResult(0)).take_front(dims);
+  }
+
   LogicalResult prove(bool needsLayouts);
   const Route &addRoute(RankedTensorType type, Value indices, Value offset, Operation *op);
   const Route *findRoute(Operation *op, Value rows);
@@ -99,6 +107,7 @@ private:
   RankedTensorType getCompact(Type type, const Route &route);
   LogicalResult rewrite(Operation *op);
   LogicalResult rewriteRowWise(Operation *op);
+  LogicalResult rewritePadding(Operation *op);
   LogicalResult rewriteCollective(Operation *op);
   LogicalResult moveRows(dist::CollectiveOpInterface collective, unsigned i, const Route &route);
   LogicalResult reduce(nn::ReduceOp op, const Route &route);
@@ -359,8 +368,13 @@ LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsign
     at.experts = own;
     at.total = builder.getI64IntegerAttr(route.experts);
     at.shape.assign(type.getShape().begin() + 1, type.getShape().begin() + 1 + route.tokens);
-    at.rows = dist::getStoredElements(RankedTensorType::get(
-        type.getShape().take_front(1 + route.tokens), builder.getI64Type(), type.getEncoding()));
+    // Tokens of padding have no rows.
+    SmallVector<int64_t> room(type.getShape().take_front(1 + route.tokens));
+    const dist::Layout *layout = layouts ? layouts->lookup(result) : nullptr;
+    for (int64_t dim = 1; layout && dim <= route.tokens; ++dim)
+      if (!layout->dims[dim].isSharded())
+        room[dim] = layout->dims[dim].getGlobalSize();
+    at.rows = dist::getStoredElements(RankedTensorType::get(room, builder.getI64Type(), type.getEncoding()));
     auto vector = [&](int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); };
     auto send = nn::SendRowsOp::create(
         builder, loc, TypeRange{getCompact(type, at), vector(own * ranks + 1), vector(own + 1)}, rows,
@@ -426,10 +440,33 @@ LogicalResult Compactor::rewriteCollective(Operation *op) {
   return success();
 }
 
+/// An op that adds padding to experts or tokens, which has no rows, or leaves it out.
+LogicalResult Compactor::rewritePadding(Operation *op) {
+  Value from = op->getOperand(0), to = op->getResult(0);
+  const Route *route = findRoute(op, from);
+  if (!route)
+    return failure();
+  ArrayRef<int64_t> before = shapeOf(from), after = shapeOf(to);
+  const dist::Layout *layout = layouts ? layouts->lookup(from) : nullptr;
+  for (int64_t dim = 0; dim < int64_t(before.size()); ++dim) {
+    if (before[dim] == after[dim])
+      continue;
+    if (dim > route->tokens)
+      return op->emitOpError("changes features and padding of routed rows at once, which cannot be computed yet");
+    if (after[dim] < before[dim] && !(layout && layout->dims[dim].getGlobalSize() <= after[dim]))
+      return op->emitOpError() << "leaves out experts or tokens of routed rows: expected padding behind "
+                               << after[dim] << " of dimension " << dim << ", of size " << before[dim];
+  }
+  replace(to, compact.lookup(from), route);
+  return success();
+}
+
 /// The same op on rows that exist.
 LogicalResult Compactor::rewriteRowWise(Operation *op) {
   if (isa<dist::CollectiveOpInterface>(op))
     return rewriteCollective(op);
+  if (isa<dist::PadOp>(op) || leavesOut(op))
+    return rewritePadding(op);
   auto routed = llvm::find_if(op->getOperands(), [&](Value v) { return routeOf.contains(v); });
   const Route *found = findRoute(op, routed == op->getOperands().end() ? Value() : *routed);
   if (!found)

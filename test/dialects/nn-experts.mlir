@@ -32,8 +32,11 @@
 // TP: dist.all_reduce sum %[[SUM]] axes ["tp"]
 
 // Choices of padding tokens go nowhere: 3 sequences are 4 on 2 ranks.
+// DP: %[[SENT:.*]]:2 = dist.all_to_all %{{.*}}, %{{.*}} axes ["dp"] from [1, 1] to [0, 0]
+// DP: nn.slice %[[SENT]]#1 starts [0, 0, 0, 0] limits [1, 3, 7, 16] strides [1, 1, 1, 1]
 // DP: nn.dispatch %{{.*}} offset %{{.*}} -> tensor<4x3x7x16xf32, #nn.routed<2>>
-// DP: dist.reduce_scatter
+// DP: dist.pad
+// DP: dist.all_to_all %{{.*}} axes ["dp"] from [0] to [1]
 func.func @main(%x: tensor<3x7x16xf32> {nn.input = "x"}, %r: tensor<8x16xf32> {nn.parameter = "router"},
                 %up: tensor<8x24x16xf32> {nn.parameter = "up"}, %b: tensor<8x24xf32> {nn.parameter = "b"},
                 %down: tensor<8x16x24xf32> {nn.parameter = "down"}) -> (tensor<3x7x16xf32> {nn.output = "y"}) {

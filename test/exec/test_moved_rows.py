@@ -251,3 +251,25 @@ def test_capacity(kind):
     (load,), (one,) = (p.report(format="json")["experts"] for p in (plan, alone))
     assert load["dropped_tokens"] == one["dropped_tokens"] > 0
     assert sum(load["rows_per_rank"]) == given[2].numel() - load["dropped_tokens"]
+
+
+@pytest.mark.parametrize("experts,batch,ranks,width", [(6, 4, 4, WIDTH), (8, 3, 4, 64), (7, 5, 3, WIDTH), (11, 5, 3, 64)])
+def test_ranks_that_divide_neither_experts_nor_tokens(experts, batch, ranks, width):
+    """Padding has no rows. Wide tokens go to a rank once where ranks have as many experts each."""
+    torch.manual_seed(0)
+    net = Loss(Experts(width, experts)).train()
+    rng = torch.Generator().manual_seed(1)
+    given = (torch.randn(batch, 6, width, generator=rng), torch.rand(batch, 6, CHOICES, generator=rng),
+             torch.rand(batch, 6, experts, generator=rng).topk(CHOICES).indices)
+    model = mw.from_torch(net, given, training=True).differentiate()
+    plan = model.parallelize(mesh={"dp": ranks}, expert_parallel="dp")
+    assert "all_to_all_v" in kinds_of(plan)
+    got = dict(zip(model.outputs, plan.run(*given), strict=True))
+    net(*given).backward()
+    for name, parameter in net.named_parameters():
+        error = (torch.as_tensor(got[f"grad.{name}"]) - parameter.grad).abs().max() / parameter.grad.abs().max()
+        assert error < 1e-5, name
+    layer, = plan.report(format="json")["experts"]
+    own = -(-experts // ranks)
+    per_expert = torch.bincount(given[2].flatten(), minlength=own * ranks)
+    assert layer["rows_per_rank"] == per_expert.view(ranks, own).sum(1).tolist()

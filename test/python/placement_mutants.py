@@ -158,7 +158,7 @@ EXPERT_MESHES = [
     dict(mesh={"ep": 2}), dict(mesh={"tp": 2}), dict(mesh={"dp": 2, "ep": 2}),
     dict(mesh={"dp": 4}, expert_parallel="dp"), dict(mesh={"ep": 2}, recompute="full"),
     dict(mesh={"dp": 2}, expert_parallel="dp", expert_capacity=1.0), dict(mesh={"dp": 2}, expert_parallel="dp"),
-    dict(mesh={"dp": 2, "tp": 2}, expert_parallel="dp"),
+    dict(mesh={"dp": 2, "tp": 2}, expert_parallel="dp"), dict(mesh={"dp": 3}, expert_parallel="dp"),
 ]
 
 
