@@ -71,13 +71,15 @@ LogicalResult RtDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return success();
   }
   if (name != kArenaAttr && name != kLiveAttr && name != kCeilingAttr && name != kResidentAttr &&
-      name != kPrefetchAttr)
+      name != kPrefetchAttr && name != kExpertChunksAttr)
     return op->emitOpError() << "unknown attribute '" << name << "'";
   auto number = dyn_cast<IntegerAttr>(attribute.getValue());
   if (!isa<FunctionOpInterface>(op) || !number || !number.getType().isInteger(64) ||
       number.getInt() < 0)
     return op->emitOpError() << "'" << name << "': expected a number of "
-                             << (name == kPrefetchAttr ? "weights" : "bytes")
+                             << (name == kPrefetchAttr       ? "weights"
+                                 : name == kExpertChunksAttr ? "chunks"
+                                                             : "bytes")
                              << " (i64) on a function, got " << attribute.getValue();
   return success();
 }

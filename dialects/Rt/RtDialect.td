@@ -45,6 +45,9 @@ def Rt_Dialect : Dialect {
     /// On a function that is to be scheduled: "all" if collectives are cut into
     /// chunks where possible, "none" if not. Without it they are if that is faster.
     static constexpr llvm::StringLiteral kChunksAttr = "rt.chunks";
+    /// On a function that is to be scheduled: the number of chunks of tokens for which layers of
+    /// experts run one after the other (i64). Without it they run for all tokens at once.
+    static constexpr llvm::StringLiteral kExpertChunksAttr = "rt.expert_chunks";
     /// On a function that is to be scheduled: the most weights that are gathered before
     /// the one in use (i64). Without it as many as their links need.
     static constexpr llvm::StringLiteral kPrefetchAttr = "rt.prefetch";

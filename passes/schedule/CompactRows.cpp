@@ -18,6 +18,7 @@
 #include "meshwright/lib/Placement/Routings.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/schedule/Passes.h"
+#include "meshwright/passes/schedule/RoutingNumbers.h"
 
 #include "mlir/IR/IRMapping.h"
 
@@ -36,7 +37,7 @@ namespace {
 /// Rewrites the routed values of a function.
 class Compactor {
 public:
-  explicit Compactor(func::FuncOp func) : func(func), builder(func.getContext()) {}
+  explicit Compactor(func::FuncOp func) : func(func), builder(func.getContext()), numbers(func) {}
 
   LogicalResult run() {
     SmallVector<Operation *> ops;
@@ -45,11 +46,7 @@ public:
         ops.push_back(&op);
     if (!ops.empty() && failed(prove(llvm::any_of(ops, [](Operation *op) { return hasDimOfOne(op) || leavesOut(op); }))))
       return failure();
-    for (auto [root, dispatch] : nn::getRoutings(func.front()))
-      layers.try_emplace(root, layers.size());
-    for (auto limit : func.front().getOps<nn::LimitOp>())
-      if (auto layer = layers.find(nn::getChoicesRoot(limit.getResult())); layer != layers.end())
-        limit.setLayer(layer->second);
+    numbers.numberLimits();
     for (Operation *op : ops) {
       builder.setInsertionPoint(op);
       if (failed(rewrite(op)))
@@ -138,8 +135,7 @@ private:
   IRMapping compact;
   /// The layouts of the program as it was, where shapes do not tell all.
   std::optional<PlacementAnalysis> layouts;
-  /// The numbers of routings, by the root of their choices.
-  llvm::DenseMap<Value, int64_t> layers;
+  RoutingNumbers numbers;
   std::deque<Route> routes;
   /// By the choices, the rank's first expert and the type of a row.
   llvm::DenseMap<std::tuple<Value, Attribute, Type>, const Route *> known;
@@ -187,7 +183,7 @@ const Compactor::Route &Compactor::addRoute(RankedTensorType type, Value indices
   if (routed.getShared() != 1)
     shared = builder.getI64IntegerAttr(routed.getShared());
   else
-    layer = builder.getI64IntegerAttr(layers.lookup(nn::getChoicesRoot(indices)));
+    layer = builder.getI64IntegerAttr(numbers.get(indices));
   auto route = nn::RouteOp::create(
       builder, op->getLoc(),
       TypeRange{vector(experts + 1), vector(dist::getStoredElements(rows)),

@@ -32,7 +32,9 @@ def RequestSchedulePass : Pass<"request-schedule", "::mlir::ModuleOp"> {
     With `overlap=auto` and a ceiling, the pass schedules copies with three choices of
     chunks: those that pay, none, and all. If the first choice exceeds the ceiling,
     `rt.chunks = "none"` or `"all"` names the choice that fits; if none fits, the one that
-    needs least, which the error of the schedule names. An attribute that is there stays. With
+    needs least, which the error of the schedule names. An attribute that is there stays.
+    A program with experts that does not fit runs them in chunks of tokens: `rt.expert_chunks`
+    is the fewest of 2, 4, 8 and so on that fit. With
     `refuse` it is an error if no order keeps to the ceiling, as that of `check-memory`.
   }];
   let options = [Option<"overlap", "overlap", "::meshwright::OnOffAuto",
@@ -265,6 +267,67 @@ def SplitCollectivesPass : Pass<"split-collectives", "::mlir::func::FuncOp"> {
                  Option<"chunks", "chunks", "::meshwright::ChunkCount",
                         /*default=*/"::meshwright::ChunkCount()",
                         "how many; 0: as many as take least time">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+def SplitRoutingsPass : Pass<"split-routings", "::mlir::func::FuncOp"> {
+  let summary = "runs layers of experts for one chunk of tokens after the other";
+  let description = [{
+    Requires an SPMD function and leaves other functions as they are. Guarantees the same
+    results in the same layouts; sums over tokens, as gradients of weights are, are added by
+    chunk.
+
+    The rows of experts have room for the tokens of all ranks, so they may be many times the
+    tokens. The ops that routed values connect, from dispatch to combine, forward and
+    backward, are cut along a dimension of the tokens, and run chunk by chunk. A dimension
+    whose tokens stay on their rank goes before one that other ranks receive. Experts whose
+    tokens are padded along each dimension stay whole. The function's `rt.expert_chunks` goes
+    before the option. `request-schedule` sets it under a memory ceiling.
+
+    Cost: weights are read once for each chunk, and each chunk is some launches.
+
+    Before:
+    ```mlir
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<8x4xf32>
+    !i = tensor<8x1xi64>
+    !r = tensor<2x8x4xf32, #nn.routed<1>>
+    dist.mesh @mesh = <["ep"=1]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x}, %i: !i {dist.sharding = #whole, dist.global = !i})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh} {
+      %r = nn.dispatch %x, %i : (!x, !i) -> !r
+      %h = nn.relu %r : !r
+      %y = nn.combine %h, %i : (!r, !i) -> !x
+      return %y : !x
+    }
+    ```
+    After, with `chunks=2`:
+    ```mlir
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<8x4xf32>
+    !i = tensor<8x1xi64>
+    !half = tensor<4x4xf32>
+    !halves = tensor<4x1xi64>
+    !r = tensor<2x4x4xf32, #nn.routed<1>>
+    dist.mesh @mesh = <["ep"=1]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x}, %i: !i {dist.sharding = #whole, dist.global = !i})
+        -> (!x {dist.sharding = #whole, dist.global = !x}) attributes {dist.spmd = @mesh, rt.expert_chunks = 2 : i64} {
+      %x0 = nn.slice %x starts [0, 0] limits [4, 4] strides [1, 1] : (!x) -> !half
+      %i0 = nn.slice %i starts [0, 0] limits [4, 1] strides [1, 1] : (!i) -> !halves
+      %r0 = nn.dispatch %x0, %i0 : (!half, !halves) -> !r
+      %h0 = nn.relu %r0 : !r
+      %y0 = nn.combine %h0, %i0 : (!r, !halves) -> !half
+      %x1 = nn.slice %x starts [4, 0] limits [8, 4] strides [1, 1] : (!x) -> !half
+      %i1 = nn.slice %i starts [4, 0] limits [8, 1] strides [1, 1] : (!i) -> !halves
+      %r1 = nn.dispatch %x1, %i1 : (!half, !halves) -> !r
+      %h1 = nn.relu %r1 : !r
+      %y1 = nn.combine %h1, %i1 : (!r, !halves) -> !half
+      %y = nn.concat %y0, %y1 dim 0 : (!half, !half) -> !x
+      return %y : !x
+    }
+    ```
+  }];
+  let options = [Option<"chunks", "chunks", "int64_t", /*default=*/"1", "how many; 1: the experts stay whole">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 

@@ -15,6 +15,7 @@ using namespace mlir;
 using namespace meshwright;
 
 void meshwright::buildLaunchPipeline(OpPassManager &pm, const ScheduleOptions &options) {
+  pm.addNestedPass<func::FuncOp>(createSplitRoutingsPass());
   pm.addNestedPass<func::FuncOp>(createCompactRowsPass());
   pm.addNestedPass<func::FuncOp>(createExpandOpsPass());
   pm.addNestedPass<func::FuncOp>(createReplaceRowsPass());

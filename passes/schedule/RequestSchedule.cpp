@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
@@ -21,6 +22,9 @@ using namespace mlir;
 using namespace meshwright;
 
 namespace {
+
+/// More chunks of tokens than this are not tried. Each reads the weights of its experts.
+constexpr int64_t kMostExpertChunks = 64;
 
 struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSchedulePass> {
   using RequestSchedulePassBase::RequestSchedulePassBase;
@@ -50,11 +54,7 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
     if (hasSecondBuffers)
       return;
     for (func::FuncOp func : functions) {
-      std::string refusal;
-      if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
-        refusal = chooseChunks(func);
-      else if (refuses && !func.isExternal())
-        refusal = planMemory(func, memoryCeiling).refusal;
+      std::string refusal = chooseExpertChunks(func);
       if (!refuses || refusal.empty())
         continue;
       emitError(func.getLoc()) << refusal;
@@ -62,7 +62,9 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
     }
   }
   void copyStates(ArrayRef<func::FuncOp> functions);
-  std::string chooseChunks(func::FuncOp func);
+  std::string chooseExpertChunks(func::FuncOp func);
+  PlannedMemory chooseOrder(func::FuncOp func);
+  PlannedMemory chooseChunks(func::FuncOp func);
 };
 
 /// Lets commits copy the states of all functions. New values in the arena share its memory; second
@@ -79,11 +81,11 @@ void RequestSchedulePass::copyStates(ArrayRef<func::FuncOp> functions) {
 
 /// Chooses between the chunks that pay, none, and all, under the memory ceiling. Chunks can
 /// need more memory, because many are in flight, or less, because each is smaller. Takes
-/// the first choice that fits, else the one that needs least. Returns the error of that.
-std::string RequestSchedulePass::chooseChunks(func::FuncOp func) {
+/// the first choice that fits, else the one that needs least.
+PlannedMemory RequestSchedulePass::chooseChunks(func::FuncOp func) {
   StringRef name = rt::RtDialect::kChunksAttr;
   StringAttr best;
-  std::string refusal;
+  PlannedMemory result;
   int64_t least = std::numeric_limits<int64_t>::max();
   for (StringRef chunks : {"", "none", "all"}) {
     StringAttr choice = chunks.empty() ? nullptr : StringAttr::get(&getContext(), chunks);
@@ -93,7 +95,7 @@ std::string RequestSchedulePass::chooseChunks(func::FuncOp func) {
     PlannedMemory planned = planMemory(func, memoryCeiling);
     if (planned.refusal.empty() || planned.needed < least) {
       best = choice;
-      refusal = planned.refusal;
+      result = planned;
     }
     if (planned.refusal.empty())
       break;
@@ -101,7 +103,7 @@ std::string RequestSchedulePass::chooseChunks(func::FuncOp func) {
   }
   func->removeAttr(name);
   if (!best)
-    return refusal;
+    return result;
   func->setAttr(name, best);
   dist::DistDialect::getDecisionLog(&getContext())
       .add("request-schedule", Outcome::Note, func.getLoc(),
@@ -110,7 +112,51 @@ std::string RequestSchedulePass::chooseChunks(func::FuncOp func) {
                  "memory, of which the ceiling leaves too little otherwise"
                : "collectives stay whole: chunks need more memory than the ceiling leaves",
            {{"memory_ceiling_bytes", double(memoryCeiling)}});
-  return refusal;
+  return result;
+}
+
+/// Schedules a function as far as that decides anything: chunks of collectives, and whether it is refused.
+PlannedMemory RequestSchedulePass::chooseOrder(func::FuncOp func) {
+  if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
+    return chooseChunks(func);
+  return refuses && !func.isExternal() ? planMemory(func, memoryCeiling) : PlannedMemory();
+}
+
+/// Chooses the number of chunks of tokens for which experts run: as few as the ceiling leaves room for, else
+/// those that need least. Returns the error of these.
+std::string RequestSchedulePass::chooseExpertChunks(func::FuncOp func) {
+  StringRef name = rt::RtDialect::kExpertChunksAttr, chunks = rt::RtDialect::kChunksAttr;
+  Attribute given = func->getAttr(chunks);
+  PlannedMemory best = chooseOrder(func);
+  if (best.refusal.empty() || func->hasAttr(name) || func.isExternal() ||
+      nn::getRoutings(func.front()).empty())
+    return best.refusal;
+  Builder builder(&getContext());
+  int64_t least = best.needed, found = 1;
+  Attribute own = func->getAttr(chunks);
+  auto set = [&](int64_t count, Attribute how) {
+    how ? func->setAttr(chunks, how) : void(func->removeAttr(chunks));
+    count > 1 ? func->setAttr(name, builder.getI64IntegerAttr(count)) : void(func->removeAttr(name));
+  };
+  for (int64_t count = 2; count <= kMostExpertChunks && !best.refusal.empty(); count *= 2) {
+    set(count, given);
+    PlannedMemory planned = chooseOrder(func);
+    if (!planned.refusal.empty() && planned.needed >= best.needed)
+      continue;
+    best = planned;
+    found = count;
+    own = func->getAttr(chunks);
+  }
+  set(found, own);
+  if (found > 1)
+    dist::DistDialect::getDecisionLog(&getContext())
+        .add("request-schedule", Outcome::Note, func.getLoc(),
+             "experts run for one chunk of tokens after the other: the rows of all need more memory than the "
+             "ceiling leaves",
+             {{"chunks", double(found)},
+              {"memory_ceiling_bytes", double(memoryCeiling)},
+              {"whole_bytes", double(least)}});
+  return best.refusal;
 }
 
 } // namespace

@@ -365,3 +365,8 @@ func.func @over_count(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 // expected-error@+1 {{'rt.prefetch': expected a number of weights (i64) on a function, got -1 : i64}}
 func.func @prefetch() attributes {rt.prefetch = -1 : i64} { return }
+
+// -----
+
+// expected-error@+1 {{'rt.expert_chunks': expected a number of chunks (i64) on a function, got "all"}}
+func.func @expert_chunks() attributes {rt.expert_chunks = "all"} { return }

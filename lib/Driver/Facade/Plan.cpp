@@ -180,8 +180,10 @@ LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnosti
     meshwright::setTarget(func, text);
     if (choosesChunks)
       func->removeAttr(rt::RtDialect::kChunksAttr);
-    if (options)
+    if (options) {
       func->removeAttr(rt::RtDialect::kCopiesAttr);
+      func->removeAttr(rt::RtDialect::kExpertChunksAttr);
+    }
   }
   Report former = std::exchange(report, planned);
   if (options && failed(requestSchedule(*retargeted))) {
