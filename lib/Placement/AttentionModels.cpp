@@ -376,8 +376,8 @@ LogicalResult ScoresTransfer::checkOwnPadding() {
       continue;
     if (length)
       return report(context,
-                    "has kv_length " + Twine(*length) + ", but only " + Twine(piece.size) +
-                        " of the keys are true: padding counts as keys",
+                    "counts padding as keys: expected a kv_length of at most the " +
+                        Twine(piece.size) + " true keys, got " + Twine(*length),
                     1);
     return readsPadding(tail, getState(1, tail), "as keys: expected kv_length to mask it");
   }

@@ -393,10 +393,9 @@ static LogicalResult reportStated(const TransferContext &context, const StatedDi
   Layout want;
   want.dims.push_back(*stated[d]);
   return report(context,
-                "states that dimension " + Twine(d) + " of " + noun + " has layout " +
+                noun + ", dimension " + Twine(d) + ": expected the layout that the op states, " +
                     toString(want, context.mesh) + " of true size " +
-                    Twine(want.dims[0].getGlobalSize()) + ", but the " +
-                    (operand < 0 ? "result" : "operand") + " has layout " +
+                    Twine(want.dims[0].getGlobalSize()) + ", got layout " +
                     toString(layout, context.mesh),
                 operand);
 }

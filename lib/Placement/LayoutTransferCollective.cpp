@@ -281,13 +281,13 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   LayoutFactor &factor = dim.factors.front();
   if (dim.factors.size() != 1 || factor.axes != axes || factor.shift != 0)
     return report(context,
-                  "masks dimension " + Twine(d) + " along " + text(axes) + ", but it has layout " +
-                      toString(layout, mesh),
+                  "expected a dimension " + Twine(d) + " that is sharded over " + text(axes) +
+                      " to mask, got layout " + toString(layout, mesh),
                   0);
   if (factor.size != size)
     return report(context,
-                  "masks behind row " + Twine(size) + " of dimension " + Twine(d) + ", which has " +
-                      Twine(factor.size) + " true rows",
+                  "expected to mask dimension " + Twine(d) + " behind its " + Twine(factor.size) +
+                      " true rows, got " + Twine(size),
                   0);
   if (!factor.isPadded())
     return success();

@@ -120,8 +120,9 @@ static MaybeLayouts transferSlice(nn::SliceOp op, const TransferContext &context
     }
     if (last > size)
       return LogicalResult(report(context,
-                                  "reads up to row " + Twine(last) + " of dimension " + Twine(d) +
-                                      ", of which only " + Twine(size) + " are true",
+                                  "expected to read at most the " + Twine(size) +
+                                      " true rows of dimension " + Twine(d) + ", got a limit of " +
+                                      Twine(last),
                                   0));
     bool uniform = llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
     dim = DimLayout(makeFactor(to[d], uniform));
@@ -215,9 +216,10 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
       if (!mergePieces(pieces, factors, context.mesh, /*broadcasts=*/true))
         return LogicalResult(
             report(context,
-                   "dimension " + Twine(d) + " of operand " + Twine(i) +
-                       " has another layout than operand 0's: " + toString(*operand, context.mesh) +
-                       " and " + toString(*context.operands[0], context.mesh),
+                   "operand " + Twine(i) + ", dimension " + Twine(d) +
+                       ": expected the layout of operand 0, " +
+                       toString(*context.operands[0], context.mesh) + ", got " +
+                       toString(*operand, context.mesh),
                    i));
       // The padding has a state that holds for both. A side that is uniform has its data there.
       std::pair<ArrayRef<LayoutFactor>, Padding> sides[] = {{layout.dims[d].factors, overall},

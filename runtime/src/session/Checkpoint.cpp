@@ -292,8 +292,8 @@ bool IndexReader::parse() {
   if (!index.is_object() || index.value("format", Json()) != kFormat)
     return fail("not the index of a checkpoint");
   if (Json version = index.value("version", Json()); version != kVersion)
-    return fail("its version is " + version.dump() + ", this runtime reads " +
-                std::to_string(kVersion));
+    return fail("expected version " + std::to_string(kVersion) + ", which this runtime reads, got " +
+                version.dump());
   Json hash = index.value("hash", Json());
   index.erase("hash");
   std::string rest = dump(index);
