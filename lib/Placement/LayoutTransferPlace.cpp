@@ -136,10 +136,10 @@ LogicalResult PlaceTransfer::checkParts() {
 void PlaceTransfer::describeElements(LayoutFactor &factor, Layout &layout) const {
   bool isFull = int64_t(context.operands.size()) == getNumShards(axes);
   auto join = [&](auto get) {
-    Padding state = isFull ? get(*context.operands[0]) : Padding::Zero;
+    Padding content = isFull ? get(*context.operands[0]) : Padding::Zero;
     for (const Layout *operand : context.operands)
-      state = padding::meet(state, padding::getUnconditional(get(*operand)));
-    return state;
+      content = padding::meet(content, padding::getUnconditional(get(*operand)));
+    return content;
   };
   layout.data = join([](const Layout &own) { return own.data; });
   layout.corner = join([](const Layout &own) { return own.corner; });

@@ -14,7 +14,7 @@
 
 using namespace meshwright;
 
-std::vector<rt::WeightTensor> meshwright::getWeightTensors(const Program::State &program) {
+std::vector<rt::WeightTensor> meshwright::getWeightTensors(const Program::Impl &program) {
   std::vector<rt::WeightTensor> tensors;
   auto find = [&](llvm::StringRef name) {
     return llvm::find_if(tensors,

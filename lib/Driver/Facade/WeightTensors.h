@@ -15,7 +15,7 @@ namespace meshwright {
 
 /// The tensors that a file of weights has for a program, in the order of its parameters. Parameters
 /// that are parts of one tensor share its name: the tensor is as large as its parts need.
-std::vector<rt::WeightTensor> getWeightTensors(const Program::State &program);
+std::vector<rt::WeightTensor> getWeightTensors(const Program::Impl &program);
 
 } // namespace meshwright
 
