@@ -122,7 +122,7 @@ std::vector<SavedPart> CheckpointWriter::fromText(const std::string &text) {
   return parts;
 }
 
-/// Whether a file belongs to a saved state, or is a part of one that was never finished.
+/// Returns true if a file belongs to a saved state, or is a part of one that was never finished.
 static bool isOfCheckpoint(std::string name) {
   auto isOnly = [](const std::string &text, const char *characters) {
     return !text.empty() && text.find_first_not_of(characters) == std::string::npos;

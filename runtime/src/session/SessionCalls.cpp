@@ -33,7 +33,7 @@ struct CallRecord {
   std::vector<std::string> ops;
   std::map<int64_t, int64_t> firstOp;
   int64_t planned = 0, seen = -1;
-  /// Whether the call is at its last run, and whether the last run ended its loop.
+  /// `isLast` is true if the call is at its last run, `isDone` if the last run ended its loop.
   bool isLast = false, isDone = false;
 };
 
