@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Driver/Facade/Assemble.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 
 #include "llvm/Support/Format.h"

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
 
 using namespace meshwright;

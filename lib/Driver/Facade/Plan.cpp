@@ -11,7 +11,7 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Execute/CompileBundle.h"
 #include "meshwright/lib/Driver/Facade/ExpertLoads.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
 #include "meshwright/passes/Pipeline.h"

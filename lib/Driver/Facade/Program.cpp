@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/dialects/Nn/Call.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/SourceNesting.h"

@@ -10,7 +10,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Facade/Handles.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/passes/Pipeline.h"

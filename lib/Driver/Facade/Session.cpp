@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Bundle.h"
 #include "meshwright/runtime/include/Interrupts.h"

@@ -8,7 +8,7 @@
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/lib/Weights/Weights.h"
 

@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_LIB_DRIVER_FACADE_WEIGHTTENSORS_H
 #define MESHWRIGHT_LIB_DRIVER_FACADE_WEIGHTTENSORS_H
 
-#include "meshwright/lib/Driver/Facade/State.h"
+#include "meshwright/lib/Driver/Facade/ProgramImpl.h"
 #include "meshwright/runtime/include/Program.h"
 
 namespace meshwright {

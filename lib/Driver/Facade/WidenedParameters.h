@@ -13,7 +13,7 @@
 #define MESHWRIGHT_LIB_DRIVER_FACADE_WIDENEDPARAMETERS_H
 
 #include "meshwright/lib/Driver/Execute/CompileBundle.h"
-#include "meshwright/lib/Driver/Facade/State.h"
+#include "meshwright/lib/Driver/Facade/ProgramImpl.h"
 #include "meshwright/passes/bind/WidenStored.h"
 
 #include <mutex>

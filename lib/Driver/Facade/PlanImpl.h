@@ -1,15 +1,15 @@
-//===- PlanState.h - plans and sessions behind handles ----------*- C++ -*-===//
+//===- PlanImpl.h - plans and sessions behind handles -----------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
-#define MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
+#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_PLANIMPL_H
+#define MESHWRIGHT_LIB_DRIVER_FACADE_PLANIMPL_H
 
 #include "meshwright/lib/Driver/Execute/Executable.h"
-#include "meshwright/lib/Driver/Facade/State.h"
+#include "meshwright/lib/Driver/Facade/ProgramImpl.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 
@@ -147,4 +147,4 @@ Result<Session> openSession(std::shared_ptr<rt::Session> session, const SessionO
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
+#endif // MESHWRIGHT_LIB_DRIVER_FACADE_PLANIMPL_H

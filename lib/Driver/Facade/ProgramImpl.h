@@ -1,12 +1,12 @@
-//===- State.h - the programs behind public handles -------------*- C++ -*-===//
+//===- ProgramImpl.h - the programs behind public handles -------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_STATE_H
-#define MESHWRIGHT_LIB_DRIVER_FACADE_STATE_H
+#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_PROGRAMIMPL_H
+#define MESHWRIGHT_LIB_DRIVER_FACADE_PROGRAMIMPL_H
 
 #include "meshwright/Compiler.h"
 
@@ -69,4 +69,4 @@ struct Program::Impl {
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_LIB_DRIVER_FACADE_STATE_H
+#endif // MESHWRIGHT_LIB_DRIVER_FACADE_PROGRAMIMPL_H
