@@ -123,11 +123,30 @@ checks_stage() {
   return $status
 }
 
+# Lists the ten slowest tests of the stages given, from lit's results and from pytest's list of durations.
+list_slowest() {
+  "$PYTHON" - "$BUILD" "$@" <<'PY'
+import json, pathlib, re, sys
+
+build, times = pathlib.Path(sys.argv[1]), []
+for stage in sys.argv[2:]:
+    results, log = build / f"test-{stage}.json", build / f"test-{stage}.log"
+    if stage.startswith("lit"):
+        tests = json.loads(results.read_text())["tests"] if results.exists() else []
+        times += [(test["elapsed"] or 0, test["name"]) for test in tests]
+    elif log.exists():
+        found = re.findall(r"^([0-9.]+)s (?:call|setup|teardown) +(\S.*)$", log.read_text(), re.MULTILINE)
+        times += [(float(seconds), name) for seconds, name in found]
+for seconds, name in sorted(times, reverse=True)[:10]:
+    print(f"{seconds:7.1f} s   {name}")
+PY
+}
+
 for stage in "${stages[@]}"; do
   case $stage in
     checks) run checks checks_stage ;;
-    lit) run lit lit_stage ;;
-    lit-slow) run lit-slow lit_stage -Dslow=1 ;;
+    lit) run lit lit_stage --output="$BUILD/test-lit.json" ;;
+    lit-slow) run lit-slow lit_stage -Dslow=1 --output="$BUILD/test-lit-slow.json" ;;
     python) run python pytest_stage -m "not slow and not gpu" ;;
     gpu) run gpu gpu_stage ;;
     wheel) run wheel wheel_stage ;;
@@ -138,4 +157,6 @@ done
 
 say "summary ($((SECONDS - started)) s in all, build $build_seconds s)"
 printf '%s\n' "${summary[@]}"
+say "slowest tests"
+list_slowest "${stages[@]}"
 exit $failed

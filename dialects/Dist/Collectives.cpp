@@ -278,9 +278,10 @@ static LogicalResult verifyShape(CollectiveOpInterface op, unsigned i, int64_t r
     int64_t &size = expected[*dim];
     int64_t chunk = op.padsChunks() ? out.getDimSize(*dim) : size / ranks;
     if (op.padsChunks() && chunk * ranks < size)
-      return op->emitOpError() << "result " << i << " has size " << chunk << " in dimension "
-                               << *dim << ": too small, the operand's " << size << " rows over "
-                               << ranks << " ranks need " << llvm::divideCeil(size, ranks);
+      return op->emitOpError() << "result " << i << ", dimension " << *dim
+                               << ": expected at least size " << llvm::divideCeil(size, ranks)
+                               << " for the operand's " << size << " rows over " << ranks
+                               << " ranks, got " << chunk;
     if (!op.padsChunks() && size % ranks != 0)
       return op->emitOpError() << "operand " << i << ", dimension " << *dim
                                << ": expected a multiple of the " << ranks

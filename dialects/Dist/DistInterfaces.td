@@ -39,8 +39,8 @@ def Dist_ShardingRuleOpInterface : OpInterface<"ShardingRuleOpInterface"> {
 def Dist_PaddingOpInterface : OpInterface<"PaddingOpInterface"> {
   let cppNamespace = "::meshwright::dist";
   let description = [{
-    How an op maps the states of its operands to that of its results, and the state that it
-    needs padding to have where it reads it. `padding::Operands` has the states of the
+    How an op maps the contents of its operands to that of its results, and the content that it
+    needs padding to have where it reads it. `padding::Operands` has the contents of the
     operands in one region of one result: its true elements, the tail of one factor, or
     corners where tails of two factors meet. Each result has bounds of its own. An op with
     several results asks for the number of the result by `getResult`.
@@ -49,8 +49,8 @@ def Dist_PaddingOpInterface : OpInterface<"PaddingOpInterface"> {
     InterfaceMethod<"A bound on the elements of the result in the region.",
                     "::meshwright::padding::Padding", "getResultPadding",
                     (ins "const ::meshwright::padding::Operands &":$in)>,
-    InterfaceMethod<"The state that the op needs padding to have in dimensions that it contracts "
-                    "or reads whole; none if any will do, or if more than the state decides.",
+    InterfaceMethod<"The content that the op needs padding to have in dimensions that it contracts "
+                    "or reads whole; none if any will do, or if more than the content decides.",
                     "std::optional<::meshwright::padding::Need>", "getPaddingNeed", (ins),
                     /*methodBody=*/"", /*defaultImplementation=*/[{ return std::nullopt; }]>,
     InterfaceMethod<"Returns true if the op sums more than products of two operands, and states by "

@@ -213,7 +213,7 @@ LogicalResult PermuteOp::verify() {
   for (size_t i = 0; i < pairs.size(); i += 2) {
     for (int64_t rank : {pairs[i], pairs[i + 1]})
       if (rank < 0 || rank >= size)
-        return emitOpError() << "'pairs' names rank " << rank << " of a group of " << size;
+        return emitOpError() << "'pairs': expected ranks of a group of " << size << ", got " << rank;
     if (!to.insert(pairs[i + 1]).second)
       return emitOpError() << "'pairs' sends to rank " << pairs[i + 1] << " twice";
   }
@@ -282,8 +282,8 @@ LogicalResult MaskPaddingOp::verify() {
     return emitOpError() << "dimension " << dim << " is out of range for " << type;
   int64_t size = getSize();
   if (size < 0 || size > type.getDimSize(dim) * *ranks)
-    return emitOpError() << "true size " << size << " of dimension " << dim << " is larger than "
-                         << *ranks << " chunks of " << type.getDimSize(dim);
+    return emitOpError() << "dimension " << dim << ": expected a true size of at most " << *ranks
+                         << " chunks of " << type.getDimSize(dim) << ", got " << size;
   return success();
 }
 
@@ -332,8 +332,8 @@ LogicalResult ReorderOp::verify() {
                            << " elements of dimension " << getDim() << ", got " << padded;
   }
   if (getFrom().getSize() != getTo().getSize())
-    return emitOpError() << "goes from " << getFrom().getSize() << " true elements to "
-                         << getTo().getSize();
+    return emitOpError() << "expected 'to' to have the " << getFrom().getSize()
+                         << " true elements of 'from', got " << getTo().getSize();
   return success();
 }
 

@@ -20,7 +20,7 @@ using namespace meshwright::padding;
 thread_local EventTable *EventTable::current = nullptr;
 
 EventTable &EventTable::getCurrent() {
-  assert(current && "arithmetic on conditional states needs a table of events");
+  assert(current && "arithmetic on conditional contents needs a table of events");
   return *current;
 }
 

@@ -28,7 +28,7 @@ namespace meshwright::padding {
 ///   it "there is a k for which x[i, k] is not finite", an event of a value with the dimension (i).
 /// - Rows that move make another event. Row i of x is no row i of x without its first row.
 ///
-/// Events are numbers, since the states that name them are copied often. Numbers of different
+/// Events are numbers, since the contents that name them are copied often. Numbers of different
 /// tables have nothing in common.
 class EventTable {
 public:
@@ -48,7 +48,7 @@ public:
   /// Returns true if the event is another one at other indices of a dimension.
   bool dependsOn(uint32_t cause, unsigned dim) const;
 
-  /// Makes a table the one that arithmetic on states uses (`padding::meet`), in this thread.
+  /// Makes a table the one that arithmetic on contents uses (`padding::meet`), in this thread.
   class Scope {
   public:
     explicit Scope(EventTable &table) : previous(current) { current = &table; }

@@ -196,8 +196,8 @@ FactorRule LargestOp::getFactorRule() {
 }
 
 padding::Padding LargestOp::getResultPadding(const padding::Operands &in) {
-  const padding::Padding &state = in[0];
-  return {0, std::max(std::abs(state.lower), std::abs(state.upper)), state.mayBeNaN};
+  const padding::Padding &content = in[0];
+  return {0, std::max(std::abs(content.lower), std::abs(content.upper)), content.mayBeNaN};
 }
 
 std::optional<padding::Need> LargestOp::getPaddingNeed() {

@@ -320,8 +320,9 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
       if (local) {
         factor.padded = (*local)[d] * shards;
         if (factor.padded < factor.size)
-          return emitError() << "dimension " << d << " has local size " << (*local)[d] << " on "
-                             << shards << " shards, too small for its global size " << global[d];
+          return emitError() << "dimension " << d << ": expected a local size for at least "
+                             << global[d] << " elements on " << shards << " shards, got "
+                             << (*local)[d];
       } else {
         factor.padded = llvm::alignTo(factor.size, shards);
       }
@@ -341,11 +342,12 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
         dim.factors.push_back(std::move(factor));
       }
       if (dim.getGlobalSize() != global[d])
-        return emitError() << "dimension " << d << " has size " << global[d]
-                           << ", but its factors multiply to " << dim.getGlobalSize();
+        return emitError() << "dimension " << d << ": expected factors that multiply to its size "
+                           << global[d] << ", got " << dim.getGlobalSize();
       if (local && dim.getLocalSize() != (*local)[d])
-        return emitError() << "dimension " << d << " has local size " << (*local)[d]
-                           << ", but its factors' local sizes multiply to " << dim.getLocalSize();
+        return emitError() << "dimension " << d
+                           << ": expected local sizes of factors that multiply to " << (*local)[d]
+                           << ", got " << dim.getLocalSize();
     }
     layout.dims.push_back(std::move(dim));
   }

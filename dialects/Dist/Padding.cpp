@@ -22,34 +22,36 @@ using namespace meshwright::padding;
 
 static constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-bool padding::isZero(const Padding &state) {
-  return state.lower == 0 && state.upper == 0 && !state.mayBeNaN;
+bool padding::isZero(const Padding &content) {
+  return content.lower == 0 && content.upper == 0 && !content.mayBeNaN;
 }
 
-bool padding::isFinite(const Padding &state) {
-  return std::isfinite(state.lower) && std::isfinite(state.upper) && !state.mayBeNaN;
+bool padding::isFinite(const Padding &content) {
+  return std::isfinite(content.lower) && std::isfinite(content.upper) && !content.mayBeNaN;
 }
 
-bool padding::isWithin(const Padding &state, const Padding &bound) {
-  return !state.cause && state.lower >= bound.lower && state.upper <= bound.upper &&
-         (bound.mayBeNaN || !state.mayBeNaN);
+bool padding::isWithin(const Padding &content, const Padding &bound) {
+  return !content.cause && content.lower >= bound.lower && content.upper <= bound.upper &&
+         (bound.mayBeNaN || !content.mayBeNaN);
 }
 
-bool padding::isMaskable(const Padding &state) {
-  return !state.mayBeNaN && state.upper < kInfinity;
+bool padding::isMaskable(const Padding &content) {
+  return !content.mayBeNaN && content.upper < kInfinity;
 }
 
-Padding padding::getUnconditional(const Padding &state) {
-  return state.cause ? Padding::Arbitrary : state;
+Padding padding::getUnconditional(const Padding &content) {
+  return content.cause ? Padding::Arbitrary : content;
 }
 
-bool padding::isConditionRising(const Padding &state) { return state.cause && !(state.cause & 1); }
+bool padding::isConditionRising(const Padding &content) {
+  return content.cause && !(content.cause & 1);
+}
 
-/// The same state of a result that may be minus infinity, too, where the condition fails.
-static Padding withAnySign(Padding state) {
-  if (state.cause)
-    state.cause |= 1;
-  return state;
+/// The same content of a result that may be minus infinity, too, where the condition fails.
+static Padding withAnySign(Padding content) {
+  if (content.cause)
+    content.cause |= 1;
+  return content;
 }
 
 uint32_t padding::joinCauses(uint32_t a, uint32_t b) {
@@ -58,9 +60,9 @@ uint32_t padding::joinCauses(uint32_t a, uint32_t b) {
   return isSameEvent(a, b) ? a | b : EventTable::getCurrent().join(a, b);
 }
 
-Padding padding::withRisingCondition(Padding state) {
-  state.cause &= ~1u;
-  return state;
+Padding padding::withRisingCondition(Padding content) {
+  content.cause &= ~1u;
+  return content;
 }
 
 Padding padding::meet(const Padding &a, const Padding &b) {
@@ -120,16 +122,16 @@ Padding padding::ofType(Type type) {
   return {-half, half};
 }
 
-llvm::StringRef padding::toString(const Padding &state) {
-  if (state.mayBeNaN || state.upper == kInfinity)
+llvm::StringRef padding::toString(const Padding &content) {
+  if (content.mayBeNaN || content.upper == kInfinity)
     return "arbitrary";
-  if (isZero(state))
+  if (isZero(content))
     return "zero";
-  if (state.upper == -kInfinity)
+  if (content.upper == -kInfinity)
     return "minus infinity";
-  if (state.lower == -kInfinity)
+  if (content.lower == -kInfinity)
     return "finite or minus infinity";
-  return state.lower > 0 ? "positive" : state.lower == 0 ? "not negative" : "finite";
+  return content.lower > 0 ? "positive" : content.lower == 0 ? "not negative" : "finite";
 }
 
 //===----------------------------------------------------------------------===//

@@ -104,7 +104,7 @@ namespace {
 struct StepPort {
   FunctionOpInterface function;
   Type type;
-  /// Whether each run is given all of it.
+  /// True if each run is given all of it.
   bool isWhole = false;
 };
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to the dialect. Each check emits an error that names `subject`, an operand or
+// This header is private to the dialect. Each check emits an error that names `subject`, an operand or
 // the result, and states the expected value and the given one.
 //
 //===----------------------------------------------------------------------===//

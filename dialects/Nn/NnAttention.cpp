@@ -498,14 +498,14 @@ std::optional<Padding> AttentionGradOp::getSummedNeed(unsigned operand, unsigned
   return Padding::Finite;
 }
 
-/// The meet of the states of an operand in a region and in its corners with padding that the op
+/// The meet of the contents of an operand in a region and in its corners with padding that the op
 /// sums.
-static Padding getReadState(const Operands &in, unsigned operand) {
-  Padding state = in[operand];
+static Padding getReadContent(const Operands &in, unsigned operand) {
+  Padding content = in[operand];
   in.visitReadCorners([&](llvm::function_ref<Padding(unsigned)> corner) {
-    state = meet(state, corner(operand));
+    content = meet(content, corner(operand));
   });
-  return state;
+  return content;
 }
 
 /// A gradient is zero where the cotangent and delta are, if all scores are numbers.
@@ -514,17 +514,17 @@ Padding AttentionGradOp::getResultPadding(const Operands &in) {
     Type type = getElementTypeOrSelf(operand.getType());
     if (!isa<FloatType>(type))
       continue;
-    Padding state = getReadState(in, i);
-    bool isSmall = operand == getCotangent() || operand == getDelta() ? isZero(state)
-                   : operand == getBias()                             ? isMaskable(state)
-                   : operand == getLse()                              ? !state.mayBeNaN
-                                                                      : isFinite(state);
-    if (!isSmall || state.cause)
+    Padding content = getReadContent(in, i);
+    bool isSmall = operand == getCotangent() || operand == getDelta() ? isZero(content)
+                   : operand == getBias()                             ? isMaskable(content)
+                   : operand == getLse()                              ? !content.mayBeNaN
+                                                                      : isFinite(content);
+    if (!isSmall || content.cause)
       return Padding::Arbitrary;
   }
   // The products of queries and keys are sums of finite numbers that may overflow.
   Type wide = getElementTypeOrSelf(getQueryGrad().getType());
-  Padding query = getReadState(in, 0), key = getReadState(in, 1);
+  Padding query = getReadContent(in, 0), key = getReadContent(in, 1);
   Padding scores = sum(multiply(query, key, wide), shapeOf(getQuery()).back(), wide);
   scores = multiply(scores, ofConstant(getScale().convertToDouble()), wide);
   return isFinite(scores) ? Padding::Zero : Padding::Arbitrary;

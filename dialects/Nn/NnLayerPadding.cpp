@@ -19,8 +19,8 @@ using namespace meshwright::padding;
 Padding MatmulOp::getResultPadding(const Operands &in) { return sumProducts(*this, in); }
 
 Padding LinearOp::getResultPadding(const Operands &in) {
-  Padding state = sumProducts(*this, in);
-  return getBias() ? add(state, in.getConditional(2), elementOf(*this)) : state;
+  Padding content = sumProducts(*this, in);
+  return getBias() ? add(content, in.getConditional(2), elementOf(*this)) : content;
 }
 
 /// Rows divided by their root mean square: no element is larger than the root of their
@@ -36,10 +36,10 @@ static constexpr llvm::StringLiteral kCountsInNorm = "and would count it in the 
 
 Padding RmsNormOp::getResultPadding(const Operands &in) {
   Type type = elementOf(*this), wide = getComputeType(type);
-  Padding state = normalize(in, getEps(), wide);
+  Padding content = normalize(in, getEps(), wide);
   if (getWeight())
-    state = multiply(state, getUnitOffset() ? add(in[1], {1, 1}, wide) : in[1], wide);
-  return round(state, type);
+    content = multiply(content, getUnitOffset() ? add(in[1], {1, 1}, wide) : in[1], wide);
+  return round(content, type);
 }
 std::optional<Need> RmsNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
 
@@ -48,13 +48,13 @@ Padding LayerNormOp::getResultPadding(const Operands &in) {
   // The mean overflows where its sum does.
   if (!isFinite(sum(around(2 * getMagnitude(in[0]), wide), in.getReadCount(), wide)))
     return Padding::Arbitrary;
-  Padding state = normalize(in, getEps(), wide);
+  Padding content = normalize(in, getEps(), wide);
   unsigned next = 1;
   if (getWeight())
-    state = multiply(state, in[next++], wide);
+    content = multiply(content, in[next++], wide);
   if (getBias())
-    state = add(state, in[next], wide);
-  return round(state, type);
+    content = add(content, in[next], wide);
+  return round(content, type);
 }
 std::optional<Need> LayerNormOp::getPaddingNeed() { return Need{std::nullopt, kCountsInNorm}; }
 

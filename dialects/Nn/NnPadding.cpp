@@ -40,17 +40,17 @@ Padding NegOp::getResultPadding(const Operands &in) {
 Padding StopGradientOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
 
 Padding AbsOp::getResultPadding(const Operands &in) {
-  Padding state = in.getConditional(0), result = state;
-  result.lower = state.lower > 0 ? state.lower : state.upper < 0 ? -state.upper : 0;
-  result.upper = getMagnitude(state);
+  Padding content = in.getConditional(0), result = content;
+  result.lower = content.lower > 0 ? content.lower : content.upper < 0 ? -content.upper : 0;
+  result.upper = getMagnitude(content);
   return withRisingCondition(round(result, elementOf(*this)));
 }
 
-/// The state of an operand of a function that is plus infinity at plus infinity and NaN at NaN,
+/// The content of an operand of a function that is plus infinity at plus infinity and NaN at NaN,
 /// but finite at minus infinity. The condition must not allow the last.
 static const Padding &getRising(const Operands &in, unsigned operand) {
-  const Padding &state = in.getConditional(operand);
-  return isConditionRising(state) ? state : in.getStates()[operand];
+  const Padding &content = in.getConditional(operand);
+  return isConditionRising(content) ? content : in.getContents()[operand];
 }
 
 Padding ExpOp::getResultPadding(const Operands &in) {
@@ -59,11 +59,11 @@ Padding ExpOp::getResultPadding(const Operands &in) {
 
 /// The values of a function of numbers that are not negative; others give NaN. Infinities of both
 /// signs give plus infinity or NaN.
-static Padding mapNonNegative(const Padding &state, llvm::function_ref<double(double)> map,
+static Padding mapNonNegative(const Padding &content, llvm::function_ref<double(double)> map,
                               Type type) {
   Padding result =
-      mapRising(state, [&](double x) { return map(std::max(x, 0.0)); }, type);
-  result.mayBeNaN |= state.lower < 0;
+      mapRising(content, [&](double x) { return map(std::max(x, 0.0)); }, type);
+  result.mayBeNaN |= content.lower < 0;
   return withRisingCondition(result);
 }
 
@@ -121,13 +121,13 @@ Padding ReluOp::getResultPadding(const Operands &in) {
 /// x times a number between 0 and 1 that falls with x faster than 1 / x, so that the product
 /// is above `least`. It is computed as a product, so minus infinity gives NaN, and the
 /// condition rises.
-static Padding gate(const Padding &state, double least, Type type) {
-  if (isZero(state))
-    return state;
-  Padding result = state;
-  result.lower = state.lower < 0 ? least : 0;
-  result.upper = std::max(state.upper, 0.0);
-  result.mayBeNaN |= state.lower == -kInfinity;
+static Padding gate(const Padding &content, double least, Type type) {
+  if (isZero(content))
+    return content;
+  Padding result = content;
+  result.lower = content.lower < 0 ? least : 0;
+  result.upper = std::max(content.upper, 0.0);
+  result.mayBeNaN |= content.lower == -kInfinity;
   return withRisingCondition(round(result, type));
 }
 Padding SiluOp::getResultPadding(const Operands &in) {
@@ -267,7 +267,7 @@ Padding XorOp::getResultPadding(const Operands &in) {
   return ofConstant(in[0].lower != in[1].lower ? 1 : 0);
 }
 
-/// Whether x < y, or x <= y with `orEqual`: {1, 1} if always, {0, 0} if never.
+/// The bound on x < y, or on x <= y with `orEqual`: {1, 1} if it always holds, {0, 0} if never.
 static Padding isBelow(const Padding &x, const Padding &y, bool orEqual) {
   bool always = orEqual ? x.upper <= y.lower : x.upper < y.lower;
   bool never = orEqual ? x.lower > y.upper : x.lower >= y.upper;
@@ -307,9 +307,9 @@ Padding SelectOp::getResultPadding(const Operands &in) {
   const Padding &a = in.getConditional(1), &b = in.getConditional(2);
   if (!a.cause || !isSameEvent(a.cause, b.cause))
     return choose(in[1], in[2]);
-  Padding state = choose(a, b);
-  state.cause = joinCauses(a.cause, b.cause);
-  return state;
+  Padding content = choose(a, b);
+  content.cause = joinCauses(a.cause, b.cause);
+  return content;
 }
 
 /// A dropped element is zero where its operand is not finite, too.
@@ -322,13 +322,13 @@ Padding CastOp::getResultPadding(const Operands &in) {
   Type type = elementOf(*this);
   if (isFloat(*this))
     return round(in.getConditional(0), type);
-  Padding state = in[0];
+  Padding content = in[0];
   if (type.isInteger(1)) {
-    bool isNonzero = state.lower > 0 || state.upper < 0;
-    return isNonzero ? Padding{1, 1} : isZero(state) ? Padding::Zero : Padding{0, 1};
+    bool isNonzero = content.lower > 0 || content.upper < 0;
+    return isNonzero ? Padding{1, 1} : isZero(content) ? Padding::Zero : Padding{0, 1};
   }
   // A float is rounded toward zero.
-  return round({std::trunc(state.lower), std::trunc(state.upper), state.mayBeNaN}, type);
+  return round({std::trunc(content.lower), std::trunc(content.upper), content.mayBeNaN}, type);
 }
 
 //===----------------------------------------------------------------------===//
@@ -337,7 +337,7 @@ Padding CastOp::getResultPadding(const Operands &in) {
 
 /// The bound on the elements of a constant.
 static Padding boundElements(DenseElementsAttr elements) {
-  Padding state{kInfinity, -kInfinity};
+  Padding content{kInfinity, -kInfinity};
   // The elements of a splat are one, however many they are.
   if (elements.isSplat() && elements.getNumElements() > 1)
     elements = elements.resizeSplat(RankedTensorType::get({}, elements.getElementType()));
@@ -348,15 +348,15 @@ static Padding boundElements(DenseElementsAttr elements) {
       APFloat wide = number;
       bool losesInfo;
       wide.convert(APFloat::IEEEdouble(), APFloat::rmNearestTiesToEven, &losesInfo);
-      state = meet(state, ofConstant(wide.convertToDouble()));
+      content = meet(content, ofConstant(wide.convertToDouble()));
     }
-    return state;
+    return content;
   }
   bool isTruth = elements.getElementType().isInteger(1);
   for (const APInt &number : elements.getValues<APInt>())
-    state = meet(state, ofConstant(isTruth ? number.getZExtValue()
+    content = meet(content, ofConstant(isTruth ? number.getZExtValue()
                                            : double(number.getSExtValue())));
-  return state;
+  return content;
 }
 
 Padding ConstantOp::getResultPadding(const Operands &) {
@@ -374,10 +374,10 @@ Padding SliceOp::getResultPadding(const Operands &in) { return in.getConditional
 Padding BroadcastOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
 
 Padding ConcatOp::getResultPadding(const Operands &in) {
-  Padding state = in[0];
-  for (const Padding &other : in.getStates())
-    state = meet(state, other);
-  return state;
+  Padding content = in[0];
+  for (const Padding &other : in.getContents())
+    content = meet(content, other);
+  return content;
 }
 
 /// The elements that an op reads by index from operand `table`: any of them may stand where the
@@ -389,8 +389,8 @@ Padding GatherOp::getResultPadding(const Operands &in) { return lookUp(in, 0); }
 Padding TakeAlongOp::getResultPadding(const Operands &in) { return lookUp(in, 0); }
 Padding EmbeddingOp::getResultPadding(const Operands &in) {
   // An id outside the rows of a rank gives zeros.
-  Padding state = lookUp(in, 1);
-  return getOffset() ? meet(state, Padding::Zero) : state;
+  Padding content = lookUp(in, 1);
+  return getOffset() ? meet(content, Padding::Zero) : content;
 }
 
 Padding IndexCopyOp::getResultPadding(const Operands &in) {

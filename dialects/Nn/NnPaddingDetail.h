@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to dialects/Nn.
+// This header is private to dialects/Nn.
 //
 //===----------------------------------------------------------------------===//
 
@@ -22,18 +22,18 @@ namespace meshwright::padding {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-inline double getMagnitude(const Padding &state) {
-  return std::max(std::fabs(state.lower), std::fabs(state.upper));
+inline double getMagnitude(const Padding &content) {
+  return std::max(std::fabs(content.lower), std::fabs(content.upper));
 }
 
 /// -magnitude .. magnitude.
 inline Padding around(double magnitude, mlir::Type type) { return round({-magnitude, magnitude}, type); }
 
-/// The state of all elements of the first operand that one of the result depends on.
-inline Padding ofRow(const Operands &in, Padding state) {
+/// The content of all elements of the first operand that one of the result depends on.
+inline Padding ofRow(const Operands &in, Padding content) {
   in.visitReadCorners(
-      [&](llvm::function_ref<Padding(unsigned)> corner) { state = meet(state, corner(0)); });
-  return state;
+      [&](llvm::function_ref<Padding(unsigned)> corner) { content = meet(content, corner(0)); });
+  return content;
 }
 
 /// A sum of products of the first two operands, tail and corners.

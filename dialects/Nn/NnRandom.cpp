@@ -1,4 +1,4 @@
-//===- NnRandom.cpp - random numbers --------------------------------------===//
+//===- NnRandom.cpp - the op nn.random ------------------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception

@@ -158,8 +158,8 @@ Padding DequantizeOp::getResultPadding(const Operands &in) {
   if (getTable())
     return Padding::Arbitrary;
   Type type = elementOf(getResult());
-  Padding state = padding::multiply(in[0], in[1], type);
-  return getWhole() ? padding::multiply(state, in.getOverall(2), type) : state;
+  Padding content = padding::multiply(in[0], in[1], type);
+  return getWhole() ? padding::multiply(content, in.getOverall(2), type) : content;
 }
 
 SmallVector<int64_t, 2> DequantizeOp::getExpandedDims() { return {}; }

@@ -91,7 +91,7 @@ public:
   mlir::Value sumTo(mlir::Value x, mlir::RankedTensorType like);
   mlir::Value matmul(mlir::Value x, mlir::Value y, bool transposeX = false,
                      bool transposeY = false);
-  /// Without a bias.
+  /// A linear layer without a bias.
   mlir::Value linear(mlir::Value x, mlir::Value weight, bool inOut);
   mlir::Value weightGrad(mlir::Value x, mlir::Value y);
 

@@ -7,7 +7,7 @@
 //
 // All of Meshwright for a program that does not use MLIR: it reads a model's IR, makes a
 // parallel plan, reports on the plan and runs it. Functions do not throw; errors are returned as
-// diagnostics. Objects are handles, and copies share their state.
+// diagnostics. Objects are handles, and copies share their data.
 //
 //   auto program = meshwright::Program::parseFile("model.mlir");
 //   auto plan = meshwright::Plan::parallelize(*program, "mesh=tp=4");
@@ -118,8 +118,8 @@ public:
   Result<std::shared_ptr<void>> allocate(int64_t bytes) const;
 
 private:
-  struct State;
-  std::shared_ptr<State> state;
+  struct Impl;
+  std::shared_ptr<Impl> impl;
 };
 
 /// A line on standard error that says how far a long piece of work is, if that is a terminal:
@@ -132,8 +132,8 @@ public:
   void end();
 
 private:
-  struct State;
-  std::shared_ptr<State> state;
+  struct Impl;
+  std::shared_ptr<Impl> impl;
 };
 
 /// A public function of a program, which callers may run.
@@ -190,12 +190,12 @@ public:
   const std::vector<Port> &getParameters() const;
   const std::vector<Port> &getStates() const;
 
-  struct State;
-  const State &getState() const { return *state; }
+  struct Impl;
+  const Impl &getImpl() const { return *impl; }
 
 private:
   friend class Plan;
-  std::shared_ptr<const State> state;
+  std::shared_ptr<const Impl> impl;
 };
 
 /// A program in a composition or a join.
@@ -234,7 +234,7 @@ struct OutputDifference {
 
 struct CheckResult {
   std::vector<OutputDifference> outputs;
-  /// Whether all outputs and states are within the tolerance.
+  /// True if all outputs and states are within the tolerance.
   bool passed = true;
   /// If they are not: the first value in program order that differs, as text.
   std::string firstDifference;
@@ -290,11 +290,11 @@ struct SessionOptions {
   double timeout = 0;
   std::string target;
   std::string state;
-  /// Whether a call that fails leaves the state as it was. Without recovery the state may be
+  /// True if a call that fails leaves the state as it was. Without recovery the state may be
   /// anything after a failure, and calls keep no second buffers and no logs.
   bool recover = true;
-  /// Whether calls run as captured graphs of a GPU, which later calls repeat: "on", "off" or
-  /// "auto". "on" is an error where nothing can be captured.
+  /// "on", "off" or "auto": says if calls run as captured graphs of a GPU, which later calls
+  /// repeat. "on" is an error where nothing can be captured.
   std::string graphs = "auto";
   /// For a bundle without weights: a safetensors file, or the seed of random weights. Others take
   /// neither.
@@ -342,13 +342,13 @@ public:
   /// inputs and parameters, which must stay as long as the process.
   bool isStuck() const;
 
-  struct State;
-  State &getState() const { return *state; }
+  struct Impl;
+  Impl &getImpl() const { return *impl; }
 
 private:
   friend class Plan;
   friend class Bundle;
-  std::shared_ptr<State> state;
+  std::shared_ptr<Impl> impl;
 };
 
 /// Sets a function that calls ask while they wait, about ten times a second, on the thread of the call.
@@ -369,10 +369,10 @@ public:
   /// Starts a session. A bundle takes no `target`.
   Result<Session> start(const SessionOptions &options = {}) const;
 
-  struct State;
+  struct Impl;
 
 private:
-  std::shared_ptr<const State> state;
+  std::shared_ptr<const Impl> impl;
 };
 
 /// A program that is ready to run: rewritten for the ranks of a mesh, or as it is. Threads may
@@ -433,11 +433,11 @@ public:
   Result<CheckResult> check(const std::vector<HostArray> &inputs, double tolerance = -1,
                             std::string_view entry = "");
 
-  struct State;
-  State &getState() const { return *state; }
+  struct Impl;
+  Impl &getImpl() const { return *impl; }
 
 private:
-  std::shared_ptr<State> state;
+  std::shared_ptr<Impl> impl;
 };
 
 } // namespace meshwright

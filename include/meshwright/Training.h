@@ -26,8 +26,8 @@ struct OptimizerOptions {
   double lr = 1e-3;
   /// The momentum of sgd.
   double momentum = 0;
-  /// Of adam and adamw: the weights of the former averages of gradients and of their squares, and
-  /// the number that is added to the root of the average of squares.
+  /// The numbers of adam and adamw: the weights of the former averages of gradients and of their
+  /// squares, and the number that is added to the root of the average of squares.
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weightDecay = 0;
 };
@@ -61,7 +61,7 @@ struct FixedTensor {
   /// The element type as IR spells it: "f32".
   std::string type;
   std::vector<int64_t> shape;
-  /// Whether the program reads it. If not, a session may be given another value.
+  /// True if the program reads it. If not, a session may be given another value.
   bool isRead = true;
   /// The dense elements. Null if they are not known.
   std::shared_ptr<const void> data;

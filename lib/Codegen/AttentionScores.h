@@ -38,7 +38,7 @@ double getKeptFactor(nn::ScoresOpInterface op);
 
 /// The log-sum-exp, a result or an operand. Null if the op has none.
 mlir::Value getLogSumExp(nn::ScoresOpInterface op);
-/// Whether the log-sum-exp is in f64 and the scores are not.
+/// Returns true if the log-sum-exp is in f64 and the scores are not.
 bool hasWideLogSumExp(nn::ScoresOpInterface op);
 /// log(sum) + maximum of two scalars, in f64. A huge maximum, as a mask of the least finite
 /// number has, would absorb the logarithm: it is replaced by a smaller number. Distinct maxima

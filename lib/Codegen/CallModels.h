@@ -8,7 +8,7 @@
 // The model of an op that a device performs is a function that fills the structure of a call. The
 // type of the structure is the kind of the call.
 //
-// Private to lib/Codegen.
+// This header is private to lib/Codegen.
 //
 //===----------------------------------------------------------------------===//
 

@@ -92,7 +92,7 @@ struct Store {
   mlir::Value value;
   /// The element of the value that a point stores, and its index in the output.
   Access from, to;
-  /// Whether there is one element for each row, rather than for each column.
+  /// True if there is one element for each row, rather than for each column.
   bool perRow;
   int64_t level;
 };
@@ -136,7 +136,7 @@ struct RowPlan {
   /// many instructions, and whether an op or a load goes element by element.
   int64_t widestBytes = 4;
   bool isCostly = false, isScalar = false;
-  /// Whether all vectors in memory are of bf16, and all others of bf16 or f32. Then the
+  /// True if all vectors in memory are of bf16, and all others of bf16 or f32. Then the
   /// order of the columns within vectors of f32 has no effect on memory.
   bool canReorder = true;
 };

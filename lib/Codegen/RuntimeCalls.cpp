@@ -69,8 +69,8 @@ FailureOr<RuntimeCall> getRowUpdate(Operation *op, int64_t offset) {
 LogicalResult checkRank(Operation *op, int64_t rank) {
   if (rank <= MW_RT_MAX_RANK)
     return success();
-  return op->emitOpError() << "has " << rank << " dimensions, the runtime takes at most "
-                           << MW_RT_MAX_RANK;
+  return op->emitOpError() << "expected at most the " << MW_RT_MAX_RANK
+                           << " dimensions that the runtime takes, got " << rank;
 }
 
 FailureOr<dist::MeshAttr> getMesh(Operation *op) {
@@ -85,8 +85,8 @@ LogicalResult setAxes(Operation *op, ArrayRef<dist::Axis> axes, mw_rt_axes &fiel
   if (failed(mesh))
     return failure();
   if (axes.size() > MW_RT_MAX_AXES)
-    return op->emitOpError() << "acts over " << axes.size() << " axes, the runtime takes at most "
-                             << MW_RT_MAX_AXES;
+    return op->emitOpError() << "expected at most the " << MW_RT_MAX_AXES
+                             << " axes that the runtime takes, got " << axes.size();
   for (const dist::Axis &axis : axes) {
     auto &field = fields.axes[fields.count++];
     field.stride = getRankStride(axis, *mesh);

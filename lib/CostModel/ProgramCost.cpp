@@ -8,11 +8,10 @@
 #include "meshwright/lib/CostModel/ProgramCost.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
 using namespace meshwright;
-
-static RankedTensorType getType(Value value) { return cast<RankedTensorType>(value.getType()); }
 
 double meshwright::getProductFlops(Operation *op) {
   return op->hasTrait<dist::Product>() ? cast<dist::WorkOpInterface>(op).getFlops() : 0;
@@ -26,7 +25,7 @@ int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
     bytes += getTensorBytes(value.getType());
   int64_t time = model.getMemoryTime(bytes);
   if (double flops = getProductFlops(op))
-    time = std::max(time, model.getComputeTime(flops, getType(op->getResult(0)).getElementType()));
+    time = std::max(time, model.getComputeTime(flops, elementOf(op->getResult(0))));
   return time;
 }
 

@@ -330,16 +330,18 @@ LogicalResult FactorAnalysis::readOrders(Value value, ShardingAttr attr) {
         continue;
       if (own.size() > 1 || (own.size() == 1 && getSize(own[0]) != factor.getSize()))
         return emitError(value.getLoc())
-               << "sharding gives dimension " << d << " an order, but the program takes it apart";
+               << "sharding gives an order to dimension " << d
+               << ", which the program takes apart: expected the contiguous order";
       if (own.empty())
         continue;
       Order order{factor.getOrder(), factor.getOrderRanks()};
       auto [it, isNew] = orders.try_emplace(own[0], order);
       if (!isNew && !(it->second == order))
         return emitError(value.getLoc())
-               << "sharding gives dimension " << d << " the order '" << dist::stringify(order.order)
-               << "' for " << order.ranks << " ranks, but a dimension that it is tied to has '"
-               << dist::stringify(it->second.order) << "' for " << it->second.ranks;
+               << "dimension " << d << ": expected the order '"
+               << dist::stringify(it->second.order) << "' for " << it->second.ranks
+               << " ranks of a dimension that it is tied to, got '" << dist::stringify(order.order)
+               << "' for " << order.ranks;
     }
   }
   return success();

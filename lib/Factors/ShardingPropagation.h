@@ -54,7 +54,7 @@ private:
   /// The sharding of a value, and where it comes from.
   struct ValueEntry {
     ValueSharding sharding;
-    /// Whether the value carries an annotation.
+    /// True if the value carries an annotation.
     bool annotated = false;
     /// Which dimensions of an annotated value are open.
     mlir::SmallVector<bool, 4> open;
@@ -73,7 +73,7 @@ private:
     /// For a state that is written, its first value.
     mlir::Value value;
     int dim, cls;
-    /// Whether the value is a result of the op, or the state that a return writes.
+    /// True if the value is a result of the op, or the state that a return writes.
     bool isResult;
     /// The state that a return writes, or null.
     const SharedValue *shared;

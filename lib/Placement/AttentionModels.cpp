@@ -341,7 +341,7 @@ static Value getSelecting(Value positions) {
   return hidden && *hidden < 0 ? compare.getLhs() : Value();
 }
 
-/// Whether positions are negative where the factor is padding.
+/// Returns true if positions are negative where the factor is padding.
 bool ScoresTransfer::hidesPadding(Value positions, const LayoutFactor &piece) const {
   if (Value selecting = getSelecting(positions))
     positions = selecting;
@@ -368,18 +368,19 @@ LogicalResult ScoresTransfer::checkOwnPadding() {
       continue;
     // No query sees a key of negative position, nor a key where a mask is false.
     bool isHidden = hidesPadding(attention.getKvPositions(), piece) ||
-                    (attention.getKeyPadding() && padding::isZero(getState(3, tail)));
+                    (attention.getKeyPadding() && padding::isZero(getContent(3, tail)));
     // Its value has weight zero, and zero times NaN is NaN.
-    if (State values = padding::getUnconditional(getState(2, tail)); isHidden && !padding::isFinite(values))
+    if (Padding values = padding::getUnconditional(getContent(2, tail));
+        isHidden && !padding::isFinite(values))
       return readsPadding(tail, values, "expected finite values");
     if (isHidden)
       continue;
     if (length)
       return report(context,
-                    "has kv_length " + Twine(*length) + ", but only " + Twine(piece.size) +
-                        " of the keys are true: padding counts as keys",
+                    "counts padding as keys: expected a kv_length of at most the " +
+                        Twine(piece.size) + " true keys, got " + Twine(*length),
                     1);
-    return readsPadding(tail, getState(1, tail), "as keys: expected kv_length to mask it");
+    return readsPadding(tail, getContent(1, tail), "as keys: expected kv_length to mask it");
   }
   return checkProduct(rule.operands[1][3].front(), 0, 1);
 }

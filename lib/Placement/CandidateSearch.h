@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to lib/Placement.
+// This header is private to lib/Placement.
 //
 // A local dimension of size 1 leaves several candidate layouts for a value (see
 // `transfer`). The ops that use the value rule some of them out. The search chooses one

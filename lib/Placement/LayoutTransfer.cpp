@@ -39,9 +39,9 @@ LayoutFactor layout_transfer::makeFactor(int64_t size, bool uniform) {
 }
 
 void layout_transfer::mapEvents(Layout &layout, function_ref<uint32_t(uint32_t)> map) {
-  auto apply = [&](Padding &state) {
-    if (state.cause)
-      state.cause = map(state.cause);
+  auto apply = [&](Padding &content) {
+    if (content.cause)
+      content.cause = map(content.cause);
   };
   apply(layout.data);
   apply(layout.corner);
@@ -80,16 +80,16 @@ int layout_transfer::countPadded(const Layout &layout) {
   return count;
 }
 
-Padding layout_transfer::overallState(const Layout &layout) {
-  Padding state = layout.data;
+Padding layout_transfer::overallContent(const Layout &layout) {
+  Padding content = layout.data;
   int padded = 0;
   for (const DimLayout &dim : layout.dims)
     for (const LayoutFactor &factor : dim.factors)
       if (factor.isPadded()) {
-        state = padding::meet(state, padding::getUnconditional(factor.padding));
+        content = padding::meet(content, padding::getUnconditional(factor.padding));
         ++padded;
       }
-  return padded > 1 ? padding::meet(state, layout.corner) : state;
+  return padded > 1 ? padding::meet(content, layout.corner) : content;
 }
 
 AxisList layout_transfer::makeSet(ArrayRef<Axis> axes, MeshAttr mesh) {
@@ -193,10 +193,10 @@ namespace {
 /// The true elements of an op's operands.
 class TrueElements : public padding::Operands {
 public:
-  explicit TrueElements(ArrayRef<Padding> states) : Operands(states, states) {}
+  explicit TrueElements(ArrayRef<Padding> contents) : Operands(contents, contents) {}
   uint32_t getEvent(unsigned, StringRef) const override { return 0; }
   uint32_t getSharedEvent(unsigned, StringRef) const override { return 0; }
-  Padding getOverall(unsigned operand) const override { return getStates()[operand]; }
+  Padding getOverall(unsigned operand) const override { return getContents()[operand]; }
   bool isPaddingOf(unsigned) const override { return false; }
   bool isAlongResult(unsigned) const override { return false; }
   int64_t getReadCount() const override { return 1; }
@@ -218,14 +218,14 @@ LogicalResult meshwright::checkStatedParts(const TransferContext &context, unsig
       llvm::count_if(op->getOperands(), isNumber) < 2 || !isNumber(op->getOperand(operand)))
     return success();
   // The product with a factor that is not finite is not finite for any sum.
-  SmallVector<Padding> states;
+  SmallVector<Padding> contents;
   for (auto [value, layout] : llvm::zip_equal(op->getOperands(), context.operands)) {
     Padding finite = padding::finiteOf(getElementTypeOrSelf(value.getType()));
-    Padding &state = states.emplace_back(layout->data);
-    state = {std::clamp(state.lower, finite.lower, finite.upper),
-             std::clamp(state.upper, finite.lower, finite.upper)};
+    Padding &content = contents.emplace_back(layout->data);
+    content = {std::clamp(content.lower, finite.lower, finite.upper),
+             std::clamp(content.upper, finite.lower, finite.upper)};
   }
-  if (padding::isFinite(padded.getResultPadding(TrueElements(states))))
+  if (padding::isFinite(padded.getResultPadding(TrueElements(contents))))
     return success();
   return report(context,
                 "multiplies operand " + Twine(operand) + ", stated as unreduced over " +
@@ -393,10 +393,9 @@ static LogicalResult reportStated(const TransferContext &context, const StatedDi
   Layout want;
   want.dims.push_back(*stated[d]);
   return report(context,
-                "states that dimension " + Twine(d) + " of " + noun + " has layout " +
+                noun + ", dimension " + Twine(d) + ": expected the layout that the op states, " +
                     toString(want, context.mesh) + " of true size " +
-                    Twine(want.dims[0].getGlobalSize()) + ", but the " +
-                    (operand < 0 ? "result" : "operand") + " has layout " +
+                    Twine(want.dims[0].getGlobalSize()) + ", got layout " +
                     toString(layout, context.mesh),
                 operand);
 }

@@ -43,7 +43,7 @@ struct TransferContext {
   /// Attaches a note to an error: where operand `i` got the property that the op refuses.
   /// May be null.
   mlir::function_ref<void(mlir::InFlightDiagnostic &, unsigned)> explain = nullptr;
-  /// False for a program without padding. The states of elements are then not derived.
+  /// False for a program without padding. The contents of elements are then not derived.
   bool tracksPadding = true;
   /// Tries candidates of a reshape that few programs need.
   bool isExhaustive = false;

@@ -227,17 +227,17 @@ LogicalResult CollectiveTransfer::redistribute(RedistributeOp op, Layout &layout
   if (failed(to))
     return failure();
   // Padding is moved, or made anew with zeros.
-  Padding state = Padding::Zero;
+  Padding content = Padding::Zero;
   for (const DimLayout &dim : layout.dims)
     for (const LayoutFactor &factor : dim.factors)
       if (factor.isPadded())
-        state = padding::meet(state, padding::getUnconditional(factor.padding));
+        content = padding::meet(content, padding::getUnconditional(factor.padding));
   if (countPadded(layout) > 1)
-    state = padding::meet(state, layout.corner);
+    content = padding::meet(content, layout.corner);
   for (DimLayout &dim : to->dims)
     for (LayoutFactor &factor : dim.factors)
-      factor.padding = state;
-  to->corner = state;
+      factor.padding = content;
+  to->corner = content;
   // Equal rows stay equal. If they are sharded on both sides, their number need not be the true size
   // of the dimension.
   for (auto [d, dim] : llvm::enumerate(to->dims))
@@ -281,19 +281,19 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   LayoutFactor &factor = dim.factors.front();
   if (dim.factors.size() != 1 || factor.axes != axes || factor.shift != 0)
     return report(context,
-                  "masks dimension " + Twine(d) + " along " + text(axes) + ", but it has layout " +
-                      toString(layout, mesh),
+                  "expected a dimension " + Twine(d) + " that is sharded over " + text(axes) +
+                      " to mask, got layout " + toString(layout, mesh),
                   0);
   if (factor.size != size)
     return report(context,
-                  "masks behind row " + Twine(size) + " of dimension " + Twine(d) + ", which has " +
-                      Twine(factor.size) + " true rows",
+                  "expected to mask dimension " + Twine(d) + " behind its " + Twine(factor.size) +
+                      " true rows, got " + Twine(size),
                   0);
   if (!factor.isPadded())
     return success();
-  Padding state = padding::ofConstant(value);
-  factor.padding = state;
-  layout.corner = others > 1 ? padding::meet(layout.corner, state) : state;
+  Padding content = padding::ofConstant(value);
+  factor.padding = content;
+  layout.corner = others > 1 ? padding::meet(layout.corner, content) : content;
   return success();
 }
 

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to lib/Placement.
+// This header is private to lib/Placement.
 //
 //===----------------------------------------------------------------------===//
 
@@ -55,8 +55,8 @@ void appendPrimes(dist::Axis axis, dist::AxisList &primes);
 
 /// Number of padded factors.
 int countPadded(const dist::Layout &layout);
-/// The state of all elements of a value together: true data, padding and corners.
-padding::Padding overallState(const dist::Layout &layout);
+/// The content of all elements of a value together: true data, padding and corners.
+padding::Padding overallContent(const dist::Layout &layout);
 /// Maps the events that conditions of the value's padding name.
 void mapEvents(dist::Layout &layout, mlir::function_ref<uint32_t(uint32_t)> map);
 /// The bound on the elements that an op without operands makes.

@@ -60,7 +60,7 @@ static std::pair<int64_t, int64_t> getTailRows(ArrayRef<LayoutFactor> factors,
   return {begin, block};
 }
 
-/// Whether two factors of one dimension have the same rows as their tails. A factor may hold
+/// Returns true if two factors of one dimension have the same rows as their tails. A factor may hold
 /// those below it: 8 of 9 times 8 are 64 of 72.
 static bool isSameTail(ArrayRef<LayoutFactor> as, const LayoutFactor &a, ArrayRef<LayoutFactor> bs,
                        const LayoutFactor &b, MeshAttr mesh) {
@@ -81,8 +81,8 @@ static bool isSameTail(ArrayRef<LayoutFactor> as, const LayoutFactor &a, ArrayRe
          getAxesFrom(as, a) == getAxesFrom(bs, b);
 }
 
-std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail &tail) const {
-  std::optional<State> state;
+std::optional<padding::Padding> RuleTransfer::getTail(unsigned i, const Tail &tail) const {
+  std::optional<Padding> content;
   for (auto [d, factors] : llvm::enumerate(rule.operands[i])) {
     if (!usesFactor(factors, tail.factor))
       continue;
@@ -97,21 +97,21 @@ std::optional<RuleTransfer::State> RuleTransfer::getTail(unsigned i, const Tail 
         joined.append(pieces[factor].begin(), pieces[factor].end());
       }
     const Pieces &all = factors.size() > 1 ? joined : pieces[tail.factor];
-    std::optional<State> others;
+    std::optional<Padding> others;
     for (const LayoutFactor &own : operands[i]->dims[d].factors) {
       if (!own.isPadded())
         continue;
       bool isSame = isSameTail(operands[i]->dims[d].factors, own, all, all[place], mesh);
       if (isSame)
         return own.padding;
-      State content = padding::getUnconditional(own.padding);
-      others = others ? padding::meet(*others, content) : content;
+      Padding other = padding::getUnconditional(own.padding);
+      others = others ? padding::meet(*others, other) : other;
     }
     // Cut otherwise than in the other operands: anything that it may be.
     if (others)
-      state = padding::meet(*others, operands[i]->data);
+      content = padding::meet(*others, operands[i]->data);
   }
-  return state;
+  return content;
 }
 
 uint32_t RuleTransfer::getEvent(unsigned i, StringRef what) const {
@@ -160,32 +160,32 @@ uint32_t RuleTransfer::moveEvent(uint32_t cause, unsigned operand, unsigned resu
   });
 }
 
-RuleTransfer::State RuleTransfer::getState(unsigned i, const Tail &tail) const {
-  std::optional<State> state = getTail(i, tail);
-  return state ? *state : getStateBeside(i);
+padding::Padding RuleTransfer::getContent(unsigned i, const Tail &tail) const {
+  std::optional<Padding> content = getTail(i, tail);
+  return content ? *content : getContentBeside(i);
 }
 
-RuleTransfer::State RuleTransfer::getStateBeside(unsigned i) const {
+padding::Padding RuleTransfer::getContentBeside(unsigned i) const {
   // The operand is the same in the tail and beside it. Where it is not finite in the tail,
   // it is not finite beside it either.
-  State state = operands[i]->data;
+  Padding content = operands[i]->data;
   auto type = dyn_cast<FloatType>(getElementTypeOrSelf(op->getOperand(i).getType()));
-  if (isFinite(state) || !type)
-    return state;
+  if (isFinite(content) || !type)
+    return content;
   double largest = padding::getLargest(type);
-  State bound{std::max(state.lower, -largest), std::min(state.upper, largest), false,
-              getEvent(i, "")};
+  Padding bound{std::max(content.lower, -largest), std::min(content.upper, largest), false,
+                getEvent(i, "")};
   if (bound.lower > bound.upper)
     std::tie(bound.lower, bound.upper) = std::pair(-largest, largest);
   return bound;
 }
 
-RuleTransfer::State RuleTransfer::getCorner(unsigned i, const Tail &tail,
-                                            const Tail &other) const {
-  std::optional<State> first = getTail(i, tail), second = getTail(i, other);
+padding::Padding RuleTransfer::getCorner(unsigned i, const Tail &tail,
+                                         const Tail &other) const {
+  std::optional<Padding> first = getTail(i, tail), second = getTail(i, other);
   if (first && second)
     return operands[i]->corner;
-  return second ? padding::getUnconditional(*second) : getState(i, tail);
+  return second ? padding::getUnconditional(*second) : getContent(i, tail);
 }
 
 bool layout_transfer::keepsBlocks(Operation *op) {
@@ -196,9 +196,9 @@ bool layout_transfer::keepsBlocks(Operation *op) {
 // Reads of padding
 //===----------------------------------------------------------------------===//
 
-LogicalResult RuleTransfer::readsPadding(const Tail &tail, State state, StringRef need) {
+LogicalResult RuleTransfer::readsPadding(const Tail &tail, Padding content, StringRef need) {
   const LayoutFactor &piece = *tail.piece;
-  StringRef first = need, second = padding::toString(state);
+  StringRef first = need, second = padding::toString(content);
   bool isExpectation = need.starts_with("expected ");
   if (!isExpectation)
     std::swap(first, second);
@@ -216,7 +216,7 @@ LogicalResult RuleTransfer::checkProduct(int factor, unsigned lhs, unsigned rhs)
     if (!piece.isPadded())
       continue;
     Tail tail{factor, &piece};
-    State a = getState(lhs, tail), b = getState(rhs, tail);
+    Padding a = getContent(lhs, tail), b = getContent(rhs, tail);
     if ((isZero(a) && isFinite(b)) || (isZero(b) && isFinite(a)))
       continue;
     return readsPadding(tail, isZero(a) ? b : a,
@@ -225,7 +225,7 @@ LogicalResult RuleTransfer::checkProduct(int factor, unsigned lhs, unsigned rhs)
   return success();
 }
 
-/// Whether an operand has equal elements along a factor.
+/// Returns true if an operand has equal elements along a factor.
 bool RuleTransfer::isUniformAlong(unsigned i, int f) const {
   for (auto [d, factors] : llvm::enumerate(rule.operands[i]))
     if (usesFactor(factors, f) &&
@@ -234,7 +234,7 @@ bool RuleTransfer::isUniformAlong(unsigned i, int f) const {
   return false;
 }
 
-/// Whether the padding of a factor that the op sums over has the bounds that the op states
+/// Checks that the padding of a factor that the op sums over has the bounds that the op states
 /// (PaddingOpInterface::getSummedNeed). With `reports`, other padding is an error.
 LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
   auto padded = cast<PaddingOpInterface>(op);
@@ -243,7 +243,7 @@ LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
     if (!need || !hasFactor(i, f))
       continue;
     for (const LayoutFactor &piece : pieces[f]) {
-      std::optional<State> own = piece.isPadded() ? getTail(i, Tail{f, &piece}) : std::nullopt;
+      std::optional<Padding> own = piece.isPadded() ? getTail(i, Tail{f, &piece}) : std::nullopt;
       // Equal elements are the same in padding. They are numbers there if the true ones are.
       if (!own && piece.isPadded() && isUniformAlong(i, f) && isZero(*need))
         own = operands[i]->data;
@@ -282,16 +282,17 @@ LogicalResult RuleTransfer::checkReadPadding() {
     return success();
   if (std::optional<padding::Need> need = cast<PaddingOpInterface>(op).getPaddingNeed())
     for (const Tail &tail : getReadTails()) {
-      State state = getState(owners[tail.factor], tail);
+      Padding content = getContent(owners[tail.factor], tail);
       // Zeros may be conditional, since only sums need them. A maximum of integers ignores
       // the least one, as that of floats ignores minus infinity.
       Type type = getElementTypeOrSelf(op->getOperand(owners[tail.factor]).getType());
-      bool isLeast = need->state == Padding::NegInf && !isa<FloatType>(type) &&
-                     state.upper <= padding::ofType(type).lower;
-      bool holds = need->state == Padding::Zero ? isZero(state) && !(need->isStrict && state.cause)
-                                                : state == need->state || isLeast;
+      bool isLeast = need->content == Padding::NegInf && !isa<FloatType>(type) &&
+                     content.upper <= padding::ofType(type).lower;
+      bool holds = need->content == Padding::Zero
+                       ? isZero(content) && !(need->isStrict && content.cause)
+                       : content == need->content || isLeast;
       if (!holds)
-        return readsPadding(tail, state, need->text);
+        return readsPadding(tail, content, need->text);
     }
   if (cast<PaddingOpInterface>(op).statesSummedNeeds())
     return checkSums();
@@ -310,8 +311,8 @@ LogicalResult RuleTransfer::checkReadPadding() {
 class RuleTransfer::RegionOperands : public padding::Operands {
 public:
   RegionOperands(const RuleTransfer &transfer, unsigned result, ArrayRef<Tail> tails,
-                 ArrayRef<State> states, ArrayRef<State> conditional)
-      : Operands(states, conditional, result), transfer(transfer), tails(tails) {}
+                 ArrayRef<Padding> contents, ArrayRef<Padding> conditional)
+      : Operands(contents, conditional, result), transfer(transfer), tails(tails) {}
 
   uint32_t getEvent(unsigned operand, StringRef what) const override {
     if (tails.size() != 1)
@@ -321,8 +322,8 @@ public:
   uint32_t getSharedEvent(unsigned operand, StringRef what) const override {
     return isPaddingOf(operand) ? 0 : getEvent(operand, what);
   }
-  State getOverall(unsigned operand) const override {
-    return overallState(*transfer.operands[operand]);
+  Padding getOverall(unsigned operand) const override {
+    return overallContent(*transfer.operands[operand]);
   }
   bool isPaddingOf(unsigned operand) const override {
     return llvm::any_of(tails, [&](const Tail &t) { return transfer.getTail(operand, t); });
@@ -341,14 +342,14 @@ public:
     return count;
   }
   void visitReadCorners(
-      llvm::function_ref<void(llvm::function_ref<State(unsigned)>)> visit) const override {
+      llvm::function_ref<void(llvm::function_ref<Padding(unsigned)>)> visit) const override {
     for (const Tail &read : transfer.getReadTails()) {
       if (llvm::any_of(tails, [&](const Tail &t) { return t.factor == read.factor; }))
         continue;
       visit([&](unsigned operand) {
         if (tails.size() > 1)
           return getOverall(operand);
-        return tails.empty() ? padding::getUnconditional(transfer.getState(operand, read))
+        return tails.empty() ? padding::getUnconditional(transfer.getContent(operand, read))
                              : transfer.getCorner(operand, tails.front(), read);
       });
     }
@@ -359,30 +360,31 @@ private:
   ArrayRef<Tail> tails;
 };
 
-RuleTransfer::State RuleTransfer::evaluate(unsigned result, ArrayRef<Tail> tails) const {
-  SmallVector<State, 4> states, conditional;
+padding::Padding RuleTransfer::evaluate(unsigned result, ArrayRef<Tail> tails) const {
+  SmallVector<Padding, 4> contents, conditional;
   for (auto [i, layout] : llvm::enumerate(operands)) {
     if (tails.empty()) {
-      states.push_back(layout->data);
+      contents.push_back(layout->data);
     } else if (tails.size() == 1) {
-      std::optional<State> own = getTail(i, tails[0]);
-      states.push_back(own ? padding::getUnconditional(*own) : layout->data);
-      conditional.push_back(own ? *own : getStateBeside(i));
+      std::optional<Padding> own = getTail(i, tails[0]);
+      contents.push_back(own ? padding::getUnconditional(*own) : layout->data);
+      conditional.push_back(own ? *own : getContentBeside(i));
       if (uint32_t &cause = conditional.back().cause)
         cause = moveEvent(cause, i, result);
     } else {
-      std::optional<State> first = getTail(i, tails[0]), second = getTail(i, tails[1]);
+      std::optional<Padding> first = getTail(i, tails[0]), second = getTail(i, tails[1]);
       bool hasOthers = countPadded(*layout) > int(bool(first)) + int(bool(second));
       if (first && second)
-        states.push_back(layout->corner);
+        contents.push_back(layout->corner);
       else if (hasOthers)
-        states.push_back(overallState(*layout));
+        contents.push_back(overallContent(*layout));
       else
-        states.push_back(padding::getUnconditional(first ? *first : second.value_or(layout->data)));
+        contents.push_back(
+            padding::getUnconditional(first ? *first : second.value_or(layout->data)));
     }
   }
   return cast<PaddingOpInterface>(op).getResultPadding(
-      RegionOperands(*this, result, tails, states, conditional.empty() ? states : conditional));
+      RegionOperands(*this, result, tails, contents, conditional.empty() ? contents : conditional));
 }
 
 /// States the bounds on the elements of a result. The layout has the pieces of the result's
@@ -394,7 +396,7 @@ void RuleTransfer::describeElements(unsigned result, Layout &layout) const {
   SmallVector<Tail, 4> tails = getResultTails(result);
   for (auto [i, tail] : llvm::enumerate(tails))
     for (const Tail &other : ArrayRef(tails).drop_front(i + 1)) {
-      State here = evaluate(result, {tail, other});
+      Padding here = evaluate(result, {tail, other});
       bool isFirst = i == 0 && other.piece == tails[1].piece;
       layout.corner = isFirst ? here : padding::meet(layout.corner, here);
     }

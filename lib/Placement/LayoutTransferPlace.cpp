@@ -73,9 +73,9 @@ LogicalResult PlaceTransfer::checkChunk(unsigned i, LayoutFactor &chunk) {
   if (own.factors.size() == 1 && chunk.axes == axes && chunk.shift == shifts[i])
     return success();
   return report(context,
-                "places operand " + Twine(i) + " as chunks of dimension " + Twine(dim) + " along " +
-                    toString(axes, mesh) + " shifted by " + Twine(shifts[i]) +
-                    ", but it has layout " + toString(*context.operands[i], mesh),
+                "operand " + Twine(i) + ": expected chunks of dimension " + Twine(dim) + " along " +
+                    toString(axes, mesh) + " shifted by " + Twine(shifts[i]) + ", got layout " +
+                    toString(*context.operands[i], mesh),
                 i);
 }
 
@@ -94,8 +94,8 @@ LogicalResult PlaceTransfer::checkOthers(unsigned i) {
   if (isSame)
     return success();
   return report(context,
-                "places operand " + Twine(i) + " of layout " + toString(own, mesh) +
-                    " beside operand 0 of layout " + toString(first, mesh),
+                "operand " + Twine(i) + ": expected the layout of operand 0 beside it, " +
+                    toString(first, mesh) + ", got " + toString(own, mesh),
                 i);
 }
 
@@ -136,10 +136,10 @@ LogicalResult PlaceTransfer::checkParts() {
 void PlaceTransfer::describeElements(LayoutFactor &factor, Layout &layout) const {
   bool isFull = int64_t(context.operands.size()) == getNumShards(axes);
   auto join = [&](auto get) {
-    Padding state = isFull ? get(*context.operands[0]) : Padding::Zero;
+    Padding content = isFull ? get(*context.operands[0]) : Padding::Zero;
     for (const Layout *operand : context.operands)
-      state = padding::meet(state, padding::getUnconditional(get(*operand)));
-    return state;
+      content = padding::meet(content, padding::getUnconditional(get(*operand)));
+    return content;
   };
   layout.data = join([](const Layout &own) { return own.data; });
   layout.corner = join([](const Layout &own) { return own.corner; });

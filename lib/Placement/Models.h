@@ -8,7 +8,7 @@
 // LayoutOpInterface, and its external models. A model states how layouts pass one op whose factor
 // rule does not say all of it. Most of them derive a class from RuleTransfer.
 //
-// Private to lib/Placement.
+// This header is private to lib/Placement.
 //
 //===----------------------------------------------------------------------===//
 

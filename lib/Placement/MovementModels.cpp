@@ -120,8 +120,9 @@ static MaybeLayouts transferSlice(nn::SliceOp op, const TransferContext &context
     }
     if (last > size)
       return LogicalResult(report(context,
-                                  "reads up to row " + Twine(last) + " of dimension " + Twine(d) +
-                                      ", of which only " + Twine(size) + " are true",
+                                  "expected to read at most the " + Twine(size) +
+                                      " true rows of dimension " + Twine(d) + ", got a limit of " +
+                                      Twine(last),
                                   0));
     bool uniform = llvm::all_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; });
     dim = DimLayout(makeFactor(to[d], uniform));
@@ -190,8 +191,8 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
   }
   int64_t size = 0, padded = 0;
   Padding content = Padding::Zero;
-  // The state of all elements of the operands so far.
-  Padding overall = overallState(layout);
+  // The content of all elements of the operands so far.
+  Padding overall = overallContent(layout);
   for (auto [i, own] : llvm::enumerate(operands)) {
     const Layout *operand = &own;
     if (failed(checkIndexed(context, i, dim)))
@@ -205,7 +206,7 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
     size += operand->dims[dim].getGlobalSize();
     padded += operand->dims[dim].getLocalSize();
     layout.data = padding::meet(layout.data, operand->data);
-    Padding corner = countPadded(*operand) > 1 ? operand->corner : overallState(*operand);
+    Padding corner = countPadded(*operand) > 1 ? operand->corner : overallContent(*operand);
     layout.corner = i == 0 ? corner : padding::meet(layout.corner, corner);
     for (unsigned d = 0; d < layout.dims.size(); ++d) {
       if (d == dim || i == 0)
@@ -215,13 +216,14 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
       if (!mergePieces(pieces, factors, context.mesh, /*broadcasts=*/true))
         return LogicalResult(
             report(context,
-                   "dimension " + Twine(d) + " of operand " + Twine(i) +
-                       " has another layout than operand 0's: " + toString(*operand, context.mesh) +
-                       " and " + toString(*context.operands[0], context.mesh),
+                   "operand " + Twine(i) + ", dimension " + Twine(d) +
+                       ": expected the layout of operand 0, " +
+                       toString(*context.operands[0], context.mesh) + ", got " +
+                       toString(*operand, context.mesh),
                    i));
-      // The padding has a state that holds for both. A side that is uniform has its data there.
+      // The padding has a content that holds for both. A side that is uniform has its data there.
       std::pair<ArrayRef<LayoutFactor>, Padding> sides[] = {{layout.dims[d].factors, overall},
-                                                            {factors, overallState(*operand)}};
+                                                            {factors, overallContent(*operand)}};
       for (LayoutFactor &piece : pieces) {
         if (!piece.isPadded())
           continue;
@@ -235,7 +237,7 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
       }
       layout.dims[d].factors = std::move(pieces);
     }
-    overall = padding::meet(overall, overallState(*operand));
+    overall = padding::meet(overall, overallContent(*operand));
   }
   LayoutFactor joined = makeFactor(size);
   joined.padding = content;

@@ -167,7 +167,7 @@ bool PairTransfer::rename(AxisList &list) const {
   return true;
 }
 
-/// Whether the parts of a sum only change places among the ranks that add them.
+/// Returns true if the parts of a sum only change places among the ranks that add them.
 bool PairTransfer::keepsSums(ArrayRef<Axis> unreduced) const {
   SmallVector<Digit> summed;
   for (const Digit &digit : digits)

@@ -138,18 +138,18 @@ LogicalResult PlacementDerivation::visitIf(scf::IfOp op) {
       joined = *second;
       if (!isLayout(*second, *first, mesh))
         return LogicalResult(op.emitOpError()
-                             << "result " << i << " has layout " << toString(*first, mesh)
-                             << " from one branch and as " << toString(*second, mesh)
-                             << " from the other");
+                             << "result " << i << ": expected one layout from both branches, got "
+                             << toString(*first, mesh) << " and " << toString(*second, mesh));
     }
     // Ranks that take different branches must hold different parts of the result.
     for (const Axis &axis : axes) {
       AxisList digits, sharded = joined.getShardedAxes();
       layout_transfer::appendPrimes(axis, digits);
       if (!layout_transfer::removeAxes(sharded, digits))
-        return LogicalResult(op.emitOpError() << "result " << i << " would be replicated over "
-                                              << toString(axis, mesh)
-                                              << ", but the condition differs between its ranks");
+        return LogicalResult(op.emitOpError()
+                             << "result " << i << ": expected different parts along "
+                             << toString(axis, mesh)
+                             << ", between whose ranks the condition differs, got a replicated one");
     }
     for (DimLayout &dim : joined.dims)
       for (LayoutFactor &factor : dim.factors) {

@@ -73,7 +73,7 @@ struct SharedPlacementAnalysis {
 };
 
 /// Returns true if a value of an SPMD function may be padded: an argument or a result is, or an op
-/// adds padding. Only then are the states of elements derived.
+/// adds padding. Only then are the contents of elements derived.
 bool mayPad(mlir::func::FuncOp func, dist::MeshAttr mesh);
 
 /// Proves the placement of an SPMD function (see PlacementAnalysis). Succeeds for a global

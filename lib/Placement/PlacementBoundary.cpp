@@ -143,8 +143,9 @@ LogicalResult PlacementDerivation::refuseResult(func::ReturnOp op, unsigned i, S
                                                 const Layout &promised) {
   LayoutRef layout = get(op.getOperand(i));
   InFlightDiagnostic diagnostic = op.emitOpError()
-                                  << where << " has layout " << toString(*layout, mesh)
-                                  << ", but the signature promises " << toString(promised, mesh);
+                                  << where << ": expected layout " << toString(promised, mesh)
+                                  << ", which the signature promises, got "
+                                  << toString(*layout, mesh);
   auto sizes = [](ArrayRef<int64_t> shape) {
     std::string text;
     llvm::raw_string_ostream os(text);
@@ -152,8 +153,8 @@ LogicalResult PlacementDerivation::refuseResult(func::ReturnOp op, unsigned i, S
     return text;
   };
   if (layout->getGlobalShape() != promised.getGlobalShape())
-    diagnostic << "; of global shape " << sizes(layout->getGlobalShape()) << ", not "
-               << sizes(promised.getGlobalShape());
+    diagnostic << "; expected global shape " << sizes(promised.getGlobalShape()) << ", got "
+               << sizes(layout->getGlobalShape());
   explain(diagnostic, op, i);
   return diagnostic;
 }

@@ -137,7 +137,9 @@ private:
   static void describePlaces(nn::RouteOp route, Layout &places, MeshAttr mesh) {
     places.data = padding::ofType(getElementTypeOrSelf(route.getPlaces().getType()));
     // A choice of no expert has no place.
-    auto describe = [&](Padding &state) { state = state == Padding{-1, -1} ? state : places.data; };
+    auto describe = [&](Padding &content) {
+      content = content == Padding{-1, -1} ? content : places.data;
+    };
     describe(places.corner);
     for (DimLayout &dim : places.dims)
       for (LayoutFactor &factor : dim.factors)

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to lib/Placement.
+// This header is private to lib/Placement.
 //
 //===----------------------------------------------------------------------===//
 
@@ -39,7 +39,7 @@ public:
   MaybeLayouts run();
 
 protected:
-  using State = padding::Padding;
+  using Padding = padding::Padding;
   /// A padded piece of a factor of the rule.
   struct Tail {
     int factor;
@@ -86,30 +86,30 @@ protected:
   mlir::LogicalResult checkProduct(int factor, unsigned lhs, unsigned rhs);
   mlir::LogicalResult checkSum(int factor, bool reports) const;
   mlir::LogicalResult checkSums();
-  mlir::LogicalResult readsPadding(const Tail &tail, State state, llvm::StringRef need);
+  mlir::LogicalResult readsPadding(const Tail &tail, Padding content, llvm::StringRef need);
   /// The tails of factors that a result has, and of factors that the op contracts or reads
   /// whole.
   llvm::SmallVector<Tail, 4> getResultTails(unsigned result) const;
   llvm::SmallVector<Tail, 4> getReadTails() const;
   void addTails(int factor, llvm::SmallVectorImpl<Tail> &tails) const;
   bool hasFactor(unsigned i, int factor) const;
-  /// The state of operand `i` in a tail; none if the tail is no padding of it.
+  /// The content of operand `i` in a tail; none if the tail is no padding of it.
   bool isUniformAlong(unsigned i, int f) const;
-  std::optional<State> getTail(unsigned i, const Tail &tail) const;
-  /// The state of operand `i` in a tail, which may be conditional.
-  State getState(unsigned i, const Tail &tail) const;
-  /// The state of an operand that has no such tail: it is the same in the tail and beside it.
-  State getStateBeside(unsigned i) const;
-  /// The state of operand `i` where two tails meet. It may be conditional on account of the
+  std::optional<Padding> getTail(unsigned i, const Tail &tail) const;
+  /// The content of operand `i` in a tail, which may be conditional.
+  Padding getContent(unsigned i, const Tail &tail) const;
+  /// The content of an operand that has no such tail: it is the same in the tail and beside it.
+  Padding getContentBeside(unsigned i) const;
+  /// The content of operand `i` where two tails meet. It may be conditional on account of the
   /// first.
-  State getCorner(unsigned i, const Tail &tail, const Tail &other) const;
+  Padding getCorner(unsigned i, const Tail &tail, const Tail &other) const;
   /// The event that `what` is true of operand `i`, at an index of it.
   uint32_t getEvent(unsigned i, llvm::StringRef what) const;
   /// An event of an operand, at an index of a result.
   uint32_t moveEvent(uint32_t cause, unsigned operand, unsigned result) const;
   /// The bound on the elements of a result in a region: true elements without tails, a tail,
   /// or the corners of two tails.
-  State evaluate(unsigned result, llvm::ArrayRef<Tail> tails) const;
+  Padding evaluate(unsigned result, llvm::ArrayRef<Tail> tails) const;
   class RegionOperands;
 
   const TransferContext &context;

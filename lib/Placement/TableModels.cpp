@@ -131,7 +131,7 @@ LogicalResult TableTransfer::checkOwnPadding() {
   unsigned indices = lookup.getIndexOperand();
   for (auto [d, dim] : llvm::enumerate(operands[indices]->dims))
     for (const LayoutFactor &factor : dim.factors)
-      if (factor.isPadded() && factor.padding != State{-1, -1})
+      if (factor.isPadded() && factor.padding != Padding{-1, -1})
         return report(context,
                       "routes padding of dimension " + Twine(d) + " of operand " + Twine(indices) +
                           ": expected -1 behind the " + Twine(factor.size) + " true of " +

@@ -34,10 +34,10 @@ bool sameLayout(const Layout &a, const Layout &b) {
 /// Layouts of the layers of a padded program may differ in the causes of conditions alone.
 llvm::hash_code hashWithStates(const Layout &layout) {
   llvm::hash_code hash = hash_value(layout);
-  auto add = [&](const Padding &state) {
+  auto add = [&](const Padding &content) {
     // Zeros of both signs are equal.
-    hash = llvm::hash_combine(hash, llvm::bit_cast<uint64_t>(state.lower + 0.0),
-                              llvm::bit_cast<uint64_t>(state.upper + 0.0), state.cause);
+    hash = llvm::hash_combine(hash, llvm::bit_cast<uint64_t>(content.lower + 0.0),
+                              llvm::bit_cast<uint64_t>(content.upper + 0.0), content.cause);
   };
   add(layout.data);
   for (const DimLayout &dim : layout.dims)
@@ -59,7 +59,7 @@ LayoutRef TransferMemo::intern(const Layout &layout) {
   return bucket.back();
 }
 
-/// Whether a transfer through the op depends on its signature and the layouts of its
+/// Returns true if a transfer through the op depends on its signature and the layouts of its
 /// operands alone. It depends on more where it looks at the ops that define operands:
 /// - constants, of which it reads the value,
 /// - positions, indices and offsets, which are integers,

@@ -84,7 +84,7 @@ private:
   bool dependsOnLayoutsOnly(mlir::Operation *op) const;
 
   mlir::StringAttr operandsAttr, resultsAttr;
-  /// What the conditions and covers of layouts name.
+  /// The events that conditions and covers of layouts name.
   padding::EventTable events;
   ValueNumbers numbers;
   struct Transfer {
@@ -94,7 +94,7 @@ private:
     Outcome outcome;
   };
   std::deque<Transfer> transfers;
-  /// By hashes of layouts, and of signatures with the layouts of operands.
+  /// The keys are hashes of layouts, and of signatures with the layouts of operands.
   llvm::DenseMap<size_t, mlir::SmallVector<LayoutRef, 1>> interned;
   llvm::DenseMap<size_t, mlir::SmallVector<const Transfer *, 1>> known;
   llvm::DenseMap<mlir::Operation *, std::optional<dist::FactorRule>, OpSignature> rules;

@@ -60,7 +60,7 @@ struct FetchReport {
   int64_t align = 1;
   std::vector<Weight> weights;
   std::vector<Slot> slots;
-  /// Of one call, with all of its runs.
+  /// The seconds of one call, with all of its runs.
   double gatherSeconds = 0, scatterSeconds = 0, exposedSeconds = 0;
   /// All of a rank's memory, the most that it may be, and the least that a plan needs, if it is
   /// known.

@@ -143,7 +143,7 @@ struct Report {
     std::vector<int64_t> rowsPerRank;
     int64_t fullestExpert = 0, dropped = 0;
   };
-  /// Of the last run, by layer; empty without a run.
+  /// The experts of each layer in the last run; empty without a run.
   std::vector<Experts> experts;
   /// Takes what a run measured from another report of the program. None of it is left there.
   void takeRun(Report &&other) {
@@ -151,7 +151,7 @@ struct Report {
     runJson = std::exchange(other.runJson, {});
     experts = std::exchange(other.experts, {});
   }
-  /// Whether the module has states of training.
+  /// True if the module has states of training.
   bool isTrained = false;
   /// Known once the program is scheduled, if ranks store weights in shards.
   std::optional<FetchReport> fetches;

@@ -5,8 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The search behind the resharder, on layouts that are already cut into common
-// factors and whose axes are cut into common parts.
+// `search` finds the cheapest collectives from one layout to another for the resharder, which cuts
+// both into common factors before, and their axes into common parts.
 //
 //===----------------------------------------------------------------------===//
 
@@ -17,6 +17,7 @@
 
 namespace meshwright {
 
+/// Two layouts of one value that are cut alike.
 struct ReshardProblem {
   llvm::SmallVector<ReshardFactor, 6> factors;
   /// Parts of the mesh's axes, in order. If the two layouts cut an axis in ways that do
@@ -29,7 +30,7 @@ struct ReshardProblem {
   int64_t elementBytes = 1;
 };
 
-/// The cheapest path. Fails if there is none.
+/// Returns the cheapest path among the layouts that the search keeps. Fails if there is none.
 mlir::FailureOr<ReshardPlan> search(const ReshardProblem &problem, const CostModel &model,
                                     const ReshardOptions &options);
 

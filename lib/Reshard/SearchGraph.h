@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// The graph that the resharder searches. Private to Search.cpp and Edges.cpp.
+// The graph that the resharder searches. Only Search.cpp and Edges.cpp include this header.
 //
 //===----------------------------------------------------------------------===//
 

@@ -9,14 +9,13 @@
 
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/Support/MathExtras.h"
 
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
-
-static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>(value.getType()); }
 
 std::optional<TokenDim> meshwright::chooseTokens(RankedTensorType type, AxisList axes) {
   int64_t ranks = getNumShards(axes);
@@ -100,7 +99,7 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
   if (auto slice = dyn_cast<dist::SliceOp>(op)) {
     if (op->getNumOperands() != 1 || token.outer != 1 || token.inner != 1 ||
         slice.getDims()[0] != token.dim || getCollectiveAxes(op, mesh) != token.axes ||
-        getType(op->getResult(0)).getDimSize(token.dim) != token.getChunk() ||
+        typeOf(op->getResult(0)).getDimSize(token.dim) != token.getChunk() ||
         slice.getShift() % getNumShards(token.axes) != 0)
       return std::nullopt;
     how.kind = TokenOp::TakeShard;
@@ -108,7 +107,7 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
   }
   if (auto pad = dyn_cast<dist::PadOp>(op)) {
     if (pad.getDims().size() != 1 || pad.getDims()[0] != token.dim || token.outer != 1 ||
-        token.inner != 1 || getType(pad.getResult()).getDimSize(token.dim) != token.padded)
+        token.inner != 1 || typeOf(pad.getResult()).getDimSize(token.dim) != token.padded)
       return std::nullopt;
     how.kind = TokenOp::Forward;
     how.results.push_back(token);
@@ -135,8 +134,8 @@ std::optional<TokenOp> TokenSharding::match(Operation *op, unsigned operand,
     for (Value value : values) {
       const Layout *layout = placement.lookup(value);
       // Rows of some tokens alone cannot be gathered.
-      if (!layout || !getType(value) || layout->uses(token.axes) ||
-          isa_and_nonnull<CompactAttrInterface>(getType(value).getEncoding()))
+      if (!layout || !isa<RankedTensorType>(value.getType()) || layout->uses(token.axes) ||
+          isa_and_nonnull<CompactAttrInterface>(typeOf(value).getEncoding()))
         return std::nullopt;
     }
   FactorRule rule = interface.getFactorRule();
@@ -169,7 +168,7 @@ static RankedTensorType withDim(RankedTensorType type, int64_t dim, int64_t size
 /// reshape of its own: shapes do not tell to which dimension such an element belongs.
 static Value reshape(OpBuilder &builder, Location location, Value value, ArrayRef<int64_t> shape,
                      bool mayMove) {
-  RankedTensorType type = getType(value);
+  RankedTensorType type = typeOf(value);
   if (type.getShape() == shape)
     return value;
   if (auto earlier = value.getDefiningOp<nn::ReshapeOp>(); earlier && !mayMove)
@@ -247,7 +246,7 @@ void TokenSharding::stateTokens(Operation *slice, Value whole, const TokenDim &t
 
 Value TokenSharding::slice(OpBuilder &builder, Location location, Value whole,
                            const TokenDim &token, Value beside, int64_t besideDim) const {
-  RankedTensorType type = getType(whole);
+  RankedTensorType type = typeOf(whole);
   TokenView view(token, placement.lookup(whole));
   Value value = reshape(builder, location, whole, view.getShape(type, token, token.size),
                         view.hasOneElement(token));
@@ -291,7 +290,7 @@ void TokenSharding::stateShard(Operation *gather, Value whole, const TokenDim &t
 Value TokenSharding::gather(OpBuilder &builder, Value whole, Value shard, const TokenDim &token,
                             bool statesShard) const {
   Location location = whole.getLoc();
-  RankedTensorType type = getType(whole);
+  RankedTensorType type = typeOf(whole);
   TokenView view(token, placement.lookup(whole));
   Value value = reshape(builder, location, shard, view.getShape(type, token, token.getChunk()),
                         view.hasOneElement(token));
@@ -339,11 +338,11 @@ Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const To
   stateShards(sharded, how);
   for (auto [result, token] : llvm::zip_equal(sharded->getResults(), how.results))
     result.setType(
-        withDim(getType(result), token.dim, token.outer * token.getChunk() * token.inner));
+        withDim(typeOf(result), token.dim, token.outer * token.getChunk() * token.inner));
   // A slice states the sizes of dimensions that it does not change.
   if (auto slice = dyn_cast<nn::SliceOp>(sharded)) {
     SmallVector<int64_t> limits(slice.getLimits());
-    limits[how.results[0].dim] = getType(slice.getResult()).getDimSize(how.results[0].dim);
+    limits[how.results[0].dim] = typeOf(slice.getResult()).getDimSize(how.results[0].dim);
     slice.setLimits(limits);
   }
   return sharded;
@@ -356,7 +355,7 @@ Operation *TokenSharding::runOnShard(OpBuilder &builder, Operation *op, const To
 Cost TokenSharding::getGatherCost(Value whole, const TokenDim &token) const {
   int64_t bytes = getTensorBytes(whole.getType()) / token.size * token.padded;
   bool isOutermost = token.outer == 1;
-  for (int64_t size : getType(whole).getShape().take_front(token.dim))
+  for (int64_t size : shapeOf(whole).take_front(token.dim))
     isOutermost &= size == 1;
   Cost cost = model.getCost(CollectiveKind::AllGather, token.axes, bytes, isOutermost ? 0 : 1);
   if (token.padded != token.size)

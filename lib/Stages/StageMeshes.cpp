@@ -154,8 +154,8 @@ LogicalResult meshwright::checkStageMeshes(func::FuncOp func, MeshOp meshOp) {
     return success();
   SmallVector<StringRef> stages = getStages(func);
   if (stages.empty())
-    return func.emitOpError() << "was not composed of stages, but the mesh option gives stages "
-                                 "meshes of their own";
+    return func.emitOpError() << "was not composed of stages: expected one mesh for all, since the "
+                                 "mesh option gives stages meshes of their own";
   SmallVector<StringRef> known;
   for (const StageMesh &view : getStageMeshes(meshOp)) {
     known.push_back(view.stage);

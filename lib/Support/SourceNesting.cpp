@@ -9,7 +9,7 @@
 
 using namespace meshwright;
 
-std::optional<SourcePlace> meshwright::findDeepNesting(llvm::StringRef text) {
+std::optional<SourcePosition> meshwright::findDeepNesting(llvm::StringRef text) {
   // The magic number of bytecode.
   if (text.starts_with("ML\xefR"))
     return std::nullopt;
@@ -39,7 +39,7 @@ std::optional<SourcePlace> meshwright::findDeepNesting(llvm::StringRef text) {
     case '{':
     case '<':
       if (!isString && ++depth > kMaxSourceNesting)
-        return SourcePlace{line, unsigned(i - lineBegin + 1)};
+        return SourcePosition{line, unsigned(i - lineBegin + 1)};
       break;
     case '>':
       // An arrow closes nothing.

@@ -20,15 +20,15 @@ constexpr unsigned kMaxSourceNesting = 1000;
 constexpr llvm::StringLiteral kDeepNesting =
     "brackets nest too deep: expected at most 1000 inside one another, got more";
 
-/// A place in a text: line and column from 1 on.
-struct SourcePlace {
+/// A position in a text: line and column from 1 on.
+struct SourcePosition {
   unsigned line, column;
 };
 
 /// The first bracket that more than `kMaxSourceNesting` others enclose. MLIR's parser recurses for each
 /// bracket, and a text that nests too deep would end the process. Bytecode has no brackets. Linear in
 /// the text.
-std::optional<SourcePlace> findDeepNesting(llvm::StringRef text);
+std::optional<SourcePosition> findDeepNesting(llvm::StringRef text);
 
 } // namespace meshwright
 

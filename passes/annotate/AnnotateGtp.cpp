@@ -102,7 +102,7 @@ private:
   SmallVector<AxisList> ruleAxes;
   std::optional<int64_t> align;
   const GatherRules &kinds;
-  /// Whether a rule has matched a weight.
+  /// For each rule, true if it has matched a weight.
   SmallVector<bool> hasAxes, matched;
   SmallVector<func::FuncOp> functions;
   WeightFinder weights;

@@ -61,7 +61,7 @@ struct FoldEncoderPass : meshwright::impl::FoldEncoderPassBase<FoldEncoderPass> 
     if (!found) {
       InFlightDiagnostic diag = module.emitError() << "fold names stage '" << stage << "'";
       if (known.empty())
-        diag << ", but the program was not composed of stages";
+        diag << ": expected a program that was composed of stages";
       else
         diag << ": expected one of " << llvm::join(known, ", ");
       return signalPassFailure();

@@ -170,7 +170,7 @@ private:
   void eraseWholes();
 
   func::FuncOp func;
-  /// Whether it splits projections of experts.
+  /// True if it splits projections of experts.
   bool splitsExperts;
   /// Parts of arguments, by argument, dimension, start and size.
   std::map<std::tuple<unsigned, int64_t, int64_t, int64_t>, Value> slices;

@@ -52,7 +52,7 @@ struct Cut {
   int64_t dim;
   /// The size of the dimension after the op.
   int64_t size;
-  /// Whether the op appends padding.
+  /// True if the op appends padding.
   bool pads;
 
   /// Returns nothing for other ops, and for ops on several dimensions or values.
@@ -88,7 +88,7 @@ private:
 
   Block &block;
   MeshAttr mesh;
-  /// Whether ops that append padding stay.
+  /// True if ops that append padding stay.
   bool keepsPadding;
   bool hasMovedPadding = false;
   DecisionLog log;
@@ -153,7 +153,8 @@ static bool isCheap(Operation *op) {
   return op->hasTrait<Cheap>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
 
-/// Whether an op that appends padding may move: past a cheap op, also after another cut has moved.
+/// Returns true if an op that appends padding may move: past a cheap op, also after another cut has
+/// moved.
 static bool mayMovePadding(func::FuncOp func, MeshAttr mesh) {
   return llvm::any_of(func.front(), [&](Operation &op) {
     std::optional<Cut> cut = Cut::of(&op, mesh);

@@ -16,16 +16,16 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 /// The addends of a sum, through additions that serve it alone.
-static void collect(nn::AddOp add, Type type, SmallVectorImpl<Value> &leaves,
+static void collect(nn::AddOp add, Type type, SmallVectorImpl<Value> &addends,
                     SmallVectorImpl<Operation *> &inner) {
   for (Value operand : {add.getLhs(), add.getRhs()}) {
     auto next = operand.getDefiningOp<nn::AddOp>();
     if (next && operand.hasOneUse() && operand.getType() == type &&
         next->getBlock() == add->getBlock()) {
       inner.push_back(next);
-      collect(next, type, leaves, inner);
+      collect(next, type, addends, inner);
     } else {
-      leaves.push_back(operand);
+      addends.push_back(operand);
     }
   }
 }
@@ -50,21 +50,21 @@ static bool isSameReduction(Value a, Value b) {
 
 static bool merge(nn::AddOp root, const CostModel &model, StringRef pass) {
   Type type = root.getType();
-  SmallVector<Value> leaves, rest;
+  SmallVector<Value> addends, rest;
   SmallVector<Operation *> inner;
-  collect(root, type, leaves, inner);
+  collect(root, type, addends, inner);
   SmallVector<SmallVector<Value, 2>> groups;
-  for (Value leaf : leaves) {
-    if (!isReduction(leaf, type, root->getBlock())) {
-      rest.push_back(leaf);
+  for (Value addend : addends) {
+    if (!isReduction(addend, type, root->getBlock())) {
+      rest.push_back(addend);
       continue;
     }
     auto group =
-        llvm::find_if(groups, [&](auto &group) { return isSameReduction(group[0], leaf); });
+        llvm::find_if(groups, [&](auto &group) { return isSameReduction(group[0], addend); });
     if (group == groups.end())
-      groups.push_back({leaf});
+      groups.push_back({addend});
     else
-      group->push_back(leaf);
+      group->push_back(addend);
   }
   if (llvm::all_of(groups, [](auto &group) { return group.size() < 2; }))
     return false;

@@ -15,6 +15,7 @@
 
 namespace meshwright {
 
+/// The options of the optimise phase.
 struct OptimiseOptions {
   /// Says if all-reduces become reduce-scatters and all-gathers over tokens. This is for
   /// programs that enter with their all-reduces written out: policies scatter tokens

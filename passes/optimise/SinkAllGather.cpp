@@ -61,7 +61,7 @@ private:
   const TokenSharding &sharding;
   const llvm::MapVector<Value, TokenDim> &seeds;
   GatherPlan plan;
-  /// Whether ops that pad stay.
+  /// True if ops that pad stay.
   bool keepsPadding;
   OwningOpRef<func::FuncOp> before;
   mutable DecisionLog log;

@@ -162,7 +162,7 @@ private:
     int factor;
     size_t cls;
     SmallVector<ArrayRef<Axis>, 3> choices;
-    /// Whether all values shard the class over the axes of the first assignment.
+    /// True if all values shard the class over the axes of the first assignment.
     bool isAgreed = true;
   };
 

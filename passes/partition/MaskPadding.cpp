@@ -230,14 +230,14 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   if (getReduction(opFactors.rule, 0) == ReductionKind::Max)
     return maskMaximum(op, operands);
 
-  // The contracted dimensions of each operand, and the state of their padding.
+  // The contracted dimensions of each operand, and the content of their padding.
   struct Read {
     SmallVector<int, 2> dims;
     bool isZero = true, isFinite = true;
   };
   // A sum over the first operand needs zeros there. The others do not count.
   std::optional<padding::Need> need = cast<PaddingOpInterface>(op).getPaddingNeed();
-  bool sumsFirst = need && need->state == Padding::Zero;
+  bool sumsFirst = need && need->content == Padding::Zero;
   SmallVector<Read, 2> reads(sumsFirst ? 1 : operands.size());
   for (auto [i, dims] : llvm::enumerate(ArrayRef(opFactors.rule.operands)))
     for (auto [d, dim] : llvm::enumerate(dims))

@@ -171,7 +171,7 @@ Layout Partitioner::getLayout(Value global, const ValueSharding &sharding,
     DimLayout dimLayout;
     for (auto [cls, axes] : llvm::zip_equal(dimClasses, dim)) {
       LayoutFactor factor = factors.getFactor(cls, axes, padded[cls]);
-      // The verifier derives the state of the padding.
+      // The verifier derives the content of the padding.
       factor.padding = Padding::Arbitrary;
       dimLayout.factors.push_back(std::move(factor));
     }

@@ -177,13 +177,13 @@ public:
     /// The local form of the choices, which go with rows that the experts of a rank share. Null if there are
     /// no such rows.
     mlir::Value choices;
-    /// Whether rows of each choice have gone.
+    /// True if rows of each choice have gone.
     bool perChoice = false;
   };
   SentRows &getSentRows(mlir::Value choices, const dist::AxisList &axes);
   void widenPartial(Local &local, mlir::ArrayRef<dist::Axis> axes, mlir::Location loc);
 
-  /// The layout of a local value with the state of its padding. Null, after an error, if the
+  /// The layout of a local value with the content of its padding. Null, after an error, if the
   /// program so far is wrong.
   const dist::Layout *derive(mlir::Value local);
   /// Overwrites the padding of a dimension by a number.
@@ -313,7 +313,7 @@ private:
     dist::Part unreduced;
   };
   mlir::SmallVector<ResultTarget, 2> resultTargets;
-  /// By the choices of the routing.
+  /// The keys are the choices of routings.
   llvm::DenseMap<mlir::Value, std::deque<SentRows>> sentRows;
   /// The results of `getTruth`.
   std::vector<std::pair<dist::LayoutFactor, mlir::Value>> truths;
@@ -324,7 +324,7 @@ private:
   llvm::DenseMap<mlir::Value, llvm::SmallBitVector> equalDims;
   /// The padded size of each class where it is sharded.
   mlir::SmallVector<int64_t> padded;
-  /// Whether any of them is padded. If none is, layouts of local values are not derived.
+  /// True if any of them is padded. If none is, layouts of local values are not derived.
   bool hasPadding = false;
 };
 

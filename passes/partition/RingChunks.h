@@ -66,7 +66,7 @@ struct RingOperands {
   /// Positions of the keys that the program gives. Otherwise they are those of the chunk, if
   /// queries have positions.
   mlir::Value keyPositions, lengths;
-  /// Of dropout: the terms of indices of all keys, for `cut`.
+  /// The operands of dropout: the terms of indices of all keys, for `cut`.
   mlir::Value dropRows, dropKeys, seed, step;
   /// The dimension of the keys in the bias, and whether the bias has one.
   int64_t biasDim = 0;

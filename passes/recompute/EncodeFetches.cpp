@@ -9,6 +9,7 @@
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/recompute/Passes.h"
 
@@ -193,8 +194,6 @@ Value FetchEncoder::encode(Value source, FormAttr form) {
   return known.getResult();
 }
 
-static RankedTensorType getTypeOf(Value value) { return cast<RankedTensorType>(value.getType()); }
-
 /// The factors of the rows and columns of a weight that a global program fetches, and the number of
 /// factors of the columns. Empty if each rank uses whole blocks of the weight.
 static std::pair<SmallVector<LayoutFactor>, int64_t> getCutFactors(Operation *round,
@@ -204,7 +203,7 @@ static std::pair<SmallVector<LayoutFactor>, int64_t> getCutFactors(Operation *ro
     return {};
   auto layout =
       getLayout(sharding, lookupMesh(round, sharding.getMesh()),
-                getTypeOf(round->getResult(0)).getShape(), [&] { return round->emitError(); });
+                shapeOf(round->getResult(0)), [&] { return round->emitError(); });
   if (failed(layout))
     return {};
   BlockShape block = getBlockShape(form.getKind(), form.getAlong());
@@ -227,7 +226,7 @@ static std::pair<SmallVector<LayoutFactor>, int64_t> getCutFactors(Operation *ro
 Value FetchEncoder::decodeParts(OpBuilder &builder, Value part, ArrayRef<LayoutFactor> factors,
                                 int64_t columnFactors, FormAttr form) {
   Location loc = part.getLoc();
-  RankedTensorType type = getTypeOf(part);
+  RankedTensorType type = typeOf(part);
   ArrayRef<int64_t> shape = type.getShape();
   if (factors.empty()) {
     auto getProduct = [](ArrayRef<int64_t> sizes) {
@@ -267,7 +266,7 @@ Value FetchEncoder::decode(Operation *round, FormAttr form, Operation *reader) {
     Value weight = round->getOperand(0);
     SmallVector<int64_t> sizes =
         llvm::map_to_vector(factors, [](const LayoutFactor &factor) { return factor.size; });
-    RankedTensorType type = getTypeOf(weight);
+    RankedTensorType type = typeOf(weight);
     Value parts = builder.createOrFold<nn::ReshapeOp>(round->getLoc(), type.clone(sizes), weight);
     parts = decodeParts(builder, parts, factors, columnFactors, form);
     return builder.createOrFold<nn::ReshapeOp>(round->getLoc(), type, parts);

@@ -33,7 +33,7 @@ public:
   /// The bytes of a value in the form in which it is kept for the backward pass.
   using KeptBytes = std::function<int64_t(mlir::Value value)>;
 
-  /// Without `keptBytes` values are kept as they are.
+  /// Values are kept as they are if there is no `keptBytes`.
   explicit ForwardPass(mlir::func::FuncOp func, KeptBytes keptBytes = nullptr);
 
   /// Returns false if there is no backward pass.
@@ -71,7 +71,7 @@ private:
   /// A buffer that a forward op makes.
   struct Buffer {
     int64_t made, lastRead, bytes;
-    /// Of the form in which it is kept.
+    /// The bytes of the form in which it is kept.
     int64_t kept;
     bool isNeeded;
   };

@@ -48,7 +48,7 @@ private:
   Value exposeRows(Value value, Value piece, const TokenDim &token);
   Value hideRanks(Value value, Value piece, const TokenDim &token);
   void join(Value value, const TokenDim &token);
-  /// Whether each rank has its own rows of a value that enters or leaves the region.
+  /// Returns true if each rank has its own rows of a value that enters or leaves the region.
   bool isSharded(Value value) const {
     auto it = joined.find(value);
     return region->sharded.contains(it == joined.end() ? value : it->second);

@@ -17,6 +17,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Support/NumberText.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -82,7 +83,7 @@ meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
     if (region->ops.size() > options.target.getMaxKernelOps())
       decline(op, Twine(region->ops.size()) + " ops compute it");
     else if (read >= bytes)
-      decline(op, "it has " + Twine(bytes) + " bytes, and its operands have " + Twine(read));
+      decline(op, "it has " + formatBytes(bytes) + ", and its operands have " + formatBytes(read));
     else
       candidates.push_back({op, std::move(*region)});
   }

@@ -22,6 +22,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/RuntimeCalls.h"
+#include "meshwright/lib/Support/NumberText.h"
 #include "meshwright/passes/schedule/PackWeights.h"
 #include "meshwright/passes/schedule/Spans.h"
 
@@ -365,7 +366,7 @@ bool Fuser::fuse(size_t product) {
   int64_t before = countBytes(groups[product]) + countBytes(groups[*reader]);
   int64_t after = countBytes(fused) + countBytes(left) + countWidening(linear);
   if (after >= before) {
-    decline(linear, "that would move " + Twine(after) + " bytes instead of " + Twine(before));
+    decline(linear, "that would move " + formatBytes(after) + " instead of " + formatBytes(before));
     return false;
   }
   replace(product, std::move(fused));

@@ -36,13 +36,13 @@ struct ScheduleTask {
   int64_t bytes = 0;
   /// The dependences whose results the task does not read.
   llvm::SmallVector<unsigned, 1> unread = {};
-  /// Of a collective: it is waited for when it has ended, so that its operands are free then, and not
-  /// only before its first reader.
+  /// A collective has this if it is waited for when it has ended, and not only before its first
+  /// reader. Its operands are free then.
   bool frees = false;
-  /// Of a collective that only waits for its time: of several that could begin, the first to be read
-  /// begins first.
+  /// A collective that only waits for its time has this: of several that could begin, the first to be
+  /// read begins first.
   bool inTurn = false;
-  /// Of a kernel: its results take next to no memory, and only such kernels read them. The memory of its
+  /// A kernel has this if its results take next to no memory, and only such kernels read them. The memory of its
   /// operands is free behind it: the update of a weight frees its gradient.
   bool drains = false;
 

@@ -222,7 +222,7 @@ struct Launches {
   }
 
   Program plain, program;
-  /// Whether any collective runs beside kernels.
+  /// True if any collective runs beside kernels.
   bool anyBeside;
   Schedule schedule;
 };

@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/SplitRegion.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include <numeric>
 
@@ -48,8 +49,6 @@ int64_t SplitRegion::getSize(const TokenDim &token, unsigned i) const {
 // Matching
 //===----------------------------------------------------------------------===//
 
-static RankedTensorType getType(Value value) { return dyn_cast<RankedTensorType>(value.getType()); }
-
 /// The axes that a redistribute takes from a dimension (`lost`) and adds to it (`gained`).
 /// Returns false if it changes the dimension in another way.
 bool SplitRegionFinder::getMovedAxes(CollectiveOpInterface op, unsigned number, int64_t dim,
@@ -80,7 +79,8 @@ std::optional<TokenDim> SplitRegionFinder::matchMove(Operation *op, bool isResul
                                                      const TokenDim &token) const {
   if (op->getNumOperands() != op->getNumResults())
     return std::nullopt;
-  RankedTensorType from = getType(op->getOperand(number)), to = getType(op->getResult(number));
+  auto from = dyn_cast<RankedTensorType>(op->getOperand(number).getType());
+  auto to = dyn_cast<RankedTensorType>(op->getResult(number).getType());
   int64_t dim = token.dim;
   // The change of the axes over which the rows are scattered.
   AxisList gained, lost;
@@ -544,7 +544,7 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
       gathers = !lost.empty();
     }
     Value seed = gathers ? collective->getResult(number) : collective->getOperand(number);
-    if (getType(seed).getDimSize(dim) < 2)
+    if (typeOf(seed).getDimSize(dim) < 2)
       return;
     anyRows = true;
     auto [known, isNew] = tried.try_emplace({collective, number, dim});
@@ -555,7 +555,7 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
     }
     TokenDim token;
     token.dim = dim;
-    token.size = token.padded = getType(seed).getDimSize(dim);
+    token.size = token.padded = typeOf(seed).getDimSize(dim);
     Growth growth;
     grow(seed, token, growth);
     if (!growth.ops.contains(collective)) {
@@ -577,7 +577,7 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
   };
   for (auto [number, operand] : llvm::enumerate(collective->getOperands()))
     // Chunks of the last dimension would be cut out of each row.
-    for (int64_t dim = 0; dim + 1 < getType(operand).getRank(); ++dim)
+    for (int64_t dim = 0; dim + 1 < typeOf(operand).getRank(); ++dim)
       tryRows(number, dim);
   if (reason.empty() && reorders)
     reason = "its rows change their order";

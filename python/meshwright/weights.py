@@ -42,13 +42,13 @@ def load(path) -> dict[str, np.ndarray]:
     try:
         size = os.path.getsize(path)
         if size < 8:
-            fail(f"{size} bytes, no safetensors file")
+            fail(f"expected a header of at least 8 bytes, got {size}")
         data = np.memmap(path, dtype=np.uint8, mode="c")
     except OSError as error:
         fail(error.strerror or error)
     length = int.from_bytes(bytes(data[:8]), "little")
     if length > size - 8:
-        fail(f"its header says {length} bytes, but the file has {size - 8} behind it: truncated?")
+        fail(f"its header: expected {length} bytes behind their number, got {size - 8}: truncated?")
     try:
         header = json.loads(bytes(data[8 : 8 + length]).decode("utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError):
@@ -74,7 +74,7 @@ def load(path) -> dict[str, np.ndarray]:
             shape = [*shape[:-1], shape[-1] // shared]
             count = math.prod(shape)
         if begin < 0 or end - begin != count * _TYPES[dtype].itemsize or min(shape, default=0) < 0:
-            fail(f"'{name}' is {dtype}{shape}, but has {end - begin} bytes")
+            fail(f"'{name}': expected the bytes of {dtype}{shape}, got {end - begin}")
         if end > size - 8 - length:
             fail(f"'{name}' ends behind the end of the file: truncated?")
         part = data[8 + length + begin : 8 + length + end]

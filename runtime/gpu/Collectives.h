@@ -44,7 +44,7 @@ public:
   virtual std::string getError() { return ""; }
   /// Returns true if other processes take part. Their deaths are also errors of collectives.
   virtual bool crossesProcesses() const { return false; }
-  /// Whether a graph can record the collectives.
+  /// Returns true if a graph can record the collectives.
   virtual bool canRecord() const = 0;
 };
 

@@ -129,7 +129,7 @@ private:
     /// -1 behind the last op.
     int64_t op;
     Event event;
-    /// Whether it is the end of a graph that begins with the op.
+    /// True if it is the end of a graph that begins with the op.
     bool isGraph;
   };
   /// Work of a stream between two times.
@@ -160,7 +160,7 @@ private:
 
   cuda::Stream *getStream(int64_t number);
   bool isPreparing() const { return helpers.prepares; }
-  /// Whether ops are enqueued or captured: they are not prepared, and no graph repeats them.
+  /// Returns true if ops are enqueued or captured: they are not prepared, and no graph repeats them.
   bool enqueues() const { return !helpers.prepares && !helpers.skips; }
   Recording *chooseRecording(const RankBuffers &buffers);
   void openGraph();
@@ -222,7 +222,7 @@ private:
   EntryState *current = nullptr;
   size_t wordsUsed = 0, marksUsed = 0;
   bool isEnqueued = false;
-  /// With a trace: its work, and an event at a known time of the host.
+  /// The work of a trace, and an event at a known time of the host. Empty without a trace.
   std::vector<Timed> timed;
   std::unique_ptr<Event> origin;
   int64_t originTime = 0;

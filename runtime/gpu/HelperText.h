@@ -9,7 +9,7 @@
 // `%i` of `%p0` items. Registers: %i, %q, %r, %to, %from, %n, %at and %x0 to %x3 of 64 bits; %w0 to %w5
 // of 32, %h0 to %h3 of 16; %f0 to %f3 and %d0 to %d3 for floats; %c0 to %c3 for truth values.
 //
-// Private to runtime/gpu.
+// This header is private to runtime/gpu.
 //
 //===----------------------------------------------------------------------===//
 

@@ -38,7 +38,7 @@ private:
   std::shared_ptr<Processor> processor;
   const CublasLt &library;
   cublaslt::Context *handle = nullptr;
-  /// By the product's fields, the type of the result and the alignment of the buffers.
+  /// The key has the product's fields, the type of the result and the alignment of the buffers.
   std::map<std::vector<int64_t>, std::unique_ptr<Plan>> plans;
   /// All that were ever used: recorded work has their addresses. The last is the largest.
   std::vector<std::pair<size_t, DeviceMemory>> workspaces;

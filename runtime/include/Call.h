@@ -47,7 +47,7 @@ template <typename Value> struct CallPorts {
     int64_t chunk = -1;
   };
   std::vector<Value> values;
-  /// By step and input of its function.
+  /// The indices are a step and an input of its function.
   std::vector<std::vector<Use>> uses;
 };
 

@@ -34,7 +34,7 @@ struct Caller {
   int64_t rank;
   /// 0 for the compute stream.
   int64_t stream;
-  /// For errors.
+  /// The number of the op, for errors.
   int64_t op;
 };
 

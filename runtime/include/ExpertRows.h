@@ -26,7 +26,7 @@ struct ExpertLoad {
   int64_t layer = 0;
   /// Rows that each rank computed: pairs of a token and an expert.
   std::vector<int64_t> rowsPerRank;
-  /// By expert: its rows on the ranks.
+  /// The rows of each expert on the ranks.
   std::vector<int64_t> rowsPerExpert;
   int64_t dropped = 0;
 };

@@ -1,4 +1,4 @@
-//===- Link.h - the link that MESHWRIGHT_LINK asks for ----------*- C++ -*-===//
+//===- Link.h - simulated links and their text ------------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -13,7 +13,7 @@
 
 namespace meshwright::rt {
 
-/// The rates of a simulated link. Each rank has one link, which transfers the bytes of one
+/// The rates of a simulated link, for which MESHWRIGHT_LINK asks. Each rank has one link, which transfers the bytes of one
 /// collective at a time.
 struct Link {
   /// Seconds per step.

@@ -88,7 +88,7 @@ struct ProgramValue {
   std::string sharding;
   ShardedLayout layout;
   /// The axes over which the value is unreduced: it is the sum or the maximum of the ranks' parts.
-  /// Of an argument that is a partial sum, the first rank along them is given the value and the
+  /// If an argument is a partial sum, the first rank along them is given the value and the
   /// other ranks are given zeros. The parts of a maximum are all given the value.
   mw_rt_axes unreduced = {};
   /// MW_RT_SUM or MW_RT_MAX.
@@ -119,7 +119,7 @@ struct ProgramState {
   /// It begins with `fill`, and callers neither see nor save it.
   bool isTransient = false;
 
-  /// Whether it can begin as this parameter: one of its type, or of a narrower one for f32.
+  /// Returns true if it can begin as this parameter: one of its type, or of a narrower one for f32.
   bool canBegin(const ProgramValue &parameter) const {
     bool isNarrower = parameter.type != value.type && getComputeType(parameter.type) == value.type;
     return (parameter.type == value.type || isNarrower) && parameter.shape == value.shape;
@@ -146,7 +146,7 @@ struct ProgramArgument {
   Kind kind = Input;
   /// The index in the entry's list of inputs, or in the program's list of parameters or states.
   int64_t index = 0;
-  /// Whether the entry reads the argument itself. If not, the entry is passed null and reads
+  /// True if the entry reads the argument itself. If not, the entry is passed null and reads
   /// packed parts at most.
   bool isRead = true;
 };
@@ -248,7 +248,7 @@ struct ProgramDescription {
   std::set<int64_t> calls;
   /// The tensors that the program's weights are, if they are not stored with it.
   std::vector<WeightTensor> tensors;
-  /// Only of a program that trains, and known to its bundle alone.
+  /// Only a program that trains has it, and only its bundle knows it.
   std::optional<StateDictLayout> stateDict;
 
   const ProgramValue &getValue(const EntryDescription &entry,

@@ -35,8 +35,8 @@ public:
   static void hide();
 
 private:
-  struct State;
-  std::unique_ptr<State> state;
+  struct Impl;
+  std::unique_ptr<Impl> impl;
 };
 
 } // namespace meshwright::rt

@@ -23,7 +23,7 @@ public:
   struct Tensor {
     /// The type as the file spells it: "F32".
     std::string storedType;
-    /// Whether programs have that type; `type` is valid only then.
+    /// True if programs have that type; `type` is valid only then.
     bool supported = false;
     DType type = DType::F32;
     /// Counts bytes of elements of four bits, as all shapes of the runtime do.

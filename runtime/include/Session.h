@@ -205,22 +205,22 @@ private:
   std::vector<int64_t> ranks;
   std::unique_ptr<RankMemory> memory;
 
-  /// By entry and input: the values of inputs that calls left out.
+  /// The values of inputs that calls left out, by entry and input.
   using Defaults = std::map<std::pair<int64_t, size_t>, Memory>;
   std::unique_ptr<Defaults> defaults = std::make_unique<Defaults>();
-  /// By parameter: the stored tensor, and whether the parameter is set (or never needed).
+  /// The stored tensor of each parameter, and whether the parameter is set (or never needed).
   std::vector<HostTensor> stored;
   std::vector<bool> given;
-  /// By state and position of the rank: parts of initial values that are stored already.
+  /// Parts of initial values that are stored already, by state and position of the rank.
   std::vector<std::vector<Bytes>> initial;
   SavedExtras extras;
-  /// Whether the state buffers have values. They do not at the start.
+  /// True if the state buffers have values. They do not at the start.
   bool isStarted = false;
-  /// Whether a call that fails leaves the state as it was.
+  /// True if a call that fails leaves the state as it was.
   bool recovers = true;
-  /// Whether the last call failed after it replaced rows, which have not been restored yet.
+  /// True if the last call failed after it replaced rows, which have not been restored yet.
   bool isChanged = false;
-  /// Whether the transient states have the values that they have between calls.
+  /// True if the transient states have the values that they have between calls.
   bool isCleared = true;
   /// A failure after which the state is not known any more, or empty.
   std::string ended;

@@ -17,7 +17,7 @@ namespace meshwright::rt {
 struct SessionStart {
   /// The folder of a saved state; empty: the initial state.
   std::string state;
-  /// Whether a call that fails leaves the state as it was.
+  /// True if a call that fails leaves the state as it was.
   bool recovers = true;
   /// "on", "off" or "auto".
   std::string graphs = "auto";

@@ -49,11 +49,11 @@ struct RankBuffers {
   std::vector<const void *> results;
 };
 
-/// Whether devices record work of an entry and repeat it in later runs.
+/// Says if devices record the work of an entry, which later runs repeat.
 enum class GraphUse {
-  /// Where they can.
+  /// They record where they can.
   Auto,
-  /// Where they can, and it is an error if nothing of the entry can be recorded.
+  /// As `Auto`, and it is an error if nothing of the entry can be recorded.
   On,
   Off
 };
@@ -77,16 +77,16 @@ struct RunOptions {
   std::function<bool(int64_t rank, const RankBuffers &buffers, std::string &error)> afterEntry =
       nullptr;
 
-  /// Only for programs (Program.h): the file for the trace of all ranks, those of other
+  /// Programs (Program.h) alone have this: the file for the trace of all ranks, those of other
   /// processes included. Empty for none.
   std::string traceFile = {};
-  /// Only for programs: measure time and memory for a report.
+  /// Says that a program measures time and memory for a report.
   bool measure = false;
 };
 
 /// The names of an entry's ops, for errors.
 struct OpNames {
-  /// By the op's number.
+  /// The index is the number of the op.
   std::vector<std::string> names;
   /// The other ops that are fused into the kernel of an op, for errors about values.
   std::map<int64_t, std::string> fused = {};

@@ -300,7 +300,7 @@ func.func @f(%x: tensor<2x1xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{argument 0: dimension 0 has local size 1 on 4 shards, too small for its global size 8}}
+// expected-error@+1 {{argument 0: dimension 0: expected a local size for at least 8 elements on 4 shards, got 1}}
 func.func @f(%x: tensor<1xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
 
 // -----
@@ -312,13 +312,13 @@ func.func @f(%x: tensor<12xf32> {dist.sharding = #dist.sharding<@mesh, [(2, 3 pa
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{argument 0: dimension 0 has size 24, but its factors multiply to 8}}
+// expected-error@+1 {{argument 0: dimension 0: expected factors that multiply to its size 24, got 8}}
 func.func @f(%x: tensor<4xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"dp"}, 4)]>, dist.global = tensor<24xf32>}) attributes {dist.spmd = @mesh} { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{argument 0: dimension 0 has local size 3, but its factors' local sizes multiply to 4}}
+// expected-error@+1 {{argument 0: dimension 0: expected local sizes of factors that multiply to 3, got 4}}
 func.func @f(%x: tensor<3xf32> {dist.sharding = #dist.sharding<@mesh, [(2{"dp"}, 4)]>, dist.global = tensor<8xf32>}) attributes {dist.spmd = @mesh} { return }
 
 // -----
@@ -544,7 +544,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{result 0 has size 1 in dimension 1: too small, the operand's 8 rows over 4 ranks need 2}}
+  // expected-error@+1 {{result 0, dimension 1: expected at least size 2 for the operand's 8 rows over 4 ranks, got 1}}
   %0 = dist.slice %x axes ["tp"] dims [1] : (tensor<4x8xf32>) -> tensor<4x1xf32>
   return
 }
@@ -580,7 +580,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{'pairs' names rank 2 of a group of 2}}
+  // expected-error@+1 {{'pairs': expected ranks of a group of 2, got 2}}
   %0 = dist.permute %x axes ["dp"] pairs [[0, 2], [1, 0]] : (tensor<4x8xf32>) -> tensor<4x8xf32>
   return
 }
@@ -697,7 +697,7 @@ func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
 func.func @f(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
-  // expected-error@+1 {{true size 17 of dimension 0 is larger than 4 chunks of 4}}
+  // expected-error@+1 {{dimension 0: expected a true size of at most 4 chunks of 4, got 17}}
   %0 = dist.mask_padding %x axes ["tp"] dim 0 size 17 value 0.0 : tensor<4x8xf32>
   return
 }

@@ -346,9 +346,9 @@ def test_changed_weights(bundle, file, tmp_path):
 
 
 @pytest.mark.parametrize("key, value, expected", [
-    ("version", 99, "its version is 99, this runtime reads"),
-    ("version", 1, "its version is 1, this runtime reads"),
-    ("abi", 77, "its code's version is 77, this runtime reads"),
+    ("version", 99, "which this runtime reads, got 99"),
+    ("version", 1, "which this runtime reads, got 1"),
+    ("abi", 77, "which this runtime reads, got 77"),
     ("format", "other", "not a manifest of a bundle"),
     ("ranks", 0, "damaged: no ranks"),
     ("ranks", -2, "damaged: ranks is not a natural number"),
@@ -486,7 +486,7 @@ def test_newer_processor(bundle, plan):
 
 def test_other_architecture(bundle):
     change_manifest(bundle, lambda manifest: manifest["target"].update(architecture="vax"))
-    assert "compiled for vax, this machine is" in run(bundle, status=1)
+    assert "this machine, got one for vax" in run(bundle, status=1)
 
 
 def test_unknown_processor(plan, tmp_path):

@@ -215,14 +215,14 @@ def test_damaged_files(files):
         text = json.dumps(entries).encode()
         return struct.pack("<Q", len(text)) + text + bytes(48)
     good = {"dtype": "F32", "shape": [4, 3], "data_offsets": [0, 48]}
-    for data, words in ((b"", "at least 8 bytes, got 0"), (whole[:5], "at least 8 bytes, got 5"), (whole[:30], "header says"),
-                        (whole[:-1], "file has 47 bytes of data"), (struct.pack("<Q", 2**63) + whole[8:], "header says"),
+    for data, words in ((b"", "at least 8 bytes, got 0"), (whole[:5], "at least 8 bytes, got 5"), (whole[:30], "bytes behind their number, got 22"),
+                        (whole[:-1], "within the 47 bytes of data, got 0 to 48"), (struct.pack("<Q", 2**63) + whole[8:], "bytes behind their number, got"),
                         (struct.pack("<Q", 4) + b"nope", "not a JSON object"),
                         (header({"w": 3}), "expected dtype, shape"),
                         (header({"w": {**good, "dtype": "F3"}}), "unknown dtype 'F3'"),
                         (header({"w": {**good, "shape": [4, -3]}}), "not a natural number"),
                         (header({"w": {**good, "shape": [2**40, 2**40]}}), "too large"),
-                        (header({"w": {**good, "shape": [4, 4]}}), "48 bytes, its dtype and shape need 64"),
+                        (header({"w": {**good, "shape": [4, 4]}}), "expected the 64 bytes of its dtype and shape, got 48"),
                         (header({"w": {**good, "data_offsets": [8, 4]}}), "8 to 4"),
                         (header({"w": {**good, "data_offsets": [0, "a"]}}), "not natural numbers"),
                         (header({"w": good, "W": good}).replace(b"W", b"w"), "its header has 'w' twice"),
@@ -354,7 +354,7 @@ def test_where_a_placement_is_proved(files):
       %0 = nn.reduce sum %x dims [1] : (tensor<2x2xf32>) -> tensor<2xf32>
       return %0 : tensor<2xf32>
     }""")
-    wrong = 'has layout [{}] unreduced {"x"}, but the signature promises [{}]'
+    wrong = 'expected layout [{}], which the signature promises, got [{}] unreduced {"x"}'
     model, seed = files / "m.mlir", "--random-inputs=1"
     assert launch(model, seed).returncode == 0
     expect(1, wrong, model, seed, "--report")

@@ -43,7 +43,7 @@ public:
       cells = bytes.getInt() / rt::kBufferAlignment;
   }
 
-  /// Whether every launch, and the caller, finds the values that it should.
+  /// Returns true if every launch, and the caller, finds the values that it should.
   bool isRight() {
     for (Operation &op : func.getBody().front())
       if (!step(op))
@@ -77,7 +77,7 @@ private:
     return true;
   }
 
-  /// Whether a write leaves alone what is in flight, and stays inside.
+  /// Returns true if a write leaves alone what is in flight, and stays inside.
   bool mayWrite(Range range) {
     for (auto &[start, flight] : flying) {
       for (Range write : flight.writes)

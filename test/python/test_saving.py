@@ -91,7 +91,7 @@ def test_broken_weights(module, x, tmp_path):
 
     assert "truncated" in load(data[:-4])
     assert "truncated" in load(data[:20])
-    assert "no safetensors file" in load(b"1234")
+    assert "at least 8 bytes, got 4" in load(b"1234")
     assert "not JSON" in load((8).to_bytes(8, "little") + b"nonsense")
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -108,7 +108,7 @@ def test_broken_weights(module, x, tmp_path):
     assert "malformed" in load_with(lambda e: e["up.weight"].pop("shape"))
     assert "malformed" in load_with(lambda e: e["up.weight"].update(shape=[40.0, "16"]))
     assert "malformed" in load_with(lambda e: e["up.weight"].update(data_offsets=[0.5, 1]))
-    assert "but has" in load_with(lambda e: e["up.weight"].update(shape=[41, 16]))
+    assert "got 2560" in load_with(lambda e: e["up.weight"].update(shape=[41, 16]))
     with pytest.raises(mw.Error, match="No such file"):
         mw.load(program, tmp_path / "none.safetensors")
 

@@ -34,7 +34,7 @@ constexpr int64_t kRanks = 2;
 std::atomic<int64_t> launches{0}, copiesIn{0}, copiesOut{0}, copies{0}, synchronizations{0};
 /// Copies until one fails; negative: none does. Copies behind it fail, too.
 std::atomic<int64_t> copiesToFailure{-1};
-/// Whether the next synchronisation of any device runs into its deadline.
+/// True if the next synchronisation of any device runs into its deadline.
 std::atomic<bool> isBusy{false};
 /// The kind of the calls that no device performs, or -1.
 std::atomic<int64_t> lacking{-1};

@@ -39,7 +39,7 @@ int64_t countHuge(const char *data, int64_t bytes) {
   return huge;
 }
 
-/// Whether the system gives huge pages to those who ask, for as much as this: it may
+/// Returns true if the system gives huge pages to those who ask, for as much as this: it may
 /// have none, or none left.
 bool hasHugePages(int64_t bytes) {
   void *mapped =

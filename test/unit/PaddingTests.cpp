@@ -29,13 +29,13 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// A tail of all operands, without padding that the op contracts.
 class Tail : public padding::Operands {
 public:
-  Tail(ArrayRef<Padding> states, ArrayRef<Padding> conditional, unsigned result)
-      : Operands(states, conditional, result) {}
+  Tail(ArrayRef<Padding> contents, ArrayRef<Padding> conditional, unsigned result)
+      : Operands(contents, conditional, result) {}
   uint32_t getEvent(unsigned operand, StringRef) const override {
     return padding::EventTable::getCurrent().get("hidden", operand, 1);
   }
   uint32_t getSharedEvent(unsigned, StringRef) const override { return 0; }
-  Padding getOverall(unsigned operand) const override { return getStates()[operand]; }
+  Padding getOverall(unsigned operand) const override { return getContents()[operand]; }
   bool isPaddingOf(unsigned) const override { return true; }
   bool isAlongResult(unsigned dim) const override { return dim == 1; }
   int64_t getReadCount() const override { return 1; }
@@ -52,7 +52,7 @@ protected:
     context.loadAllAvailableDialects();
   }
 
-  /// The bound on result `number` of the first op of a function, for these states of its
+  /// The bound on result `number` of the first op of a function, for these contents of its
   /// operands.
   Padding bound(const std::string &arguments, const std::string &op, ArrayRef<Padding> conditional,
                 unsigned number = 0) {
@@ -60,11 +60,11 @@ protected:
                                          &context);
     EXPECT_TRUE(module);
     auto function = cast<func::FuncOp>(module->getBody()->front());
-    SmallVector<Padding> states;
-    for (const Padding &state : conditional)
-      states.push_back(padding::getUnconditional(state));
+    SmallVector<Padding> contents;
+    for (const Padding &content : conditional)
+      contents.push_back(padding::getUnconditional(content));
     return cast<dist::PaddingOpInterface>(function.getBody().front().front())
-        .getResultPadding(Tail(states, conditional, number));
+        .getResultPadding(Tail(contents, conditional, number));
   }
 
   MLIRContext context;
@@ -81,9 +81,9 @@ const std::string kAttention =
 
 /// Values that are not finite spoil the mean of values alone.
 TEST_F(PaddingTest, ResultsOfAttentionDiffer) {
-  Padding states[] = {Padding::Zero, Padding::Zero, Padding::Arbitrary};
-  EXPECT_EQ(bound(kAttentionArguments, kAttention, states, 0), Padding::Arbitrary);
-  Padding lse = bound(kAttentionArguments, kAttention, states, 1);
+  Padding contents[] = {Padding::Zero, Padding::Zero, Padding::Arbitrary};
+  EXPECT_EQ(bound(kAttentionArguments, kAttention, contents, 0), Padding::Arbitrary);
+  Padding lse = bound(kAttentionArguments, kAttention, contents, 1);
   EXPECT_EQ(lse.lower, -kInfinity);
   EXPECT_GE(lse.upper, std::log(7.0));
   EXPECT_LE(lse.upper, 3);
@@ -93,32 +93,32 @@ TEST_F(PaddingTest, ResultsOfAttentionDiffer) {
 
 /// The mean follows the values, the log-sum-exp the scores.
 TEST_F(PaddingTest, BoundsOfAttentionDiffer) {
-  Padding states[] = {{-10, 10}, {-10, 10}, Padding::Zero};
-  EXPECT_TRUE(padding::isZero(bound(kAttentionArguments, kAttention, states, 0)));
+  Padding contents[] = {{-10, 10}, {-10, 10}, Padding::Zero};
+  EXPECT_TRUE(padding::isZero(bound(kAttentionArguments, kAttention, contents, 0)));
   // A score is half of a sum of four products.
-  Padding lse = bound(kAttentionArguments, kAttention, states, 1);
+  Padding lse = bound(kAttentionArguments, kAttention, contents, 1);
   EXPECT_GE(lse.upper, 200 + std::log(7.0));
   EXPECT_LE(lse.upper, 210);
   // Another number may stand for a large score.
-  states[0] = states[1] = {-1e10, 1e10};
-  EXPECT_TRUE(padding::isZero(bound(kAttentionArguments, kAttention, states, 0)));
-  lse = bound(kAttentionArguments, kAttention, states, 1);
+  contents[0] = contents[1] = {-1e10, 1e10};
+  EXPECT_TRUE(padding::isZero(bound(kAttentionArguments, kAttention, contents, 0)));
+  lse = bound(kAttentionArguments, kAttention, contents, 1);
   EXPECT_EQ(lse.upper, double(std::numeric_limits<float>::max()));
 }
 
 TEST_F(PaddingTest, AttentionOverNaNHasNoBounds) {
-  Padding states[] = {Padding::Arbitrary, Padding::Zero, Padding::Zero};
+  Padding contents[] = {Padding::Arbitrary, Padding::Zero, Padding::Zero};
   for (unsigned result : {0, 1})
-    EXPECT_EQ(bound(kAttentionArguments, kAttention, states, result), Padding::Arbitrary);
+    EXPECT_EQ(bound(kAttentionArguments, kAttention, contents, result), Padding::Arbitrary);
 }
 
 /// A log-sum-exp has the condition of the mean beside it.
 TEST_F(PaddingTest, ConditionsOfAttention) {
   uint32_t hidden = events.get("hidden", 4, 1), other = events.get("hidden", 8, 1);
   Padding zero{0, 0, false, hidden}, values{0, 0, false, other};
-  Padding states[] = {zero, Padding::Zero, values};
-  Padding mean = bound(kAttentionArguments, kAttention, states, 0);
-  Padding lse = bound(kAttentionArguments, kAttention, states, 1);
+  Padding contents[] = {zero, Padding::Zero, values};
+  Padding mean = bound(kAttentionArguments, kAttention, contents, 0);
+  Padding lse = bound(kAttentionArguments, kAttention, contents, 1);
   EXPECT_TRUE(padding::isZero(mean));
   EXPECT_EQ(mean.cause, padding::joinCauses(hidden, other));
   EXPECT_EQ(lse.cause, mean.cause);
@@ -135,38 +135,38 @@ TEST_F(PaddingTest, ResultsOfAMergeDiffer) {
                       "tensor<1x2x5xf32>, tensor<1x2x5x4xf32>, tensor<1x2x5xf32>) -> "
                       "(tensor<1x2x5x4xf32>, tensor<1x2x5xf32>)";
   Padding part{-kInfinity, 5};
-  Padding states[] = {Padding::Zero, part, Padding::Arbitrary, part};
-  EXPECT_EQ(bound(arguments, merge, states, 0), Padding::Arbitrary);
-  Padding lse = bound(arguments, merge, states, 1);
+  Padding contents[] = {Padding::Zero, part, Padding::Arbitrary, part};
+  EXPECT_EQ(bound(arguments, merge, contents, 0), Padding::Arbitrary);
+  Padding lse = bound(arguments, merge, contents, 1);
   EXPECT_EQ(lse.lower, -kInfinity);
   EXPECT_GE(lse.upper, 5 + std::log(2.0));
   EXPECT_LE(lse.upper, 7);
-  states[2] = Padding::Zero;
-  states[3] = Padding::Arbitrary;
-  EXPECT_EQ(bound(arguments, merge, states, 0), Padding::Arbitrary);
-  EXPECT_EQ(bound(arguments, merge, states, 1), Padding::Arbitrary);
+  contents[2] = Padding::Zero;
+  contents[3] = Padding::Arbitrary;
+  EXPECT_EQ(bound(arguments, merge, contents, 0), Padding::Arbitrary);
+  EXPECT_EQ(bound(arguments, merge, contents, 1), Padding::Arbitrary);
 }
 
 /// The square of an infinity is plus infinity, and relu keeps it. It does not keep minus infinity.
 TEST_F(PaddingTest, RisingConditions) {
   std::string argument = "%x: tensor<4xf32>", pair = argument + ", %y: tensor<4xf32>";
   uint32_t hidden = events.get("hidden", 4, 1);
-  Padding states[] = {{0, 0, false, hidden}, {1, 2}};
-  Padding squares[] = {states[0], states[0]};
+  Padding contents[] = {{0, 0, false, hidden}, {1, 2}};
+  Padding squares[] = {contents[0], contents[0]};
   Padding square = bound(argument, "%r = nn.mul %x, %x : (tensor<4xf32>, tensor<4xf32>) -> "
                                    "tensor<4xf32>",
                          squares);
   EXPECT_TRUE(padding::isConditionRising(square));
   EXPECT_TRUE(padding::isSameEvent(square.cause, hidden));
-  Padding size = bound(argument, "%r = nn.abs %x : tensor<4xf32>", states[0]);
+  Padding size = bound(argument, "%r = nn.abs %x : tensor<4xf32>", contents[0]);
   EXPECT_EQ(size.cause, square.cause);
   EXPECT_EQ(bound(argument, "%r = nn.relu %x : tensor<4xf32>", size), size);
-  EXPECT_TRUE(bound(argument, "%r = nn.relu %x : tensor<4xf32>", states[0]).mayBeNaN);
+  EXPECT_TRUE(bound(argument, "%r = nn.relu %x : tensor<4xf32>", contents[0]).mayBeNaN);
   std::string maximum =
       "%r = nn.maximum %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>";
-  Padding clamped = bound(pair, maximum, {size, states[1]});
+  Padding clamped = bound(pair, maximum, {size, contents[1]});
   EXPECT_EQ(clamped, (Padding{1, 2, false, size.cause}));
-  EXPECT_TRUE(bound(pair, maximum, states).mayBeNaN);
+  EXPECT_TRUE(bound(pair, maximum, contents).mayBeNaN);
   // Minus it is minus infinity or NaN.
   Padding negative = bound(argument, "%r = nn.neg %x : tensor<4xf32>", clamped);
   EXPECT_FALSE(padding::isConditionRising(negative));
@@ -174,9 +174,9 @@ TEST_F(PaddingTest, RisingConditions) {
   // A quotient is not finite where its dividend is not.
   std::string quotient =
       "%r = nn.div %x, %y : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>";
-  EXPECT_EQ(bound(pair, quotient, {states[0], clamped}), states[0]);
+  EXPECT_EQ(bound(pair, quotient, {contents[0], clamped}), contents[0]);
   clamped.cause = events.get("hidden", 8, 1);
-  EXPECT_FALSE(padding::isZero(bound(pair, quotient, {states[0], clamped})));
+  EXPECT_FALSE(padding::isZero(bound(pair, quotient, {contents[0], clamped})));
 }
 
 //===----------------------------------------------------------------------===//

@@ -58,7 +58,7 @@ struct BruteForce {
   bool conflicts(int a, int b) const {
     return !parts.empty() && a != b && parts[a].overlaps(parts[b]);
   }
-  /// Whether the two layouts cut the ranks in ways that do not fit.
+  /// Returns true if the two layouts cut the ranks in ways that do not fit.
   bool crosses(const Plain &a, const Plain &b) const {
     for (int x = 0; x < int(parts.size()); ++x)
       for (int y = 0; y < int(parts.size()); ++y)

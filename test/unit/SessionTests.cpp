@@ -388,7 +388,7 @@ TEST(Session, SavedStatesThatDoNotFit) {
   };
   Json changed = saved;
   changed["version"] = 2;
-  EXPECT_EQ(load(changed), ": its version is 2, this runtime reads 1");
+  EXPECT_EQ(load(changed), ": expected version 1, which this runtime reads, got 2");
   changed = saved;
   changed["states"]["sum"]["parts"][0]["file"] = "../other";
   EXPECT_EQ(load(changed), ": names the file '../other': expected one in its folder");

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/OpTraits.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Driver/Register/Register.h"
@@ -15,6 +16,8 @@
 #include "mlir/Parser/Parser.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "gtest/gtest.h"
+
+#include <set>
 
 using namespace mlir;
 using namespace meshwright;
@@ -57,6 +60,13 @@ const std::vector<std::pair<std::string, MakeLink>> &getLinks(bool isSpmd) {
          Matrix to{m.rows, m.element == "f32" ? "bf16" : "f32"};
          return Link{"rt.prepare {0} at load : " + m.spell() + " -> " + to.spell(), to};
        }},
+      {"dequantisation",
+       [](const Matrix &m) {
+         Matrix to{m.rows, "f32"};
+         return Link{"nn.dequantize {0}, %x {{block = [4, 1]} : (" + m.spell() +
+                         ", tensor<4x4xf32>) -> " + to.spell(),
+                     to};
+       }},
       {"part",
        [](const Matrix &m) {
          Matrix to{m.rows / 2, m.element};
@@ -72,6 +82,9 @@ const std::vector<std::pair<std::string, MakeLink>> &getLinks(bool isSpmd) {
     links.push_back({"constraint", [](const Matrix &m) {
                        return Link{"dist.constrain {0} <@mesh, [{{}, {{}]> : " + m.spell(), m};
                      }});
+    links.push_back({"fetch", [](const Matrix &m) {
+                       return Link{"dist.fetch {0} : " + m.spell(), m};
+                     }});
     return links;
   }();
   static const auto spmd = [] {
@@ -83,6 +96,17 @@ const std::vector<std::pair<std::string, MakeLink>> &getLinks(bool isSpmd) {
     links.push_back({"chunk", [](const Matrix &m) {
                        Matrix to{m.rows / 2, m.element};
                        return Link{"dist.slice {0} axes [\"x\"] dims [0] : " + types(m, to), to};
+                     }});
+    links.push_back({"rounding", [](const Matrix &m) {
+                       return Link{"dist.round {0} form <mxfp8> : " + m.spell(), m};
+                     }});
+    links.push_back({"encoding", [](const Matrix &m) {
+                       Matrix to{m.rows, "f8E4M3FN, #dist.form<mxfp8 along 1>"};
+                       return Link{"dist.encode {0} : " + types(m, to), to};
+                     }});
+    links.push_back({"decoding", [](const Matrix &m) {
+                       Matrix to{m.rows, "f32"};
+                       return Link{"dist.decode {0} : " + types(m, to), to};
                      }});
     return links;
   }();
@@ -148,6 +172,22 @@ TEST_F(Weights, OfEachLinkAndEachPair) {
           EXPECT_EQ(weight->isWhole, !a.takesPart && !b.takesPart);
           EXPECT_FALSE(weight->isStored());
         }
+}
+
+/// A new op that keeps weights needs a link above.
+TEST_F(Weights, OfEachOpThatKeepsThem) {
+  std::set<StringRef> tried, keep;
+  for (bool isSpmd : {false, true})
+    for (const auto &[name, link] : getLinks(isSpmd)) {
+      SCOPED_TRACE(name);
+      Value value = parse("%a = " + llvm::formatv(link({16, "f32"}).text.c_str(), "%w").str());
+      ASSERT_TRUE(value);
+      tried.insert(value.getDefiningOp()->getName().getStringRef());
+    }
+  for (RegisteredOperationName name : context.getRegisteredOperations())
+    if (name.hasTrait<dist::KeepsWeight>())
+      keep.insert(name.getStringRef());
+  EXPECT_EQ(tried, keep);
 }
 
 TEST_F(Weights, OfArguments) {

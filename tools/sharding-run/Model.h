@@ -26,7 +26,7 @@ class Model {
 public:
   virtual ~Model() = default;
 
-  /// Those of the entry that the options name. Only names, global types and index bounds are set.
+  /// The inputs and outputs of the entry that the options name. Only names, global types and index bounds are set.
   const std::vector<rt::ProgramValue> &getInputs() const { return inputs; }
   const std::vector<rt::ProgramValue> &getOutputs() const { return outputs; }
 

@@ -24,7 +24,7 @@ struct Options {
   std::string entry;
   /// Folders of states: to start from, and to write after the run.
   std::string state, saveState;
-  /// Whether memory is kept to leave the state as it was if the call fails.
+  /// True if memory is kept to leave the state as it was if the call fails.
   bool recover = true;
   std::optional<uint64_t> randomInputs, randomWeights;
   std::optional<std::string> parallelize;

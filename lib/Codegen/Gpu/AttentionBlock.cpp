@@ -25,7 +25,7 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-/// Whether wgmma and tensor maps serve a plan that mma.sync serves. Rows have to begin at multiples
+/// Returns true if wgmma and tensor maps serve a plan that mma.sync serves. Rows have to begin at multiples
 /// of 16 bytes, and to fit in registers and shared memory. A block has 128 rows: half of them at
 /// least should be queries, and the keys at least a tile.
 static bool fitsWgmma(const AttentionShape &shape) {

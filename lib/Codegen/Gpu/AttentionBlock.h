@@ -171,7 +171,7 @@ protected:
 private:
   Type getPositionType() { return plan.hasPositions ? b.getI64Type() : b.getI32Type(); }
   Value getPosition(int64_t position);
-  /// Whether the key may be seen at all; null if it may. Sets its position.
+  /// A truth value: the key may be seen at all. Null if it always may. Sets its position.
   Value isKey(Value key, Value &position);
   void emitBiases(ArrayRef<Value> keys);
 

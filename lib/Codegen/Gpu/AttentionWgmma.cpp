@@ -65,7 +65,7 @@ private:
     return memref::ViewOp::create(b, type, shared, mul(group, groupBytes), ValueRange());
   }
 
-  /// Whether the tile in which keys end, by their number in memory, has others behind them.
+  /// Returns true if the tile in which keys end, by their number in memory, has others behind them.
   bool hasLastKeys() const { return lengths && !plan.hasPositions; }
   void initBarriers();
   void emitCopies(Value first, Value last);

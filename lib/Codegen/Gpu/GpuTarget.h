@@ -22,7 +22,7 @@ struct Chip {
   /// Bytes of shared memory that a block may use: without an attribute of the kernel, and with
   /// one.
   int64_t sharedBytes = 48 << 10, maxSharedBytes;
-  /// Whether it has wgmma, beside tensor maps and mbarriers.
+  /// True if it has wgmma, beside tensor maps and mbarriers.
   bool hasWgmma = false;
 
   static constexpr int64_t warpSize = 32;

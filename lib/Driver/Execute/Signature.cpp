@@ -44,7 +44,7 @@ private:
 
   func::FuncOp main;
   dist::MeshAttr mesh;
-  /// Whether the proof of the entry relies on the bounds of parameters.
+  /// True if the proof of the entry relies on the bounds of parameters.
   bool isPadded;
   rt::ProgramDescription &program;
   /// By state: whether its layout is known.

@@ -36,7 +36,7 @@ private:
   mlir::ModuleOp module;
   rt::ProgramDescription &program;
   dist::MeshAttr mesh;
-  /// Whether the layout of each state is known.
+  /// For each state, true if its layout is known.
   std::vector<bool> isPlaced;
 };
 

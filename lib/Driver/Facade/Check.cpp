@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Driver/Facade/Assemble.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 
 #include "llvm/Support/Format.h"
@@ -52,21 +52,21 @@ struct Run {
   std::vector<rt::ProgramValue> values;
   std::vector<std::vector<char>> arrays;
 
-  mlir::LogicalResult run(const Plan::State &state, PlanPhase phase, const CompileOptions &options,
+  mlir::LogicalResult run(const Plan::Impl &impl, PlanPhase phase, const CompileOptions &options,
                           const std::vector<HostArray> &inputs,
                           std::vector<Diagnostic> &diagnostics);
 };
 
 } // namespace
 
-mlir::LogicalResult Run::run(const Plan::State &state, PlanPhase phase,
+mlir::LogicalResult Run::run(const Plan::Impl &impl, PlanPhase phase,
                              const CompileOptions &options, const std::vector<HostArray> &inputs,
                              std::vector<Diagnostic> &diagnostics) {
-  auto compiled = state.compile(phase, options, diagnostics);
+  auto compiled = impl.compile(phase, options, diagnostics);
   if (failed(compiled))
     return mlir::failure();
   executable = std::move(*compiled);
-  std::unique_ptr<rt::Session> session = state.start(*executable, "local", diagnostics);
+  std::unique_ptr<rt::Session> session = impl.start(*executable, "local", diagnostics);
   if (!session)
     return mlir::failure();
   const rt::ProgramDescription &description = executable->getDescription();
@@ -81,7 +81,7 @@ mlir::LogicalResult Run::run(const Plan::State &state, PlanPhase phase,
   for (std::vector<char> &array : arrays)
     addresses.push_back(array.data());
   std::vector<void *> outputs(addresses.begin(), addresses.begin() + numOutputs);
-  if (failed(state.run(*session, inputs, outputs, {}, diagnostics)))
+  if (failed(impl.run(*session, inputs, outputs, {}, diagnostics)))
     return mlir::failure();
   std::string error;
   if (values.size() == numOutputs ||
@@ -105,7 +105,7 @@ getOpsById(mlir::FunctionOpInterface function) {
 
 /// Runs both programs again with all values kept, and describes the first value in program
 /// order that differs. Leaves `result` unchanged if no value differs.
-static mlir::LogicalResult findFirstDifference(const Plan::State &state, PlanPhase before,
+static mlir::LogicalResult findFirstDifference(const Plan::Impl &impl, PlanPhase before,
                                                const std::vector<HostArray> &inputs,
                                                double tolerance, llvm::StringRef name,
                                                CheckResult &result,
@@ -114,11 +114,11 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state, PlanPha
   probing.probes = true;
   probing.entry = name.str();
   Run plan, reference;
-  if (failed(plan.run(state, PlanPhase::Spmd, probing, inputs, diagnostics)) ||
-      failed(reference.run(state, before, probing, inputs, diagnostics)))
+  if (failed(plan.run(impl, PlanPhase::Spmd, probing, inputs, diagnostics)) ||
+      failed(reference.run(impl, before, probing, inputs, diagnostics)))
     return mlir::failure();
 
-  mlir::FunctionOpInterface entry = getEntry(state.get(PlanPhase::Spmd), name);
+  mlir::FunctionOpInterface entry = getEntry(impl.get(PlanPhase::Spmd), name);
   auto placement = PlacementAnalysis::run(llvm::cast<mlir::func::FuncOp>(*entry));
   if (failed(placement))
     return mlir::failure();
@@ -164,13 +164,13 @@ static mlir::LogicalResult findFirstDifference(const Plan::State &state, PlanPha
 
 Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tolerance,
                                 std::string_view name) {
-  std::lock_guard<std::mutex> lock(state->mutex);
+  std::lock_guard<std::mutex> lock(impl->mutex);
   std::vector<Diagnostic> diagnostics;
-  if (!state->options)
+  if (!impl->options)
     return std::vector<Diagnostic>{
         makeError("a check compares a rewritten program with the one it was: expected options to "
                   "parallelize")};
-  if (!state->get(PlanPhase::Global))
+  if (!impl->get(PlanPhase::Global))
     return std::vector<Diagnostic>{makeError(
         "the program was SPMD from the start: there is no unsharded program to compare with")};
   const Entry *entry = findEntry(getEntries(), name, diagnostics);
@@ -182,11 +182,11 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
   // The policies note which weights are rounded because they travel so, and the propagation in
   // which parts.
   PlanPhase before =
-      state->options->gtpGather.rules.empty() ? PlanPhase::Global : PlanPhase::Propagated;
+      impl->options->gtpGather.rules.empty() ? PlanPhase::Global : PlanPhase::Propagated;
   CompileOptions scheduled = compiling;
-  scheduled.schedule = state->getScheduleOptions();
-  if (failed(plan.run(*state, PlanPhase::Spmd, scheduled, inputs, diagnostics)) ||
-      failed(reference.run(*state, before, compiling, inputs, diagnostics)))
+  scheduled.schedule = impl->getScheduleOptions();
+  if (failed(plan.run(*impl, PlanPhase::Spmd, scheduled, inputs, diagnostics)) ||
+      failed(reference.run(*impl, before, compiling, inputs, diagnostics)))
     return diagnostics;
 
   CheckResult result;
@@ -209,7 +209,7 @@ Result<CheckResult> Plan::check(const std::vector<HostArray> &inputs, double tol
         i < numOutputs ? "output" : "state", value.name, formatNumber(allowed),
         formatNumber(difference));
   }
-  if (!result.passed && failed(findFirstDifference(*state, before, inputs, tolerance, entry->name,
+  if (!result.passed && failed(findFirstDifference(*impl, before, inputs, tolerance, entry->name,
                                                    result, diagnostics)))
     return diagnostics;
   return {std::move(result), diagnostics};

@@ -7,7 +7,7 @@
 
 #include "Handles.h"
 
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 
 using namespace meshwright;
 

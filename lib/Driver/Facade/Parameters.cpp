@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
 
 using namespace meshwright;
@@ -17,7 +17,7 @@ rt::HostTensor meshwright::toHostTensor(const HostArray &array) {
   return tensor;
 }
 
-bool Plan::State::getTensors(const rt::ProgramDescription &description, TensorMap &tensors,
+bool Plan::Impl::getTensors(const rt::ProgramDescription &description, TensorMap &tensors,
                              std::string &error) const {
   for (auto &[name, array] : parameters)
     tensors.emplace(name, toHostTensor(array));
@@ -41,21 +41,21 @@ Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
       return std::vector<Diagnostic>{makeError("parameter '" + port.name + "': expected " +
                                                describe(port.type, port.shape) + ", got " +
                                                describe(array.type, array.shape))};
-    std::lock_guard<std::mutex> lock(state->mutex);
-    state->parameters.insert_or_assign(port.name, array);
-    if (!state->session)
+    std::lock_guard<std::mutex> lock(impl->mutex);
+    impl->parameters.insert_or_assign(port.name, array);
+    if (!impl->session)
       continue;
     // A stuck rank may still read this session's parameters. So the next run starts another
     // session.
     std::string error;
-    if (state->session->getWorld().isStuck() ||
-        !state->session->setParameter(port.name, toHostTensor(array), error))
-      state->session.reset();
+    if (impl->session->getWorld().isStuck() ||
+        !impl->session->setParameter(port.name, toHostTensor(array), error))
+      impl->session.reset();
   }
   return true;
 }
 
-std::unique_ptr<rt::Session> Plan::State::start(Executable &executable, const std::string &backend,
+std::unique_ptr<rt::Session> Plan::Impl::start(Executable &executable, const std::string &backend,
                                                 std::vector<Diagnostic> &diagnostics) const {
   std::string error;
   auto fail = [&](std::string message) {

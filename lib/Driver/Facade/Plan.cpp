@@ -11,7 +11,7 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Execute/CompileBundle.h"
 #include "meshwright/lib/Driver/Facade/ExpertLoads.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
 #include "meshwright/passes/Pipeline.h"
@@ -33,7 +33,7 @@ using mlir::success;
 
 /// Returns the traffic of an entry in the plan that a report compares with: without sequence
 /// parallelism and without the rewrites of *optimise*.
-static std::optional<Traffic> planBefore(const Program::State &program, ParallelizeOptions options,
+static std::optional<Traffic> planBefore(const Program::Impl &program, ParallelizeOptions options,
                                          llvm::StringRef entry) {
   std::unique_ptr<mlir::MLIRContext> context = createContext();
   DiagnosticCollector ignored(context.get());
@@ -69,23 +69,23 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   if (failed(options))
     return errors;
 
-  auto state = std::make_shared<State>();
-  state->program = program.state;
-  state->options = *options;
-  state->context = createContext();
-  DiagnosticCollector collector(state->context.get());
-  mlir::OwningOpRef<ModuleOp> module = program.state->cloneInto(state->context.get());
+  auto impl = std::make_shared<Impl>();
+  impl->program = program.impl;
+  impl->options = *options;
+  impl->context = createContext();
+  DiagnosticCollector collector(impl->context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.impl->cloneInto(impl->context.get());
   if (!module)
     return collector.take();
 
   auto run = [&](Phase phase) {
-    mlir::PassManager manager(state->context.get());
+    mlir::PassManager manager(impl->context.get());
     buildPhase(manager, *options, phase);
     return succeeded(manager.run(*module));
   };
-  auto keep = [&](PlanPhase phase) { state->phases[static_cast<size_t>(phase)] = module->clone(); };
+  auto keep = [&](PlanPhase phase) { impl->phases[static_cast<size_t>(phase)] = module->clone(); };
   if (options->storedWeights == StoredWeights::Widen)
-    state->widened = WidenedParameters::create(*program.state);
+    impl->widened = WidenedParameters::create(*program.impl);
   if (!program.isSpmd()) {
     keep(PlanPhase::Global);
     if (!run(Phase::Annotated))
@@ -102,33 +102,33 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   FailureOr<Report> report = buildReport(getEntry(*module));
   if (failed(report))
     return collector.take();
-  state->report = std::move(*report);
-  state->phases[static_cast<size_t>(PlanPhase::Spmd)] = std::move(module);
-  state->keepPlanned();
-  ModuleOp spmd = state->get(PlanPhase::Spmd);
-  state->choosesChunks = !getEntry(spmd)->hasAttr(rt::RtDialect::kChunksAttr);
-  if (failed(state->requestSchedule(spmd)))
+  impl->report = std::move(*report);
+  impl->phases[static_cast<size_t>(PlanPhase::Spmd)] = std::move(module);
+  impl->keepPlanned();
+  ModuleOp spmd = impl->get(PlanPhase::Spmd);
+  impl->choosesChunks = !getEntry(spmd)->hasAttr(rt::RtDialect::kChunksAttr);
+  if (failed(impl->requestSchedule(spmd)))
     return collector.take();
   Plan plan;
-  plan.state = std::move(state);
+  plan.impl = std::move(impl);
   return {std::move(plan), collector.take()};
 }
 
 Result<Plan> Plan::asIs(const Program &program) {
-  auto state = std::make_shared<State>();
-  state->program = program.state;
-  state->context = createContext();
-  DiagnosticCollector collector(state->context.get());
-  mlir::OwningOpRef<ModuleOp> module = program.state->cloneInto(state->context.get());
+  auto impl = std::make_shared<Impl>();
+  impl->program = program.impl;
+  impl->context = createContext();
+  DiagnosticCollector collector(impl->context.get());
+  mlir::OwningOpRef<ModuleOp> module = program.impl->cloneInto(impl->context.get());
   if (!module)
     return collector.take();
   PlanPhase phase = program.isSpmd() ? PlanPhase::Spmd : PlanPhase::Global;
   if (dist::MeshAttr mesh = dist::getSpmdMesh(getEntry(*module)))
-    state->report.ranks = mesh.getNumRanks();
-  state->phases[static_cast<size_t>(phase)] = std::move(module);
-  state->keepPlanned();
+    impl->report.ranks = mesh.getNumRanks();
+  impl->phases[static_cast<size_t>(phase)] = std::move(module);
+  impl->keepPlanned();
   Plan plan;
-  plan.state = std::move(state);
+  plan.impl = std::move(impl);
   return {std::move(plan), collector.take()};
 }
 
@@ -143,7 +143,7 @@ std::string meshwright::toString(const Report &report, ReportFormat format) {
   return text;
 }
 
-void Plan::State::keepPlanned() {
+void Plan::Impl::keepPlanned() {
   mlir::FunctionOpInterface entry = getEntry(get(getExecutedPhase()));
   if (auto noted = entry->getAttrOfType<mlir::StringAttr>(rt::RtDialect::kTargetAttr))
     target = ownTarget = noted.str();
@@ -151,7 +151,7 @@ void Plan::State::keepPlanned() {
   planned = report;
 }
 
-LogicalResult Plan::State::requestSchedule(ModuleOp module) {
+LogicalResult Plan::Impl::requestSchedule(ModuleOp module) {
   dist::DistDialect::getDecisionLog(context.get()).clear();
   mlir::PassManager manager(context.get());
   buildPhase(manager, *options, Phase::Spmd);
@@ -161,7 +161,7 @@ LogicalResult Plan::State::requestSchedule(ModuleOp module) {
   return success();
 }
 
-LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics) {
+LogicalResult Plan::Impl::setTarget(llvm::StringRef text, std::vector<Diagnostic> &diagnostics) {
   if (text.empty())
     text = ownTarget;
   if (text == target)
@@ -199,14 +199,14 @@ LogicalResult Plan::State::setTarget(llvm::StringRef text, std::vector<Diagnosti
   return success();
 }
 
-ScheduleOptions Plan::State::getScheduleOptions() const {
+ScheduleOptions Plan::Impl::getScheduleOptions() const {
   ScheduleOptions schedule;
   schedule.verifyPlacement = options.has_value();
   return schedule;
 }
 
 /// Returns the rt program, or null after an error.
-mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
+mlir::OwningOpRef<ModuleOp> Plan::Impl::schedule() const {
   mlir::OwningOpRef<ModuleOp> scheduled = get(getExecutedPhase()).clone();
   mlir::PassManager manager(context.get());
   buildSchedulePhase(manager, getScheduleOptions());
@@ -214,11 +214,11 @@ mlir::OwningOpRef<ModuleOp> Plan::State::schedule() const {
 }
 
 /// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
-static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report &report) {
-  dist::DistDialect::getDecisionLog(state.context.get()).clear();
+static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &report) {
+  dist::DistDialect::getDecisionLog(impl.context.get()).clear();
   // A program that cannot be scheduled reports its errors when it is compiled.
-  DiagnosticCollector ignored(state.context.get());
-  mlir::OwningOpRef<ModuleOp> scheduled = state.schedule();
+  DiagnosticCollector ignored(impl.context.get());
+  mlir::OwningOpRef<ModuleOp> scheduled = impl.schedule();
   if (!scheduled)
     return;
   auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled, entry));
@@ -239,48 +239,48 @@ static void addSchedule(const Plan::State &state, llvm::StringRef entry, Report 
   }
   if ((report.fetches = reportFetches(func))) {
     report.fetches->peak = report.memory.getAll();
-    if ((report.fetches->ceiling = state.options->memoryCeiling))
-      report.fetches->least = findLeastCeiling(state.get(state.getExecutedPhase()));
+    if ((report.fetches->ceiling = impl.options->memoryCeiling))
+      report.fetches->least = findLeastCeiling(impl.get(impl.getExecutedPhase()));
   }
-  addDecisions(report, state.context.get(),
+  addDecisions(report, impl.context.get(),
                [](const Decision &decision) { return decision.subject == Subject::Program; });
 }
 
 Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
-  std::lock_guard<std::mutex> lock(state->mutex);
+  std::lock_guard<std::mutex> lock(impl->mutex);
   if (phase == PlanPhase::Rt) {
-    DiagnosticCollector collector(state->context.get());
-    mlir::OwningOpRef<ModuleOp> scheduled = state->schedule();
+    DiagnosticCollector collector(impl->context.get());
+    mlir::OwningOpRef<ModuleOp> scheduled = impl->schedule();
     if (!scheduled)
       return collector.take();
     return print(*scheduled, locations);
   }
-  ModuleOp module = state->get(phase);
+  ModuleOp module = impl->get(phase);
   if (!module)
     return std::vector<Diagnostic>{makeError(
-        state->options ? "the program was SPMD from the start: it has no phase before that"
+        impl->options ? "the program was SPMD from the start: it has no phase before that"
                        : "the program runs as it is: it has no such phase")};
   return print(module, locations);
 }
 
 /// Makes the report of a program that runs as it is. A program for one rank sends nothing.
-static LogicalResult reportAsIs(Plan::State &state, std::vector<Diagnostic> &diagnostics) {
-  mlir::FunctionOpInterface entry = getEntry(state.get(state.getExecutedPhase()));
+static LogicalResult reportAsIs(Plan::Impl &impl, std::vector<Diagnostic> &diagnostics) {
+  mlir::FunctionOpInterface entry = getEntry(impl.get(impl.getExecutedPhase()));
   if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
-    DiagnosticCollector collector(state.context.get());
+    DiagnosticCollector collector(impl.context.get());
     FailureOr<Report> report = buildReport(entry);
     std::vector<Diagnostic> found = collector.take();
     diagnostics.insert(diagnostics.end(), found.begin(), found.end());
     if (failed(report))
       return failure();
-    report->takeRun(std::move(state.report));
-    state.report = std::move(*report);
+    report->takeRun(std::move(impl.report));
+    impl.report = std::move(*report);
   }
-  state.report.memory = planSessionMemory(entry);
+  impl.report.memory = planSessionMemory(entry);
   return success();
 }
 
-LogicalResult Plan::State::completeReportLocked(std::vector<Diagnostic> &diagnostics) {
+LogicalResult Plan::Impl::completeReportLocked(std::vector<Diagnostic> &diagnostics) {
   if (isComplete)
     return success();
   if (!options) {
@@ -294,15 +294,15 @@ LogicalResult Plan::State::completeReportLocked(std::vector<Diagnostic> &diagnos
   return success();
 }
 
-LogicalResult Plan::State::completeReport(std::vector<Diagnostic> &diagnostics) {
+LogicalResult Plan::Impl::completeReport(std::vector<Diagnostic> &diagnostics) {
   std::lock_guard<std::mutex> lock(mutex);
   return completeReportLocked(diagnostics);
 }
 
 /// Makes the report on an entry that is not the default one. The decisions are those of the plan.
-static FailureOr<Report> reportOther(const Plan::State &state, llvm::StringRef name) {
-  DiagnosticCollector ignored(state.context.get());
-  mlir::FunctionOpInterface entry = getEntry(state.get(state.getExecutedPhase()), name);
+static FailureOr<Report> reportOther(const Plan::Impl &impl, llvm::StringRef name) {
+  DiagnosticCollector ignored(impl.context.get());
+  mlir::FunctionOpInterface entry = getEntry(impl.get(impl.getExecutedPhase()), name);
   if (!entry)
     return failure();
   Report report;
@@ -312,43 +312,43 @@ static FailureOr<Report> reportOther(const Plan::State &state, llvm::StringRef n
       return failure();
     report = std::move(*built);
   }
-  report.target = state.target;
-  report.decisions = state.report.decisions;
-  if (!state.options) {
+  report.target = impl.target;
+  report.decisions = impl.report.decisions;
+  if (!impl.options) {
     report.memory = planSessionMemory(entry);
     return report;
   }
-  report.before = planBefore(*state.program, *state.options, name);
+  report.before = planBefore(*impl.program, *impl.options, name);
   auto decisions = report.decisions;
-  addSchedule(state, name, report);
+  addSchedule(impl, name, report);
   report.decisions = std::move(decisions);
   return report;
 }
 
 std::string Plan::report(ReportFormat format, std::string_view entry) const {
-  std::lock_guard<std::mutex> lock(state->mutex);
+  std::lock_guard<std::mutex> lock(impl->mutex);
   std::vector<Diagnostic> ignored;
-  if (failed(state->completeReportLocked(ignored)))
+  if (failed(impl->completeReportLocked(ignored)))
     return "";
   if (entry.empty() || entry == getEntries().front().name)
-    return toString(state->report, format);
-  FailureOr<Report> other = reportOther(*state, entry);
+    return toString(impl->report, format);
+  FailureOr<Report> other = reportOther(*impl, entry);
   return failed(other) ? "" : toString(*other, format);
 }
 
-int64_t Plan::getNumRanks() const { return state->report.ranks; }
-const std::vector<Entry> &Plan::getEntries() const { return state->program->ports.entries; }
+int64_t Plan::getNumRanks() const { return impl->report.ranks; }
+const std::vector<Entry> &Plan::getEntries() const { return impl->program->ports.entries; }
 const std::vector<Port> &Plan::getInputs() const { return getEntries().front().inputs; }
 const std::vector<Port> &Plan::getOutputs() const { return getEntries().front().outputs; }
-const std::vector<Port> &Plan::getParameters() const { return state->program->ports.parameters; }
-const std::vector<Port> &Plan::getStates() const { return state->program->ports.states; }
+const std::vector<Port> &Plan::getParameters() const { return impl->program->ports.parameters; }
+const std::vector<Port> &Plan::getStates() const { return impl->program->ports.states; }
 
 //===----------------------------------------------------------------------===//
 // Running
 //===----------------------------------------------------------------------===//
 
 FailureOr<std::unique_ptr<Executable>>
-Plan::State::compile(PlanPhase phase, const CompileOptions &options,
+Plan::Impl::compile(PlanPhase phase, const CompileOptions &options,
                      std::vector<Diagnostic> &diagnostics) const {
   ModuleOp module = get(phase);
   DiagnosticCollector collector(module.getContext());
@@ -359,7 +359,7 @@ Plan::State::compile(PlanPhase phase, const CompileOptions &options,
   return executable;
 }
 
-LogicalResult Plan::State::compileFor(llvm::StringRef target,
+LogicalResult Plan::Impl::compileFor(llvm::StringRef target,
                                       std::vector<Diagnostic> &diagnostics) {
   if (failed(setTarget(target, diagnostics)))
     return failure();
@@ -375,7 +375,7 @@ LogicalResult Plan::State::compileFor(llvm::StringRef target,
 }
 
 FailureOr<std::string>
-Plan::State::chooseTarget(llvm::StringRef given, const std::string &backend,
+Plan::Impl::chooseTarget(llvm::StringRef given, const std::string &backend,
                           std::vector<Diagnostic> &diagnostics) const {
   if (!given.empty())
     return given.str();
@@ -423,7 +423,7 @@ LogicalResult meshwright::callEntry(rt::Session &session, const std::vector<Host
   return session.run(index, tensors, outputs, options, error) ? success() : fail(error);
 }
 
-LogicalResult Plan::State::run(rt::Session &session, const std::vector<HostArray> &inputs,
+LogicalResult Plan::Impl::run(rt::Session &session, const std::vector<HostArray> &inputs,
                                const std::vector<void *> &outputs, const RunOptions &options,
                                std::vector<Diagnostic> &diagnostics) const {
   rt::RunOptions settings;
@@ -454,36 +454,36 @@ LogicalResult Plan::State::run(rt::Session &session, const std::vector<HostArray
 Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                        const RunOptions &options) {
   std::vector<Diagnostic> diagnostics;
-  std::unique_lock<std::mutex> lock(state->mutex);
+  std::unique_lock<std::mutex> lock(impl->mutex);
   FailureOr<std::string> chosen =
-      state->chooseTarget(options.target, options.backend, diagnostics);
-  if (failed(chosen) || failed(state->compileFor(*chosen, diagnostics)))
+      impl->chooseTarget(options.target, options.backend, diagnostics);
+  if (failed(chosen) || failed(impl->compileFor(*chosen, diagnostics)))
     return diagnostics;
-  if (!state->session || state->backend != options.backend) {
-    state->session = state->start(*state->executable, options.backend, diagnostics);
-    state->backend = options.backend;
-    if (!state->session)
+  if (!impl->session || impl->backend != options.backend) {
+    impl->session = impl->start(*impl->executable, options.backend, diagnostics);
+    impl->backend = options.backend;
+    if (!impl->session)
       return diagnostics;
   }
-  std::shared_ptr<rt::Session> session = state->session;
-  std::string target = state->target;
+  std::shared_ptr<rt::Session> session = impl->session;
+  std::string target = impl->target;
   // Between a restart and the end of its run, a session belongs to one caller.
-  std::unique_lock<std::mutex> call(state->calling, std::defer_lock);
+  std::unique_lock<std::mutex> call(impl->calling, std::defer_lock);
   lock.unlock();
   call.lock();
-  if (failed(state->run(*session, inputs, outputs, options, diagnostics)))
+  if (failed(impl->run(*session, inputs, outputs, options, diagnostics)))
     return diagnostics;
   rt::RunReport run = session->getRunReport();
   std::vector<rt::ExpertLoad> experts = session->getExpertLoads();
   call.unlock();
   lock.lock();
   // Another thread may have asked for another target, which the report then describes.
-  if (state->target != target)
+  if (impl->target != target)
     return {true, diagnostics};
-  setExperts(state->report, getEntry(state->get(state->getExecutedPhase()), options.entry), experts);
+  setExperts(impl->report, getEntry(impl->get(impl->getExecutedPhase()), options.entry), experts);
   if (options.measure) {
-    state->report.runText = run.toText();
-    state->report.runJson = run.toJson();
+    impl->report.runText = run.toText();
+    impl->report.runJson = run.toJson();
   }
   return {true, diagnostics};
 }
@@ -493,51 +493,51 @@ Result<Session> Plan::start(const SessionOptions &options) {
   if (!options.weights.empty() || options.randomWeights)
     return std::vector<Diagnostic>{makeError(
         "a plan has its parameters: expected neither a file of weights nor random weights")};
-  std::unique_lock<std::mutex> lock(state->mutex);
+  std::unique_lock<std::mutex> lock(impl->mutex);
   FailureOr<std::string> chosen =
-      state->chooseTarget(options.target, options.backend, diagnostics);
-  if (failed(chosen) || failed(state->compileFor(*chosen, diagnostics)))
+      impl->chooseTarget(options.target, options.backend, diagnostics);
+  if (failed(chosen) || failed(impl->compileFor(*chosen, diagnostics)))
     return diagnostics;
   std::shared_ptr<rt::Session> session =
-      state->start(*state->executable, options.backend, diagnostics);
+      impl->start(*impl->executable, options.backend, diagnostics);
   lock.unlock();
   if (!session)
     return diagnostics;
   return openSession(std::move(session), options);
 }
 
-bool Plan::isStuck() const { return state->stuck; }
+bool Plan::isStuck() const { return impl->stuck; }
 
 Result<CompileSummary> Plan::compile(std::string_view path, std::string_view target,
                                      bool withWeights,
                                      const std::optional<StateDictLayout> &stateDict) {
-  std::lock_guard<std::mutex> lock(state->mutex);
+  std::lock_guard<std::mutex> lock(impl->mutex);
   std::vector<Diagnostic> diagnostics;
-  if (state->widened && !withWeights)
+  if (impl->widened && !withWeights)
     return std::vector<Diagnostic>{
         makeError("stored-weights=widen: a bundle without weights would have to widen them: expected a bundle "
                   "with its weights, or stored-weights=keep")};
-  if (failed(state->setTarget(target, diagnostics)))
+  if (failed(impl->setTarget(target, diagnostics)))
     return diagnostics;
   BundleOptions options;
-  options.compile.schedule = state->getScheduleOptions();
+  options.compile.schedule = impl->getScheduleOptions();
   options.stateDict = stateDict;
   if (!withWeights)
-    options.tensors = getWeightTensors(*state->program);
-  if (failed(state->completeReportLocked(diagnostics)))
+    options.tensors = getWeightTensors(*impl->program);
+  if (failed(impl->completeReportLocked(diagnostics)))
     return diagnostics;
   // A bundle's report describes the plan, not a run of this process.
-  Report report = state->report;
+  Report report = impl->report;
   report.takeRun(Report());
   options.textReport = toString(report, ReportFormat::Text);
   options.jsonReport = toString(report, ReportFormat::Json);
-  ModuleOp module = state->get(state->getExecutedPhase());
+  ModuleOp module = impl->get(impl->getExecutedPhase());
   DiagnosticCollector collector(module.getContext());
   FailureOr<CompileStatistics> statistics =
       compileBundle(
           module, llvm::StringRef(path),
           [&](const rt::ProgramDescription &description, TensorMap &tensors, std::string &error) {
-            return state->getTensors(description, tensors, error);
+            return impl->getTensors(description, tensors, error);
           },
           options);
   if (failed(statistics))

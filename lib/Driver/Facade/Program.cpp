@@ -7,7 +7,7 @@
 
 #include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/dialects/Nn/Call.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/SourceNesting.h"
@@ -35,19 +35,19 @@ using nn::NnDialect;
 // Types
 //===----------------------------------------------------------------------===//
 
-struct ProgressLine::State : rt::Progress {
+struct ProgressLine::Impl : rt::Progress {
   using Progress::Progress;
 };
 
 ProgressLine::ProgressLine(std::string_view what, int64_t total)
-    : state(std::make_shared<State>(std::string(what), total)) {}
+    : impl(std::make_shared<Impl>(std::string(what), total)) {}
 
 void ProgressLine::step() {
-  if (state)
-    state->step();
+  if (impl)
+    impl->step();
 }
 
-void ProgressLine::end() { state.reset(); }
+void ProgressLine::end() { impl.reset(); }
 
 std::string_view meshwright::toString(ElementType type) { return rt::nameOf(getRuntimeType(type)); }
 
@@ -359,7 +359,7 @@ std::string meshwright::print(ModuleOp module, bool locations) {
   return text;
 }
 
-mlir::OwningOpRef<ModuleOp> Program::State::cloneInto(mlir::MLIRContext *other) const {
+mlir::OwningOpRef<ModuleOp> Program::Impl::cloneInto(mlir::MLIRContext *other) const {
   std::string bytecode;
   llvm::raw_string_ostream os(bytecode);
   if (failed(mlir::writeBytecodeToFile(*module, os)))
@@ -369,26 +369,26 @@ mlir::OwningOpRef<ModuleOp> Program::State::cloneInto(mlir::MLIRContext *other) 
 }
 
 Result<Program> Program::parse(std::string_view text, std::string_view name) {
-  auto state = std::make_shared<State>();
-  state->context = createContext();
-  DiagnosticCollector collector(state->context.get());
-  if (std::optional<SourcePlace> deep = findDeepNesting(text)) {
-    mlir::emitError(mlir::FileLineColLoc::get(state->context.get(), llvm::StringRef(name),
+  auto impl = std::make_shared<Impl>();
+  impl->context = createContext();
+  DiagnosticCollector collector(impl->context.get());
+  if (std::optional<SourcePosition> deep = findDeepNesting(text)) {
+    mlir::emitError(mlir::FileLineColLoc::get(impl->context.get(), llvm::StringRef(name),
                                               deep->line, deep->column))
         << kDeepNesting;
     return collector.take();
   }
-  state->module = mlir::parseSourceString<ModuleOp>(text, mlir::ParserConfig(state->context.get()),
+  impl->module = mlir::parseSourceString<ModuleOp>(text, mlir::ParserConfig(impl->context.get()),
                                                     llvm::StringRef(name));
-  if (!state->module)
+  if (!impl->module)
     return collector.take();
-  FailureOr<Ports> ports = getPorts(*state->module);
+  FailureOr<Ports> ports = getPorts(*impl->module);
   if (failed(ports))
     return collector.take();
-  state->ports = std::move(*ports);
-  state->isSpmd = getEntry(*state->module)->hasAttr(dist::DistDialect::kSpmdAttr);
+  impl->ports = std::move(*ports);
+  impl->isSpmd = getEntry(*impl->module)->hasAttr(dist::DistDialect::kSpmdAttr);
   Program program;
-  program.state = std::move(state);
+  program.impl = std::move(impl);
   return {std::move(program), collector.take()};
 }
 
@@ -403,37 +403,37 @@ Result<Program> Program::parseFile(std::string_view path) {
   return parse({text.data(), text.size()}, path);
 }
 
-std::string Program::str(bool locations) const { return print(*state->module, locations); }
-bool Program::isSpmd() const { return state->isSpmd; }
-const std::vector<Entry> &Program::getEntries() const { return state->ports.entries; }
+std::string Program::str(bool locations) const { return print(*impl->module, locations); }
+bool Program::isSpmd() const { return impl->isSpmd; }
+const std::vector<Entry> &Program::getEntries() const { return impl->ports.entries; }
 const std::vector<Port> &Program::getInputs() const { return getEntries().front().inputs; }
 const std::vector<Port> &Program::getOutputs() const { return getEntries().front().outputs; }
-const std::vector<Port> &Program::getParameters() const { return state->ports.parameters; }
-const std::vector<Port> &Program::getStates() const { return state->ports.states; }
+const std::vector<Port> &Program::getParameters() const { return impl->ports.parameters; }
+const std::vector<Port> &Program::getStates() const { return impl->ports.states; }
 
 /// Makes one program of several. `combine` makes its module.
 template <typename Combine>
-static Result<std::shared_ptr<Program::State>> combinePrograms(const std::vector<Stage> &stages,
+static Result<std::shared_ptr<Program::Impl>> combinePrograms(const std::vector<Stage> &stages,
                                                                Combine combine) {
-  auto state = std::make_shared<Program::State>();
-  state->context = createContext();
-  DiagnosticCollector collector(state->context.get());
+  auto impl = std::make_shared<Program::Impl>();
+  impl->context = createContext();
+  DiagnosticCollector collector(impl->context.get());
   std::vector<StageModule> modules;
   for (const Stage &stage : stages) {
-    modules.push_back({stage.name, stage.program.getState().cloneInto(state->context.get())});
+    modules.push_back({stage.name, stage.program.getImpl().cloneInto(impl->context.get())});
     if (!modules.back().module)
       return collector.take();
   }
   FailureOr<mlir::OwningOpRef<ModuleOp>> module =
-      combine(state->context.get(), std::move(modules));
+      combine(impl->context.get(), std::move(modules));
   if (failed(module))
     return collector.take();
-  state->module = std::move(*module);
-  FailureOr<Ports> ports = getPorts(*state->module);
+  impl->module = std::move(*module);
+  FailureOr<Ports> ports = getPorts(*impl->module);
   if (failed(ports))
     return collector.take();
-  state->ports = std::move(*ports);
-  return {std::move(state), collector.take()};
+  impl->ports = std::move(*ports);
+  return {std::move(impl), collector.take()};
 }
 
 Result<Program> Program::compose(const std::vector<Stage> &stages,
@@ -442,31 +442,31 @@ Result<Program> Program::compose(const std::vector<Stage> &stages,
   std::vector<StageConnection> wires;
   for (const Connection &connection : connections)
     wires.push_back({connection.input, connection.output});
-  Result<std::shared_ptr<State>> combined =
+  Result<std::shared_ptr<Impl>> combined =
       combinePrograms(stages, [&](mlir::MLIRContext *context, std::vector<StageModule> modules) {
         return composeStages(context, std::move(modules), wires, loop, steps);
       });
   if (!combined)
     return combined.getDiagnostics();
   Program program;
-  program.state = std::move(*combined);
+  program.impl = std::move(*combined);
   return {std::move(program), combined.getDiagnostics()};
 }
 
 Result<Program> Program::join(const std::vector<Stage> &programs) {
-  Result<std::shared_ptr<State>> combined = combinePrograms(programs, joinEntries);
+  Result<std::shared_ptr<Impl>> combined = combinePrograms(programs, joinEntries);
   if (!combined)
     return combined.getDiagnostics();
   Program program;
-  program.state = std::move(*combined);
+  program.impl = std::move(*combined);
   return {std::move(program), combined.getDiagnostics()};
 }
 
 /// Makes a program of a copy of another one's module, which `rewrite` changes.
 template <typename Rewrite>
-static Result<std::shared_ptr<Program::State>> rewriteProgram(const Program::State &from,
+static Result<std::shared_ptr<Program::Impl>> rewriteProgram(const Program::Impl &from,
                                                               Rewrite rewrite) {
-  auto made = std::make_shared<Program::State>();
+  auto made = std::make_shared<Program::Impl>();
   made->context = createContext();
   DiagnosticCollector collector(made->context.get());
   made->module = from.cloneInto(made->context.get());
@@ -482,22 +482,22 @@ static Result<std::shared_ptr<Program::State>> rewriteProgram(const Program::Sta
 Result<Program> Program::differentiate(std::string_view loss,
                                        const std::vector<std::string> &parameters,
                                        const std::vector<std::string> &frozen) const {
-  Result<std::shared_ptr<State>> made = rewriteProgram(*state, [&](ModuleOp module) {
+  Result<std::shared_ptr<Impl>> made = rewriteProgram(*impl, [&](ModuleOp module) {
     return requestGradients(module, loss, parameters, frozen);
   });
   if (!made)
     return made.getDiagnostics();
   Program program;
-  program.state = std::move(*made);
+  program.impl = std::move(*made);
   return {std::move(program), made.getDiagnostics()};
 }
 
 Result<Program> Program::train(const TrainOptions &options) const {
-  Result<std::shared_ptr<State>> made =
-      rewriteProgram(*state, [&](ModuleOp module) { return buildSteps(module, options); });
+  Result<std::shared_ptr<Impl>> made =
+      rewriteProgram(*impl, [&](ModuleOp module) { return buildSteps(module, options); });
   if (!made)
     return made.getDiagnostics();
   Program program;
-  program.state = std::move(*made);
+  program.impl = std::move(*made);
   return {std::move(program), made.getDiagnostics()};
 }

@@ -10,7 +10,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Facade/Handles.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/passes/Pipeline.h"
@@ -87,7 +87,7 @@ bool mw_program::open(const char *path, const char *parallelize) {
   if (!program)
     return false;
   parameters = ownPorts(program->getParameters());
-  tensors = getWeightTensors(program->getState());
+  tensors = getWeightTensors(program->getImpl());
   for (OwnedPort &owned : parameters)
     owned.view.index_bound = llvm::find_if(tensors, [&](const rt::WeightTensor &tensor) {
                                return tensor.name == owned.port.name;
@@ -96,7 +96,7 @@ bool mw_program::open(const char *path, const char *parallelize) {
     EntryPorts &ports = entries.emplace_back();
     ports.inputs = ownPorts(entry.inputs);
     ports.outputs = ownPorts(entry.outputs);
-    auto function = getEntry(*program->getState().module, entry.name);
+    auto function = getEntry(*program->getImpl().module, entry.name);
     size_t next = 0;
     for (unsigned i = 0; i < function.getNumArguments(); ++i)
       if (function.getArgAttr(i, nn::NnDialect::kInputAttr))
@@ -279,7 +279,7 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
 
 const char *mw_program_report(mw_program *program, int32_t json) {
   std::vector<Diagnostic> diagnostics;
-  bool isComplete = mlir::succeeded(program->plan->getState().completeReport(diagnostics));
+  bool isComplete = mlir::succeeded(program->plan->getImpl().completeReport(diagnostics));
   program->tell(diagnostics);
   if (!isComplete)
     return nullptr;
@@ -296,8 +296,8 @@ mw_session *mw_program_start(mw_program *program, const mw_run_options *options)
   program->tell(session.getDiagnostics());
   if (!session)
     return nullptr;
-  const Session::State &state = session->getState();
-  return rt::openHandle(state.session, state.options, program->say, program->user);
+  const Session::Impl &impl = session->getImpl();
+  return rt::openHandle(impl.session, impl.options, program->say, program->user);
 }
 
 //===----------------------------------------------------------------------===//

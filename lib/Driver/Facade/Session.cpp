@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/Bundle.h"
 #include "meshwright/runtime/include/Interrupts.h"
@@ -62,41 +62,41 @@ static std::vector<Diagnostic> makeErrors(std::string message) {
 
 Result<Session> meshwright::openSession(std::shared_ptr<rt::Session> session,
                                         const SessionOptions &options) {
-  auto state = std::make_shared<Session::State>();
+  auto impl = std::make_shared<Session::Impl>();
   rt::SessionStart start{options.state, options.recover, options.graphs};
-  if (std::string error; !rt::startSession(*session, start, state->options, error))
+  if (std::string error; !rt::startSession(*session, start, impl->options, error))
     return makeErrors(error);
-  state->entries = getEntriesOf(session->getDescription());
-  state->states = getStatesOf(session->getDescription());
-  state->session = std::move(session);
-  state->options.timeout = options.timeout;
-  state->options.threadsPerRank = options.threadsPerRank;
-  return Session::State::wrap(std::move(state));
+  impl->entries = getEntriesOf(session->getDescription());
+  impl->states = getStatesOf(session->getDescription());
+  impl->session = std::move(session);
+  impl->options.timeout = options.timeout;
+  impl->options.threadsPerRank = options.threadsPerRank;
+  return Session::Impl::wrap(std::move(impl));
 }
 
-const std::vector<Entry> &Session::getEntries() const { return state->entries; }
-const std::vector<Port> &Session::getStates() const { return state->states; }
+const std::vector<Entry> &Session::getEntries() const { return impl->entries; }
+const std::vector<Port> &Session::getStates() const { return impl->states; }
 const std::optional<StateDictLayout> &Session::getStateDict() const {
-  return state->session->getDescription().stateDict;
+  return impl->session->getDescription().stateDict;
 }
-bool Session::isStuck() const { return state->session->getWorld().isStuck(); }
+bool Session::isStuck() const { return impl->session->getWorld().isStuck(); }
 
 Result<bool> Session::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,
                           std::string_view entry, bool checkFinite, int64_t outputGpu) {
-  rt::RunOptions options = state->options;
+  rt::RunOptions options = impl->options;
   options.outputGpu = outputGpu;
   options.checkFinite = checkFinite;
   std::vector<Diagnostic> diagnostics;
-  if (failed(callEntry(*state->session, inputs, outputs, entry, options, diagnostics)))
+  if (failed(callEntry(*impl->session, inputs, outputs, entry, options, diagnostics)))
     return diagnostics;
   return {true, diagnostics};
 }
 
 Result<bool> Session::getState(const std::vector<void *> &arrays) const {
-  if (arrays.size() != state->states.size())
-    return makeErrors("expected " + std::to_string(state->states.size()) +
+  if (arrays.size() != impl->states.size())
+    return makeErrors("expected " + std::to_string(impl->states.size()) +
                       " arrays for states, got " + std::to_string(arrays.size()));
-  if (std::string error; !state->session->getStates(arrays, error))
+  if (std::string error; !impl->session->getStates(arrays, error))
     return makeErrors(error);
   return true;
 }
@@ -106,21 +106,21 @@ Result<bool> Session::setState(const std::vector<NamedArray> &values) {
   for (const NamedArray &value : values)
     if (!tensors.emplace(value.name, toHostTensor(value.array)).second)
       return makeErrors("state '" + value.name + "' is given twice");
-  if (std::string error; !state->session->setStates(tensors, error))
+  if (std::string error; !impl->session->setStates(tensors, error))
     return makeErrors(error);
   return true;
 }
 
 Result<bool> Session::save(std::string_view folder) const {
-  if (std::string error; !state->session->save(std::string(folder), error))
+  if (std::string error; !impl->session->save(std::string(folder), error))
     return makeErrors(error);
   return true;
 }
 
-SavedExtras Session::getExtras() const { return state->session->getExtras(); }
+SavedExtras Session::getExtras() const { return impl->session->getExtras(); }
 
 Result<bool> Session::setExtras(SavedExtras extras) {
-  if (std::string error; !state->session->setExtras(std::move(extras), error))
+  if (std::string error; !impl->session->setExtras(std::move(extras), error))
     return makeErrors(error);
   return true;
 }
@@ -132,27 +132,27 @@ bool meshwright::endRuns(double seconds) { return rt::endRuns(seconds); }
 // GpuMemory
 //===----------------------------------------------------------------------===//
 
-struct GpuMemory::State {
+struct GpuMemory::Impl {
   std::shared_ptr<rt::GpuSpace> space;
 };
 
 Result<GpuMemory> GpuMemory::open(std::string_view backend, int64_t gpu) {
   std::string error;
   GpuMemory memory;
-  memory.state = std::make_shared<State>();
-  memory.state->space = rt::openGpuSpace(std::string(backend), gpu, error);
-  if (!memory.state->space)
+  memory.impl = std::make_shared<Impl>();
+  memory.impl->space = rt::openGpuSpace(std::string(backend), gpu, error);
+  if (!memory.impl->space)
     return makeErrors(error);
   return memory;
 }
 
 uintptr_t GpuMemory::getStream() const {
-  return reinterpret_cast<uintptr_t>(state->space->getStream());
+  return reinterpret_cast<uintptr_t>(impl->space->getStream());
 }
 
 Result<std::shared_ptr<void>> GpuMemory::allocate(int64_t bytes) const {
   std::string error;
-  std::shared_ptr<void> memory = state->space->allocate(bytes, error);
+  std::shared_ptr<void> memory = impl->space->allocate(bytes, error);
   if (!memory)
     return makeErrors(error);
   return memory;
@@ -162,7 +162,7 @@ Result<std::shared_ptr<void>> GpuMemory::allocate(int64_t bytes) const {
 // Bundle
 //===----------------------------------------------------------------------===//
 
-struct Bundle::State {
+struct Bundle::Impl {
   std::string path;
   std::vector<Entry> entries;
   std::vector<Port> states;
@@ -172,28 +172,28 @@ struct Bundle::State {
 Result<Bundle> Bundle::open(std::string_view path) {
   rt::ProgramDescription description;
   std::string error;
-  auto state = std::make_shared<State>();
-  state->path = path;
-  if (!rt::readDescription(state->path, description, error))
+  auto impl = std::make_shared<Impl>();
+  impl->path = path;
+  if (!rt::readDescription(impl->path, description, error))
     return makeErrors(error);
-  state->entries = getEntriesOf(description);
-  state->states = getStatesOf(description);
-  state->numRanks = description.numRanks;
+  impl->entries = getEntriesOf(description);
+  impl->states = getStatesOf(description);
+  impl->numRanks = description.numRanks;
   Bundle bundle;
-  bundle.state = std::move(state);
+  bundle.impl = std::move(impl);
   return bundle;
 }
 
-const std::vector<Entry> &Bundle::getEntries() const { return state->entries; }
-const std::vector<Port> &Bundle::getStates() const { return state->states; }
-int64_t Bundle::getNumRanks() const { return state->numRanks; }
+const std::vector<Entry> &Bundle::getEntries() const { return impl->entries; }
+const std::vector<Port> &Bundle::getStates() const { return impl->states; }
+int64_t Bundle::getNumRanks() const { return impl->numRanks; }
 
 Result<Session> Bundle::start(const SessionOptions &options) const {
   if (!options.target.empty())
     return makeErrors("a bundle is compiled already: expected no target");
   std::string error;
   std::shared_ptr<rt::Session> session =
-      rt::openBundle(state->path, options.backend, {options.weights, options.randomWeights}, error);
+      rt::openBundle(impl->path, options.backend, {options.weights, options.randomWeights}, error);
   if (!session)
     return makeErrors(error);
   return openSession(std::move(session), options);

@@ -8,13 +8,13 @@
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
-#include "meshwright/lib/Driver/Facade/PlanState.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Launches/IndexBound.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 using namespace meshwright;
 
-std::vector<rt::WeightTensor> meshwright::getWeightTensors(const Program::State &program) {
+std::vector<rt::WeightTensor> meshwright::getWeightTensors(const Program::Impl &program) {
   std::vector<rt::WeightTensor> tensors;
   auto find = [&](llvm::StringRef name) {
     return llvm::find_if(tensors,

@@ -8,14 +8,14 @@
 #ifndef MESHWRIGHT_LIB_DRIVER_FACADE_WEIGHTTENSORS_H
 #define MESHWRIGHT_LIB_DRIVER_FACADE_WEIGHTTENSORS_H
 
-#include "meshwright/lib/Driver/Facade/State.h"
+#include "meshwright/lib/Driver/Facade/ProgramImpl.h"
 #include "meshwright/runtime/include/Program.h"
 
 namespace meshwright {
 
 /// The tensors that a file of weights has for a program, in the order of its parameters. Parameters
 /// that are parts of one tensor share its name: the tensor is as large as its parts need.
-std::vector<rt::WeightTensor> getWeightTensors(const Program::State &program);
+std::vector<rt::WeightTensor> getWeightTensors(const Program::Impl &program);
 
 } // namespace meshwright
 

@@ -13,7 +13,7 @@ using namespace meshwright;
 using mlir::failed;
 using mlir::FailureOr;
 
-std::shared_ptr<WidenedParameters> WidenedParameters::create(const Program::State &program) {
+std::shared_ptr<WidenedParameters> WidenedParameters::create(const Program::Impl &program) {
   std::shared_ptr<WidenedParameters> parameters(new WidenedParameters());
   parameters->context = createContext();
   auto module = program.cloneInto(parameters->context.get());

@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Private to the facade.
+// This header is private to the facade.
 //
 //===----------------------------------------------------------------------===//
 
@@ -13,7 +13,7 @@
 #define MESHWRIGHT_LIB_DRIVER_FACADE_WIDENEDPARAMETERS_H
 
 #include "meshwright/lib/Driver/Execute/CompileBundle.h"
-#include "meshwright/lib/Driver/Facade/State.h"
+#include "meshwright/lib/Driver/Facade/ProgramImpl.h"
 #include "meshwright/passes/bind/WidenStored.h"
 
 #include <mutex>
@@ -25,7 +25,7 @@ namespace meshwright {
 class WidenedParameters : public std::enable_shared_from_this<WidenedParameters> {
 public:
   /// Returns null if there are none.
-  static std::shared_ptr<WidenedParameters> create(const Program::State &program);
+  static std::shared_ptr<WidenedParameters> create(const Program::Impl &program);
 
   /// Adds the widened parameters of a program. A tensor from which they are computed goes where the program
   /// reads it no more. Fails with an error if such a tensor is missing.

@@ -112,7 +112,8 @@ static Operation *getNamedOp(rt::KernelOp launch) {
   return launch.getYielded().front().getDefiningOp();
 }
 
-/// Whether -inf is a number like others there: a query that sees no key has it.
+/// Returns true if the value is a log-sum-exp, where -inf is a number like others: a query that sees no
+/// key has it.
 static bool isLogSumExp(Value value) {
   auto part = value.getDefiningOp<dist::LogSumExpOpInterface>();
   return part && part.getLogSumExp() == value;

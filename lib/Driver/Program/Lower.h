@@ -66,7 +66,7 @@ struct LoweredProgram {
   mlir::OwningOpRef<mlir::ModuleOp> module;
   /// The kernels that the entry launches, each once.
   std::vector<KernelSource> kernels;
-  /// Whether the entry refers to kernels by records (`mw_rt_device_kernel`).
+  /// True if the entry refers to kernels by records (`mw_rt_device_kernel`).
   bool hasRecords = false;
   /// Size of the temporaries' arena; buffers in it are aligned to 64 bytes.
   int64_t arenaBytes = 0;

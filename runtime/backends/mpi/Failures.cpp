@@ -30,7 +30,7 @@ namespace {
 
 constexpr int kNewsTag = 1;
 /// The bytes of a failure's text, with the final zero.
-constexpr int kErrorBytes = sizeof(SharedState::error);
+constexpr int kErrorBytes = sizeof(SharedStatus::error);
 /// The interval at which a process looks at the others.
 constexpr int kWatchMilliseconds = 20;
 /// How long this process waits for others to report a failure before it ends.
@@ -63,18 +63,18 @@ void Process::endRun(World &world) {
 }
 
 bool Process::haveOthersEnded() const {
-  for (size_t place = 0; place < machine.size(); ++place)
-    if (&shared->processes[place] != own && shared->processes[place].ends >= own->runs)
+  for (size_t index = 0; index < machine.size(); ++index)
+    if (&shared->processes[index] != own && shared->processes[index].ends >= own->runs)
       return true;
   return false;
 }
 
 void Process::publish(const std::string &error) {
-  int32_t fine = SharedState::Fine;
-  if (!shared->state.compare_exchange_strong(fine, SharedState::Writing))
+  int32_t fine = SharedStatus::Fine;
+  if (!shared->status.compare_exchange_strong(fine, SharedStatus::Writing))
     return;
   std::snprintf(shared->error, sizeof(shared->error), "%s", error.c_str());
-  shared->state.store(SharedState::Failed, std::memory_order_release);
+  shared->status.store(SharedStatus::Failed, std::memory_order_release);
   // The watching thread tells the worlds and the other machines.
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = write(wakeUp, &one, sizeof(one));
@@ -87,7 +87,7 @@ void Process::spread() {
   if (hasSpread.exchange(true) || int64_t(machine.size()) == size || shared->isNews)
     return;
   for (int64_t peer = 0; peer < size; ++peer)
-    if (!findState(peer)) {
+    if (!findStatus(peer)) {
       newsRequests.emplace_back();
       MPI_Isend(shared->error, kErrorBytes, MPI_CHAR, int(peer), kNewsTag, news,
                 &newsRequests.back());
@@ -112,18 +112,18 @@ void Process::readMessages() {
   publish(text.data());
 }
 
-ProcessState *Process::findState(int64_t peer) const {
+ProcessStatus *Process::findStatus(int64_t peer) const {
   auto found = std::find(machine.begin(), machine.end(), peer);
   return found == machine.end() ? nullptr : &shared->processes[found - machine.begin()];
 }
 
 /// Publishes a failure if a process of this machine has died, or has ended before our run.
 /// `isGone` says that the process does not exist any more.
-void Process::lookAtPeer(size_t place, bool isGone) {
-  const ProcessState &other = shared->processes[place];
+void Process::lookAtPeer(size_t index, bool isGone) {
+  const ProcessStatus &other = shared->processes[index];
   if (other.hasSeenFailure || hasFailed() || (!isGone && !other.hasLeft))
     return;
-  std::string where = "rank " + std::to_string(machine[place]) + ": ", what = "has died";
+  std::string where = "rank " + std::to_string(machine[index]) + ": ", what = "has died";
   std::lock_guard<std::mutex> lock(worldsMutex);
   if (other.hasLeft) {
     // The process may end as soon as the last common run is over.
@@ -145,14 +145,14 @@ void Process::lookAtPeers() {
   for (int peer : peers)
     files.push_back({peer, POLLIN, 0});
   poll(files.data(), files.size(), 0);
-  for (size_t place = 0; place < files.size(); ++place) {
-    if (&shared->processes[place] == own)
+  for (size_t index = 0; index < files.size(); ++index) {
+    if (&shared->processes[index] == own)
       continue;
-    bool isGone = peers[place] >= 0 && (files[place].revents & POLLIN);
-    lookAtPeer(place, isGone);
+    bool isGone = peers[index] >= 0 && (files[index].revents & POLLIN);
+    lookAtPeer(index, isGone);
     if (isGone) {
-      close(peers[place]);
-      peers[place] = -1;
+      close(peers[index]);
+      peers[index] = -1;
     }
   }
 }
@@ -202,14 +202,14 @@ void Process::watch() {
 void Process::awaitReports() {
   own->hasReported = 1;
   auto end = Clock::now() + kReportTime;
-  auto isDone = [&](size_t place) {
-    const ProcessState &other = shared->processes[place];
+  auto isDone = [&](size_t index) {
+    const ProcessStatus &other = shared->processes[index];
     if (other.hasReported || other.hasLeft)
       return true;
     return kill(other.pid, 0) != 0 && errno == ESRCH;
   };
-  for (size_t place = 0; place < machine.size(); ++place)
-    while (!isDone(place) && Clock::now() < end)
+  for (size_t index = 0; index < machine.size(); ++index)
+    while (!isDone(index) && Clock::now() < end)
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
   // mpirun may not read the output of the others once one process has ended.
   std::this_thread::sleep_for(std::chrono::milliseconds(150));

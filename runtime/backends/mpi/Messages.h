@@ -49,7 +49,7 @@ struct MessagePlan {
   /// One for each tensor; empty if whole inputs are combined.
   std::vector<Arrivals> arrivals;
   std::vector<Message> sends, receives;
-  /// Only then: the exchange of results, from outputs to outputs.
+  /// The exchange of results, from outputs to outputs, if whole inputs are combined.
   std::vector<Message> resultSends, resultReceives;
   int64_t stagingBytes = 0;
   /// MPI's own collective is used, without messages of ours.

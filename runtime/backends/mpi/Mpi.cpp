@@ -448,8 +448,8 @@ static bool isDeterministic(const std::string &mode, std::string &error) {
 extern "C" Backend *mw_rt_create_backend(int64_t version, World &world, const std::string &mode,
                                          std::string &error) {
   if (version != MW_RT_ABI_VERSION) {
-    error = "it was built for version " + std::to_string(MW_RT_ABI_VERSION) +
-            " of the runtime, this is version " + std::to_string(version);
+    error = "expected one built for version " + std::to_string(version) + " of the runtime, got " +
+            std::to_string(MW_RT_ABI_VERSION);
     return nullptr;
   }
   bool deterministic = isDeterministic(mode, error);

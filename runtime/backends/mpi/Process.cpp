@@ -67,7 +67,7 @@ std::string formatSeconds(double seconds) {
 /// processes and cannot be interrupted.
 class Alarm {
 public:
-  explicit Alarm(const char *place) : place(place), thread([this] { watch(); }) {}
+  explicit Alarm(const char *call) : call(call), thread([this] { watch(); }) {}
   ~Alarm() {
     {
       std::lock_guard<std::mutex> lock(mutex);
@@ -86,12 +86,12 @@ private:
                       [this] { return isOver; }))
       return;
     std::fprintf(stderr, "error: backend 'mpi': another process has not come to %s within %s s\n",
-                 place, formatSeconds(limit).c_str());
+                 call, formatSeconds(limit).c_str());
     std::fflush(nullptr);
     _exit(1);
   }
 
-  const char *place;
+  const char *call;
   std::mutex mutex;
   std::condition_variable over;
   bool isOver = false;
@@ -192,13 +192,13 @@ bool Process::start(int64_t numRanks, std::string &error) {
 bool Process::shareState(std::string &error) {
   MPI_Comm here = MPI_COMM_NULL;
   MPI_Comm_split_type(all, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &here);
-  int place = 0, count = 1;
-  MPI_Comm_rank(here, &place);
+  int index = 0, count = 1;
+  MPI_Comm_rank(here, &index);
   MPI_Comm_size(here, &count);
-  size_t bytes = sizeof(SharedState) + count * sizeof(ProcessState);
+  size_t bytes = sizeof(SharedStatus) + count * sizeof(ProcessStatus);
   char name[64] = "";
   int file = -1;
-  if (place == 0) {
+  if (index == 0) {
     std::snprintf(name, sizeof(name), "/meshwright-%s", makeRandomName().c_str());
     file = shm_open(name, O_RDWR | O_CREAT | O_EXCL, 0600);
     // Allocate the memory now: without room this call fails, whereas a later access would be
@@ -209,7 +209,7 @@ bool Process::shareState(std::string &error) {
     }
   }
   MPI_Bcast(name, sizeof(name), MPI_CHAR, 0, here);
-  if (place != 0)
+  if (index != 0)
     file = shm_open(name, O_RDWR, 0600);
   void *memory =
       file < 0 ? MAP_FAILED : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -218,7 +218,7 @@ bool Process::shareState(std::string &error) {
     close(file);
   int fine = memory != MAP_FAILED, everywhere = 0;
   MPI_Allreduce(&fine, &everywhere, 1, MPI_INT, MPI_MIN, all);
-  if (place == 0)
+  if (index == 0)
     shm_unlink(name);
   if (!everywhere) {
     error = fine ? "another process cannot share memory with its neighbours"
@@ -226,8 +226,8 @@ bool Process::shareState(std::string &error) {
     return false;
   }
   // Fresh pages are zeros, which is the state without a failure.
-  shared = static_cast<SharedState *>(memory);
-  own = &shared->processes[place];
+  shared = static_cast<SharedStatus *>(memory);
+  own = &shared->processes[index];
   own->pid = getpid();
   own->heartbeat = monotonicNanoseconds();
   own->lastOp = -1;
@@ -237,7 +237,7 @@ bool Process::shareState(std::string &error) {
   MPI_Comm_free(&here);
   peers.assign(count, -1);
   for (int i = 0; i < count; ++i)
-    if (i != place)
+    if (i != index)
       peers[i] = int(syscall(SYS_pidfd_open, pid_t(shared->processes[i].pid), 0));
   return true;
 }
@@ -319,7 +319,7 @@ std::string Process::nameWaitedFor(World &world, const Requests &requests) const
   std::string text = waited.size() > 1 ? "ranks" : "rank";
   for (int64_t peer : waited) {
     text += (peer == *waited.begin() ? " " : ", ") + std::to_string(peer);
-    const ProcessState *other = findState(peer);
+    const ProcessStatus *other = findStatus(peer);
     if (!other)
       text += " (on another machine)";
     else if (int64_t op = other->lastOp; op >= 0)
@@ -332,9 +332,9 @@ std::string Process::nameWaitedFor(World &world, const Requests &requests) const
 /// -1.
 int64_t Process::findSilent(double timeout) const {
   int64_t limit = monotonicNanoseconds() - int64_t(timeout * 1e9);
-  for (size_t place = 0; place < machine.size(); ++place)
-    if (!shared->processes[place].hasLeft && shared->processes[place].heartbeat < limit)
-      return machine[place];
+  for (size_t index = 0; index < machine.size(); ++index)
+    if (!shared->processes[index].hasLeft && shared->processes[index].heartbeat < limit)
+      return machine[index];
   return -1;
 }
 

@@ -37,13 +37,13 @@ inline int64_t monotonicNanoseconds() {
       .count();
 }
 
-/// The state of one process in the memory that the processes of a machine share. Relaxed stores
+/// The status of one process in the memory that the processes of a machine share. Relaxed stores
 /// of `heartbeat` and `lastOp` are enough: each is a single number that others only compare
 /// with the time or print.
-struct ProcessState {
+struct ProcessStatus {
   std::atomic<int32_t> pid;
-  /// Whether the process ended without a failure, has seen the failure, and has reported it
-  /// to its user.
+  /// Not 0 if the process ended without a failure, if it has seen the failure, and if it has
+  /// reported it to its user.
   std::atomic<int32_t> hasLeft, hasSeenFailure, hasReported;
   /// The number of runs that the process has begun, and of runs that its rank has finished.
   std::atomic<int64_t> runs, ends;
@@ -54,16 +54,16 @@ struct ProcessState {
 };
 
 /// The memory that the processes of a machine share. The first process that fails changes
-/// `state` from Fine to Writing, writes `error`, and publishes it by storing Failed with
+/// `status` from Fine to Writing, writes `error`, and publishes it by storing Failed with
 /// release order.
-struct SharedState {
+struct SharedStatus {
   enum : int32_t { Fine, Writing, Failed };
-  std::atomic<int32_t> state;
-  /// Whether the failure came from another machine. That machine has told all others.
+  std::atomic<int32_t> status;
+  /// Not 0 if the failure came from another machine. That machine has told all others.
   std::atomic<int32_t> isNews;
   char error[4088];
   /// One for each process of the machine.
-  ProcessState processes[1];
+  ProcessStatus processes[1];
 };
 
 /// MPI requests that are not complete.
@@ -110,7 +110,7 @@ public:
   /// Tells all processes of a failure, unless there was one before.
   void publish(const std::string &error);
   bool hasFailed() const {
-    return shared->state.load(std::memory_order_acquire) == SharedState::Failed;
+    return shared->status.load(std::memory_order_acquire) == SharedStatus::Failed;
   }
   std::string getError() const { return shared->error; }
 
@@ -143,14 +143,14 @@ private:
   bool shareState(std::string &error);
   void watch();
   void lookAtPeers();
-  void lookAtPeer(size_t place, bool isGone);
+  void lookAtPeer(size_t index, bool isGone);
   void readMessages();
   void spread();
   std::string nameWaitedFor(World &world, const Requests &requests) const;
   int64_t findSilent(double timeout) const;
   void finish(bool endsMpi);
   bool meetAtEnd();
-  ProcessState *findState(int64_t rank) const;
+  ProcessStatus *findStatus(int64_t rank) const;
 
   int64_t rank = 0, size = 1;
   /// Copies of MPI_COMM_WORLD: for calls of all ranks, for creating communicators, for news
@@ -161,8 +161,8 @@ private:
   /// process and for processes that have ended.
   std::vector<int64_t> machine;
   std::vector<int> peers;
-  SharedState *shared = nullptr;
-  ProcessState *own = nullptr;
+  SharedStatus *shared = nullptr;
+  ProcessStatus *own = nullptr;
 
   std::mutex communicatorsMutex;
   std::map<std::pair<int64_t, std::vector<int64_t>>, MPI_Comm> communicators;

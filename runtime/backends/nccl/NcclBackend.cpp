@@ -180,10 +180,10 @@ void NcclBackend::connectPeers(Processor &processor) {
 
 std::unique_ptr<Device> NcclBackend::createDevice(mw_rt_context &rank, std::string &error) {
   try {
-    int64_t place = processes ? processes->getPlace() : rank.rank % devices;
-    std::shared_ptr<Processor> processor = Processor::get(cuda, int(place));
+    int64_t ordinal = processes ? processes->getIndex() : rank.rank % devices;
+    std::shared_ptr<Processor> processor = Processor::get(cuda, int(ordinal));
     int64_t ranksOnProcessor =
-        processes ? 1 : (world.getNumRanks() - place + devices - 1) / devices;
+        processes ? 1 : (world.getNumRanks() - ordinal + devices - 1) / devices;
     if (!ncclWorld)
       connectPeers(*processor);
     processors.push_back(processor);
@@ -224,8 +224,8 @@ static Processes *findProcesses(int64_t ranks, const std::string &mode, int64_t 
     return nullptr;
   }
   Processes *processes = Processes::get(launcher, ranks, error);
-  if (processes && processes->getPlace() >= devices) {
-    error = "process " + std::to_string(processes->getPlace() + 1) + " of this machine has rank " +
+  if (processes && processes->getIndex() >= devices) {
+    error = "process " + std::to_string(processes->getIndex() + 1) + " of this machine has rank " +
             std::to_string(processes->getRank()) + ", and there are " + std::to_string(devices) +
             " devices: expected a device for each process";
     processes->publish("rank " + std::to_string(processes->getRank()) + ": " + error);

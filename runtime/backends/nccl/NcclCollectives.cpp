@@ -282,8 +282,8 @@ bool NcclCollectives::finishPreparing() {
   for (const Key &key : missing) {
     const std::vector<int64_t> &group = key.second;
     int color = int(*std::min_element(group.begin(), group.end()));
-    int place = int(std::find(group.begin(), group.end(), rank) - group.begin());
-    check(nccl, nccl.ncclCommSplit(all, color, place, &communicators[key], nullptr),
+    int index = int(std::find(group.begin(), group.end(), rank) - group.begin());
+    check(nccl, nccl.ncclCommSplit(all, color, index, &communicators[key], nullptr),
           "ncclCommSplit");
   }
   missing.clear();

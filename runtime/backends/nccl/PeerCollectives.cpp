@@ -116,13 +116,13 @@ void PeerCollectives::copy(const Plan &plan, const mw_rt_collective &what, cuda:
   for (int64_t i = 0; i < what.num_tensors; ++i) {
     const mw_rt_moved_tensor &moved = what.tensors[i];
     int64_t bytes = countAfter(moved) * sizeOf(DType(moved.dtype));
-    auto slot = [&](size_t place) { return plan.staging[i].get() + place * bytes; };
-    auto placeOf = [&](int64_t member) {
+    auto slot = [&](size_t index) { return plan.staging[i].get() + index * bytes; };
+    auto indexOf = [&](int64_t member) {
       return std::find(plan.byRank.begin(), plan.byRank.end(), member) - plan.byRank.begin();
     };
     if (exchangeOf(what) == Exchange::Combine) {
-      for (size_t place = 0; place < plan.byRank.size(); ++place)
-        helpers.copyBytes(stream, slot(place), shown[plan.byRank[place]].inputs[i], bytes);
+      for (size_t index = 0; index < plan.byRank.size(); ++index)
+        helpers.copyBytes(stream, slot(index), shown[plan.byRank[index]].inputs[i], bytes);
       continue;
     }
     const Arrivals &arrivals = plan.arrivals[i];
@@ -131,7 +131,7 @@ void PeerCollectives::copy(const Plan &plan, const mw_rt_collective &what, cuda:
       helpers.clear(stream, isStaged ? slot(0) : outputs[i],
                     isStaged ? bytes * int64_t(plan.byRank.size()) : bytes);
     for (const Move &move : arrivals.moves)
-      helpers.copyBox(stream, isStaged ? slot(placeOf(move.from)) : outputs[i],
+      helpers.copyBox(stream, isStaged ? slot(indexOf(move.from)) : outputs[i],
                       shown[move.from].inputs[i],
                       Box::make(arrivals.inShape, move.source, arrivals.outShape,
                                 move.destination, move.extents, arrivals.elementSize));

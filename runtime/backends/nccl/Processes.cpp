@@ -108,7 +108,7 @@ bool Processes::readAll(const std::string &text) {
   }
   ranksOnMachine = std::count(machines.begin(), machines.end(), machines[rank]);
   for (int64_t i = 0; i < rank; ++i)
-    place += machines[i] == machines[rank] && visible[i] == visible[rank];
+    index += machines[i] == machines[rank] && visible[i] == visible[rank];
   return true;
 }
 

@@ -42,7 +42,7 @@ public:
   int64_t getSize() const { return size; }
   int64_t getRanksOnMachine() const { return ranksOnMachine; }
   /// How many processes of lower ranks see the same GPUs as this one.
-  int64_t getPlace() const { return place; }
+  int64_t getIndex() const { return index; }
 
   /// Add and remove a world that is told of failures.
   void enter(World &world);
@@ -71,7 +71,7 @@ private:
     std::unique_ptr<Wire> wire;
     int64_t process = 0, position = -1, ends = 0;
     Clock::time_point lastSign = Clock::now();
-    /// Whether it has said goodbye, and whether the connection has ended.
+    /// `hasLeft` is true if it has said goodbye, `isGone` if the connection has ended.
     bool hasLeft = false, isGone = false;
   };
   /// An exchange that is under way.
@@ -101,14 +101,14 @@ private:
   void finish();
 
   const int64_t rank, size;
-  int64_t ranksOnMachine = 1, place = 0;
-  /// On rank 0 those of all other ranks; elsewhere that of rank 0.
+  int64_t ranksOnMachine = 1, index = 0;
+  /// The connections: on rank 0 to all other ranks, elsewhere to rank 0.
   std::map<int64_t, Peer> peers;
 
   /// Protects the members down to `changed`.
   mutable std::mutex mutex;
   std::string firstError;
-  /// On rank 0.
+  /// The exchanges under way. Only rank 0 has some.
   std::map<int64_t, Gathering> gatherings;
   std::map<int64_t, std::vector<std::string>> results;
   int64_t exchanges = 0;

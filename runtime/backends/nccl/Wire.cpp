@@ -51,23 +51,23 @@ Writer &Writer::add(const std::string &part) {
 
 int64_t Reader::readNumber() {
   int64_t number = 0;
-  if (text.size() - place < sizeof(number)) {
+  if (text.size() - position < sizeof(number)) {
     isWhole = false;
     return 0;
   }
-  std::memcpy(&number, text.data() + place, sizeof(number));
-  place += sizeof(number);
+  std::memcpy(&number, text.data() + position, sizeof(number));
+  position += sizeof(number);
   return number;
 }
 
 std::string Reader::readText() {
   int64_t size = readNumber();
-  if (size < 0 || uint64_t(size) > text.size() - place) {
+  if (size < 0 || uint64_t(size) > text.size() - position) {
     isWhole = false;
     return "";
   }
-  place += size;
-  return text.substr(place - size, size);
+  position += size;
+  return text.substr(position - size, size);
 }
 
 //===----------------------------------------------------------------------===//

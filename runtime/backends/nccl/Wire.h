@@ -54,7 +54,7 @@ public:
 
 private:
   const std::string &text;
-  size_t place = 0;
+  size_t position = 0;
 };
 
 /// A connection. Any thread may send; one thread receives.

@@ -73,7 +73,8 @@ std::string readReport(const std::string &path, bool asJson, std::string &error)
 
 static bool checkTarget(const Manifest &manifest, std::string &error) {
   if (manifest.architecture != getArchitecture()) {
-    error = "compiled for " + manifest.architecture + ", this machine is " + getArchitecture();
+    error = "expected a bundle for " + getArchitecture() + ", this machine, got one for " +
+            manifest.architecture;
     return false;
   }
   std::string missing = getMissingFeatures(manifest.description.targetFeatures);

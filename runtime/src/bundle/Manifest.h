@@ -27,7 +27,7 @@ struct WeightGroup {
     /// Checked only if the user asks for it.
     std::string hash;
   };
-  /// By the first rank that holds the file's parts.
+  /// The keys are the first ranks that hold a file's parts.
   std::map<int64_t, File> files;
 
   int64_t getHolder(int64_t rank) const;
@@ -58,7 +58,7 @@ struct Manifest {
   /// The program's description; its constants and kernels have no data here.
   ProgramDescription description;
   std::vector<WeightGroup> groups;
-  /// Whether the bundle has weights. If not, a session is given the description's tensors.
+  /// True if the bundle has weights. If not, a session is given the description's tensors.
   bool hasWeights = true;
   /// Where values are stored: by parameter, by packed weight and by state. The group is -1 for
   /// parameters that are read packed only, for states that begin with one element's value, and for
@@ -67,7 +67,7 @@ struct Manifest {
   /// Where the fixed tensors of the description's `stateDict` are stored. The group is -1 for those
   /// without data.
   std::vector<Stored> fixed;
-  /// By entry and constant.
+  /// The indices are an entry and a constant.
   std::vector<std::vector<Stored>> constants;
 
   std::string toJson() const;

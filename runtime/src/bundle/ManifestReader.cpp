@@ -474,8 +474,8 @@ bool Manifest::parse(const std::string &text, Manifest &manifest, std::string &e
     const Json &version = json.contains(name) ? json[name] : Json();
     if (version == expected)
       return true;
-    error = std::string(what) + " is " + version.dump() + ", this runtime reads " +
-            std::to_string(expected) + ": compile the model again";
+    error = std::string(what) + ": expected " + std::to_string(expected) +
+            ", which this runtime reads, got " + version.dump() + ": compile the model again";
     return false;
   };
   if (!checkVersion("version", "its version", kBundleVersion) ||

@@ -70,7 +70,7 @@ using RoundBf16 = void (*)(const float *from, int64_t count, uint16_t *to);
 using TurnWords = void (*)(const uint32_t *from, int64_t rows, int64_t columns, uint32_t *to);
 constexpr int64_t kTurnRows = 16, kTurnStride = 64;
 
-/// Those of processors with instructions for them.
+/// The same functions for bf16, on processors with instructions for products of it.
 void dotCodesBf16(const CodeRows &what, int64_t row, const float *scales, const uint16_t *a, int64_t rows,
                   float *c);
 void orderCodesBf16(const CodeRows &what, const uint16_t *a, uint16_t *to);

@@ -19,15 +19,15 @@ namespace meshwright::rt {
 namespace {
 
 enum Register { EAX, EBX, ECX, EDX };
-/// Registers that the system must save when it switches threads.
-enum State { None, Avx, Avx512, Amx };
+/// A set of registers, which the system must save when it switches threads.
+enum SavedSet { None, Avx, Avx512, Amx };
 
 struct Feature {
   const char *name;
   uint32_t leaf, subleaf;
   Register reg;
   int bit;
-  State state;
+  SavedSet saved;
 };
 
 } // namespace
@@ -88,9 +88,9 @@ static const Feature features[] = {
 
 std::string getArchitecture() { return "x86-64"; }
 
-/// Returns true if the system saves those registers.
-static bool savesState(State state) {
-  if (state == None)
+/// Returns true if the system saves the registers.
+static bool isSaved(SavedSet set) {
+  if (set == None)
     return true;
   uint32_t registers[4];
   if (!__get_cpuid(1, &registers[EAX], &registers[EBX], &registers[ECX], &registers[EDX]) ||
@@ -98,7 +98,7 @@ static bool savesState(State state) {
     return false;
   uint32_t low, high;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
-  uint32_t needed = state == Avx ? 0x6 : state == Avx512 ? 0xe6 : 0x60000;
+  uint32_t needed = set == Avx ? 0x6 : set == Avx512 ? 0xe6 : 0x60000;
   return (low & needed) == needed;
 }
 
@@ -109,7 +109,7 @@ bool hasFeature(const std::string &name) {
     uint32_t registers[4];
     return __get_cpuid_count(feature.leaf, feature.subleaf, &registers[EAX], &registers[EBX],
                              &registers[ECX], &registers[EDX]) &&
-           registers[feature.reg] >> feature.bit & 1 && savesState(feature.state);
+           registers[feature.reg] >> feature.bit & 1 && isSaved(feature.saved);
   }
   return false;
 }

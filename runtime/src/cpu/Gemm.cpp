@@ -73,7 +73,7 @@ using Key = std::array<int64_t, 15>;
 struct Prepared {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, bias, c, scratchpad;
-  /// Whether b is in panels.
+  /// True if b is in panels.
   bool hasPanels = false;
   /// The bytes behind the library's scratch memory: of decoded columns, of a piece of them that is packed,
   /// and of the results.
@@ -237,11 +237,11 @@ static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool m
   return makePrimitive(p.bias, result, mayFail);
 }
 
-struct Gemm::State {
+struct Gemm::Impl {
   std::map<Key, Prepared> prepared;
   /// Operands and the result in f32, where the library does not take their type.
   std::vector<char> wide[4];
-  /// Whether the library multiplies bf16 on this processor; -1 if not yet known.
+  /// 1 if the library multiplies bf16 on this processor, 0 if not, -1 if that is not yet known.
   int bf16 = -1;
 
   const Prepared &getPrepared(const Product &p, const Tile &tile);
@@ -283,7 +283,7 @@ static void multiplyDouble(const Product &p, const double *a, const double *b, c
   }
 }
 
-const Prepared &Gemm::State::getPrepared(const Product &p, const Tile &tile) {
+const Prepared &Gemm::Impl::getPrepared(const Product &p, const Tile &tile) {
   Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,    tile.rows.size, tile.columns.size,
           tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch, p.stored != nullptr};
   auto found = prepared.find(key);
@@ -295,7 +295,7 @@ const Prepared &Gemm::State::getPrepared(const Product &p, const Tile &tile) {
   return found->second;
 }
 
-bool Gemm::State::hasBf16() {
+bool Gemm::Impl::hasBf16() {
   if (bf16 < 0) {
     Prepared probe;
     bf16 = prepare({DType::BF16, DType::F32, 16, 16, 16, 1, false, false, false, false, false},
@@ -304,7 +304,7 @@ bool Gemm::State::hasBf16() {
   return bf16;
 }
 
-float *Gemm::State::getWide(int slot, int64_t count) {
+float *Gemm::Impl::getWide(int slot, int64_t count) {
   if (int64_t(wide[slot].size()) < count * 4)
     wide[slot].resize(count * 4);
   return reinterpret_cast<float *>(wide[slot].data());
@@ -393,7 +393,7 @@ static void runTiles(void *state, int64_t index, int64_t count) {
   }
 }
 
-bool Gemm::State::multiply(const Product &p, const void *a, const void *b, const void *bias,
+bool Gemm::Impl::multiply(const Product &p, const void *a, const void *b, const void *bias,
                            void *c, Workers &workers, std::string &error) {
   int64_t results = p.batch * p.m * p.n;
   if (results == 0)
@@ -459,20 +459,20 @@ static int64_t uniformStride(const mw_rt_gemm &what, const int64_t *strides) {
   return dense ? 1 : shared ? 0 : -1;
 }
 
-Gemm::State &Gemm::getState() {
-  if (!state)
-    state = std::make_unique<State>();
-  return *state;
+Gemm::Impl &Gemm::getImpl() {
+  if (!impl)
+    impl = std::make_unique<Impl>();
+  return *impl;
 }
 
 bool Gemm::needsF32(int64_t dtype) {
   DType type = DType(dtype);
-  return type == DType::F16 || (type == DType::BF16 && !getState().hasBf16());
+  return type == DType::F16 || (type == DType::BF16 && !getImpl().hasBf16());
 }
 
 bool Gemm::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *b, void *c,
                       Workers &workers, std::string &error) {
-  State &known = getState();
+  Impl &known = getImpl();
   DType type = DType(what.dtype);
   if (needsF32(what.dtype)) {
     float *wideA = known.getWide(0, what.rows * what.m);
@@ -499,13 +499,13 @@ bool Gemm::weightGrad(const mw_rt_weight_grad &what, const void *a, const void *
 
 bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const void *bias, void *c,
                     Workers &workers, std::string &error, const StoredMatrix *stored) {
-  getState();
+  getImpl();
   DType type = DType(what.dtype);
   bool isWide = needsF32(what.dtype);
   auto widenTo = [&](int slot, const void *data, int64_t count) -> const void * {
     if (!isWide || !data)
       return data;
-    float *to = state->getWide(slot, count);
+    float *to = impl->getWide(slot, count);
     widen(type, data, to, count);
     return to;
   };
@@ -528,7 +528,7 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
   char *to = static_cast<char *>(c);
   bool narrows = isWide && DType(what.result) != DType::F32;
   if (narrows)
-    to = reinterpret_cast<char *>(state->getWide(3, results));
+    to = reinterpret_cast<char *>(impl->getWide(3, results));
 
   DType in = isWide ? DType::F32 : type, out = isWide ? DType::F32 : DType(what.result);
   Product product{in,
@@ -547,13 +547,13 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
   if (stepA == 1 && stepB == 0 && !product.transposeA) {
     // One tall matrix.
     product.m *= batch;
-    if (!state->multiply(product, a, b, bias, to, workers, error))
+    if (!impl->multiply(product, a, b, bias, to, workers, error))
       return false;
   } else if (stepA >= 0 && stepB >= 0) {
     product.batch = batch;
     product.sharedA = stepA == 0 && batch > 1;
     product.sharedB = stepB == 0 && batch > 1;
-    if (!state->multiply(product, a, b, bias, to, workers, error))
+    if (!impl->multiply(product, a, b, bias, to, workers, error))
       return false;
   } else {
     int64_t index[MW_RT_MAX_RANK] = {}, size = sizeOf(in);
@@ -563,7 +563,7 @@ bool Gemm::multiply(const mw_rt_gemm &what, const void *a, const void *b, const 
         matrixA += index[d] * what.stride_a[d];
         matrixB += index[d] * what.stride_b[d];
       }
-      if (!state->multiply(product, static_cast<const char *>(a) + matrixA * what.m * what.k * size,
+      if (!impl->multiply(product, static_cast<const char *>(a) + matrixA * what.m * what.k * size,
                            static_cast<const char *>(b) + matrixB * what.k * what.n * size, bias,
                            to + i * what.m * what.n * sizeOf(out), workers, error))
         return false;

@@ -46,12 +46,12 @@ public:
                   Workers &workers, std::string &error);
 
 private:
-  struct State;
-  State &getState();
+  struct Impl;
+  Impl &getImpl();
   /// Returns true if the library multiplies numbers of this type in f32 only.
   bool needsF32(int64_t dtype);
   /// Made by the first product: the library takes a while to load.
-  std::unique_ptr<State> state;
+  std::unique_ptr<Impl> impl;
 };
 
 /// The product of some rows, of a call that makes several.

@@ -42,13 +42,13 @@ void Streams::performFirst(Stream &stream, std::unique_lock<std::mutex> &lock) {
   Ticket &ticket = *stream.queue.front();
   stream.queue.pop_front();
   stream.current = &ticket;
-  ticket.state = Ticket::Running;
+  ticket.status = Ticket::Running;
   lock.unlock();
   bool succeeded = performCollective(context, {context.rank, stream.index, ticket.op}, *ticket.what,
                                      ticket.inputs.data(), ticket.outputs.data()) == 0;
   lock.lock();
   ticket.succeeded = succeeded;
-  ticket.state = Ticket::Done;
+  ticket.status = Ticket::Done;
   stream.current = nullptr;
   stream.done.raise();
 }
@@ -102,7 +102,7 @@ bool Streams::start(int64_t op, const mw_rt_collective &what, int64_t index, int
   ticket.outputs.assign(outputs, outputs + what.num_tensors);
   {
     std::lock_guard<std::mutex> lock(stream.mutex);
-    ticket.state = Ticket::Queued;
+    ticket.status = Ticket::Queued;
     stream.queue.push_back(&ticket);
   }
   stream.added.raise();
@@ -118,7 +118,7 @@ bool Streams::wait(int64_t number, std::string &error) {
   Ticket &ticket = found->second;
   Stream &stream = *streams.find(ticket.stream)->second;
   std::unique_lock<std::mutex> lock(stream.mutex);
-  while (ticket.state != Ticket::Done)
+  while (ticket.status != Ticket::Done)
     advance(stream, lock);
   // The stream's thread performs the rest of the queue.
   bool more = !stream.queue.empty() && !stream.current;

@@ -24,7 +24,7 @@ namespace meshwright::rt {
 
 /// A collective that was started and not yet waited for.
 struct Ticket {
-  enum State { Queued, Running, Done };
+  enum Status { Queued, Running, Done };
 
   int64_t op = -1;
   /// The stream, or 0 between a wait and the next start.
@@ -33,7 +33,7 @@ struct Ticket {
   std::vector<const void *> inputs;
   std::vector<void *> outputs;
   // The stream's lock protects these.
-  State state = Queued;
+  Status status = Queued;
   bool succeeded = false;
 };
 
@@ -90,7 +90,7 @@ private:
   /// that reads an old value polls for another time.
   std::atomic<int64_t> spin{0};
   std::map<int64_t, std::unique_ptr<Stream>> streams;
-  /// By number. Nodes of a map keep their addresses while others are added.
+  /// The keys are numbers of streams. Nodes of a map keep their addresses while others are added.
   std::map<int64_t, Ticket> tickets;
 };
 

@@ -62,7 +62,7 @@ private:
     Part part = nullptr;
     void *state = nullptr;
     int64_t count = 0;
-    /// Whether a thread has begun the part. The exchange that takes the part acquires what `give`
+    /// True if a thread has begun the part. The exchange that takes the part acquires what `give`
     /// released: the part's function, state and count.
     std::atomic<bool> isTaken{true};
   };

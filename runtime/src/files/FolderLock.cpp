@@ -63,7 +63,7 @@ static std::string nameHolder(int file, pid_t locker) {
   return "process " + std::to_string(process) + " on " + host;
 }
 
-/// Whether a path is that of an open file.
+/// Returns true if a path is that of an open file.
 static bool isAt(const std::string &path, int file, struct stat &opened) {
   struct stat there;
   return fstat(file, &opened) == 0 && lstat(path.c_str(), &there) == 0 &&

@@ -140,8 +140,8 @@ bool SafeTensorsFile::parse(std::string &error) {
   for (int i = 7; i >= 0; --i)
     headerSize = headerSize << 8 | static_cast<unsigned char>(mapped[i]);
   if (headerSize > size - 8) {
-    error = "its header says it has " + std::to_string(headerSize) + " bytes, the file has " +
-            std::to_string(size - 8) + " behind the header's size";
+    error = "its header: expected " + std::to_string(headerSize) + " bytes behind their number, got " +
+            std::to_string(size - 8);
     return false;
   }
   const char *data = mapped + 8 + headerSize;
@@ -196,11 +196,12 @@ bool SafeTensorsFile::parse(std::string &error) {
       return complain("its data_offsets are not natural numbers");
     uint64_t begin = offsets[0].get<uint64_t>(), end = offsets[1].get<uint64_t>();
     if (begin > end || end > dataSize)
-      return complain("its data is at " + std::to_string(begin) + " to " + std::to_string(end) +
-                      ", the file has " + std::to_string(dataSize) + " bytes of data");
+      return complain("expected data_offsets within the " + std::to_string(dataSize) +
+                      " bytes of data, got " + std::to_string(begin) + " to " +
+                      std::to_string(end));
     if (end - begin != bytes)
-      return complain("it has " + std::to_string(end - begin) +
-                      " bytes, its dtype and shape need " + std::to_string(bytes));
+      return complain("expected the " + std::to_string(bytes) +
+                      " bytes of its dtype and shape, got " + std::to_string(end - begin));
     tensor.data = data + begin;
     tensors.emplace(name, std::move(tensor));
     ranges.push_back({begin, end, name});

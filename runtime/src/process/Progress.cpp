@@ -21,7 +21,7 @@ static std::atomic<bool> isHidden{false};
 /// All objects share one line. A thread that writes there holds this mutex.
 static std::mutex line;
 
-struct Progress::State {
+struct Progress::Impl {
   std::string what;
   int64_t total;
   std::atomic<int64_t> done{0};
@@ -29,17 +29,17 @@ struct Progress::State {
   bool hasEnded = false;
   std::thread thread;
   /// The object made before this one.
-  State *outer = nullptr;
+  Impl *outer = nullptr;
 
   /// The last object made, and the object that the line shows, which may be an earlier one.
-  static inline State *latest = nullptr, *shown = nullptr;
+  static inline Impl *latest = nullptr, *shown = nullptr;
 
   void show();
   void leave();
   static void erase();
 };
 
-void Progress::State::show() {
+void Progress::Impl::show() {
   auto start = std::chrono::steady_clock::now();
   std::unique_lock<std::mutex> lock(line);
   for (auto wait = std::chrono::milliseconds(500);
@@ -62,14 +62,14 @@ void Progress::State::show() {
 }
 
 /// Removes this object from the list. Objects made later stay.
-void Progress::State::leave() {
-  State **place = &latest;
+void Progress::Impl::leave() {
+  Impl **place = &latest;
   while (*place != this)
     place = &(*place)->outer;
   *place = outer;
 }
 
-void Progress::State::erase() {
+void Progress::Impl::erase() {
   std::fputs("\r\x1b[K", stderr);
   std::fflush(stderr);
   shown = nullptr;
@@ -78,44 +78,44 @@ void Progress::State::erase() {
 Progress::Progress(std::string what, int64_t total) {
   if (isHidden || !isatty(STDERR_FILENO))
     return;
-  state = std::make_unique<State>();
-  state->what = std::move(what);
-  state->total = total;
+  impl = std::make_unique<Impl>();
+  impl->what = std::move(what);
+  impl->total = total;
   std::lock_guard<std::mutex> lock(line);
   try {
-    state->thread = std::thread([this] { state->show(); });
+    impl->thread = std::thread([this] { impl->show(); });
   } catch (const std::system_error &) {
     // Without a thread, no progress is shown.
-    state.reset();
+    impl.reset();
     return;
   }
-  state->outer = State::latest;
-  State::latest = state.get();
+  impl->outer = Impl::latest;
+  Impl::latest = impl.get();
 }
 
 Progress::~Progress() {
-  if (!state)
+  if (!impl)
     return;
   {
     std::lock_guard<std::mutex> lock(line);
-    state->hasEnded = true;
-    state->leave();
-    if (State::shown == state.get())
-      State::erase();
+    impl->hasEnded = true;
+    impl->leave();
+    if (Impl::shown == impl.get())
+      Impl::erase();
   }
-  state->ended.notify_one();
-  state->thread.join();
+  impl->ended.notify_one();
+  impl->thread.join();
 }
 
 void Progress::step(int64_t count) {
-  if (state)
-    state->done += count;
+  if (impl)
+    impl->done += count;
 }
 
 void Progress::clear() {
   std::lock_guard<std::mutex> lock(line);
-  if (State::shown)
-    State::erase();
+  if (Impl::shown)
+    Impl::erase();
 }
 
 void Progress::hide() { isHidden = true; }

@@ -101,7 +101,8 @@ bool RankMemory::checkDevices(int64_t entry, const std::vector<HostTensor> &inpu
       continue;
     error = "rank " + std::to_string(ranks[i]) + " needs " +
             (all < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
-            " of its device's memory, " + formatBytes(available) + " are available";
+            " of its device's memory: expected at most " + formatBytes(available) +
+            ", which are available";
     return false;
   }
   return true;

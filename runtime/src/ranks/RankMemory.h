@@ -160,9 +160,9 @@ private:
   World &world;
   /// Ranks of this process, in order.
   const std::vector<int64_t> ranks;
-  /// Whether the devices' memory is the host's.
+  /// True if the devices' memory is the host's.
   const bool inHostMemory;
-  /// Whether an entry reads a parameter as it is stored.
+  /// True if an entry reads a parameter as it is stored.
   const std::vector<bool> isRead;
   /// The bytes of an arena.
   int64_t arenaBytes = 0;
@@ -176,7 +176,7 @@ private:
   std::vector<std::vector<Parts>> inputParts;
   /// By parameter and by packed weight.
   std::vector<Parts> placed, prepared;
-  /// By packed weight: whether the state may have another value than what was packed.
+  /// For each packed weight, true if the state may have another value than what was packed.
   std::vector<bool> isStale;
   /// By state and rank; empty before `allocateStates`.
   std::vector<std::vector<DeviceMemory>> states;

@@ -122,7 +122,7 @@ std::vector<SavedPart> CheckpointWriter::fromText(const std::string &text) {
   return parts;
 }
 
-/// Whether a file belongs to a saved state, or is a part of one that was never finished.
+/// Returns true if a file belongs to a saved state, or is a part of one that was never finished.
 static bool isOfCheckpoint(std::string name) {
   auto isOnly = [](const std::string &text, const char *characters) {
     return !text.empty() && text.find_first_not_of(characters) == std::string::npos;
@@ -292,8 +292,8 @@ bool IndexReader::parse() {
   if (!index.is_object() || index.value("format", Json()) != kFormat)
     return fail("not the index of a checkpoint");
   if (Json version = index.value("version", Json()); version != kVersion)
-    return fail("its version is " + version.dump() + ", this runtime reads " +
-                std::to_string(kVersion));
+    return fail("expected version " + std::to_string(kVersion) + ", which this runtime reads, got " +
+                version.dump());
   Json hash = index.value("hash", Json());
   index.erase("hash");
   std::string rest = dump(index);

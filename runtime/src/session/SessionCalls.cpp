@@ -33,7 +33,7 @@ struct CallRecord {
   std::vector<std::string> ops;
   std::map<int64_t, int64_t> firstOp;
   int64_t planned = 0, seen = -1;
-  /// Whether the call is at its last run, and whether the last run ended its loop.
+  /// `isLast` is true if the call is at its last run, `isDone` if the last run ended its loop.
   bool isLast = false, isDone = false;
 };
 
@@ -126,7 +126,8 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
   if (needed < 0 || (available >= 0 && needed > available)) {
     return refuse(error, "running on " + onRanks + " needs " +
                              (needed < 0 ? std::string("more than 8 EiB") : formatBytes(needed)) +
-                             " of memory, " + formatBytes(available) + " are available");
+                             " of memory: expected at most " + formatBytes(available) +
+                             ", which are available");
   }
   if (!memory->checkDevices(index, inputs, stored, keepsState, error))
     return refuse(error, std::string(error));

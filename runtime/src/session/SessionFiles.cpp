@@ -217,7 +217,7 @@ std::string checkLearningRate(double rate) {
   return std::string("the learning rate: expected a finite number from 0 on, got ") + text;
 }
 
-/// Whether an input of a call is the learning rate of a step.
+/// Returns true if an input of a call is the learning rate of a step.
 static bool isRate(const ProgramDescription &program, const ProgramValue &input) {
   auto isTrained = [](const ProgramState &state) { return state.role == "parameter"; };
   return input.name == kLearningRate && input.type == DType::F32 && input.shape.empty() &&

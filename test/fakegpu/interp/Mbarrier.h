@@ -24,7 +24,7 @@ struct Mbarrier {
   void settle();
 };
 
-/// Whether the phase that a warp waits for has ended.
+/// Returns true if the phase that a warp waits for has ended.
 bool mbarrierDone(Cluster &cluster, Warp &warp);
 
 /// Bytes of a copy have arrived. `address` is in the window of the cluster.

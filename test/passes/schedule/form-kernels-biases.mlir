@@ -105,7 +105,7 @@ func.func @shared(%q: tensor<1x2x64x8xf32>, %p: tensor<64xf32>, %r: tensor<64x1x
 // -----
 
 // The operands of the bias are not smaller than the bias.
-// REMARK: remark: [form-kernels] declined: nn.attention reads its bias from memory: it has 16 bytes, and its operands have 32
+// REMARK: remark: [form-kernels] declined: nn.attention reads its bias from memory: it has 16 B, and its operands have 32 B
 // CHECK-LABEL: func.func @small
 // CHECK: nn.compare
 // CHECK: rt.yield

@@ -10,7 +10,7 @@
 // CHECK-NEXT: rt.yield
 // CHECK: rt.kernel
 // CHECK: nn.silu
-// REMARK: nn.linear takes no further ops into its kernel: that would move 1474560 bytes instead of 688128
+// REMARK: nn.linear takes no further ops into its kernel: that would move 1.41 MiB instead of 672 KiB
 func.func @few_rows(%x: tensor<64x128xf32> {nn.input = "x"}, %c: tensor<512x128xf8E4M3FN> {nn.parameter = "c"}, %s: tensor<4x1xf32> {nn.parameter = "s"})
     -> (tensor<64x512xf32> {nn.output = "y"}) {
   %w = nn.dequantize %c, %s {block = [128, 128]} : (tensor<512x128xf8E4M3FN>, tensor<4x1xf32>) -> tensor<512x128xf32>

@@ -68,7 +68,7 @@ func.func @residual(%x: tensor<16x64xf32>, %r: tensor<2x8x64xf32>, %p: tensor<64
 // The same without a reader of the sum: as many bytes either way.
 // CHECK-LABEL: func.func @norm
 // CHECK: rt.kernel %arg0, %arg2 :
-// REMARK: nn.linear takes no further ops into its kernel: that would move {{.*}} bytes instead of
+// REMARK: nn.linear takes no further ops into its kernel: that would move {{.*}}B instead of
 // CHECK: rt.kernel
 // CHECK: nn.add
 // CHECK: nn.rms_norm

@@ -116,7 +116,7 @@ func.func @promised_rows(%x: tensor<1x8xf32> {dist.sharding = #dist.sharding<@me
   %c = nn.constant dense<2.0> : tensor<1x8xf32>
   // expected-note@below {{operand 0 is from here}}
   %r = nn.mul %x, %c : (tensor<1x8xf32>, tensor<1x8xf32>) -> tensor<1x8xf32>
-  // expected-error@below {{result 0 has layout [{}, {}], but the signature promises [{"dp"}, {}]; of global shape 1x8, not 2x8}}
+  // expected-error@below {{result 0: expected layout [{"dp"}, {}], which the signature promises, got [{}, {}]; expected global shape 2x8, got 1x8}}
   return %r : tensor<1x8xf32>
 }
 
@@ -130,7 +130,7 @@ func.func @stated_of_a_whole_value(%x: tensor<1x8xf32> {dist.sharding = #dist.sh
   %c = nn.constant dense<2.0> : tensor<1x8xf32>
   // expected-note@below {{operand 0 is from here}}
   %p = nn.mul %x, %c : (tensor<1x8xf32>, tensor<1x8xf32>) -> tensor<1x8xf32>
-  // expected-error@below {{states that dimension 0 of operand 0 has layout [{"dp"}] of true size 2, but the operand has layout [{}, {}]}}
+  // expected-error@below {{operand 0, dimension 0: expected the layout that the op states, [{"dp"}] of true size 2, got layout [{}, {}]}}
   %s = nn.reduce sum %p dims [0] {dist.operands = [#dist.sharding<@mesh, [(2{"dp"}), {?}]>]} : (tensor<1x8xf32>) -> tensor<8xf32>
   %r = dist.all_reduce sum %s axes ["dp"] : (tensor<8xf32>) -> tensor<8xf32>
   return %r : tensor<8xf32>

@@ -280,6 +280,6 @@ func.func @repeated_rows(%x: tensor<1x4x8x1xf32> {dist.sharding = #dist.sharding
   %1 = nn.reshape %0 : (tensor<64xf32>) -> tensor<1x64xf32>
   // expected-note@below {{operand 0 is from here}}
   %2 = dist.redistribute %1 from [#dist.sharding<@mesh, [{"dp"}, {"tp"}]>] to [#dist.sharding<@mesh, [{}, {}]>] : (tensor<1x64xf32>) -> tensor<2x128xf32>
-  // expected-error@below {{of global shape 2x112, not 2x128}}
+  // expected-error@below {{expected global shape 2x128, got 2x112}}
   return %2 : tensor<2x128xf32>
 }

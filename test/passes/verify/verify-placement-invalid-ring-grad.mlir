@@ -13,7 +13,7 @@ func.func @no_last_hop(
   %m = dist.permute %a#1 axes ["ring"] shift 1 : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
   // expected-note@below {{operand 0 is from here}}
   %s = nn.add %m, %b#1 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{result 0 has layout [{}, {}, (8{"ring"} shifted by 1), {}]}}
+  // expected-error@below {{which the signature promises, got [{}, {}, (8{"ring"} shifted by 1), {}]}}
   return %s : tensor<1x2x4x8xf32>
 }
 
@@ -44,7 +44,7 @@ func.func @returned_part(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %a:3 = nn.attention_grad %x, %x, %x lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>)
-  // expected-error@below {{result 0 has layout [{}, {}, {"ring"}, {}] in steps {0} of {"ring"}}}
+  // expected-error@below {{which the signature promises, got [{}, {}, {"ring"}, {}] in steps {0} of {"ring"}}}
   return %a#0 : tensor<1x2x4x8xf32>
 }
 
@@ -148,7 +148,7 @@ func.func @swapped(
   // expected-note@below {{operand 0 is from here}}
   %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
   %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
-  // expected-error@below {{places operand 0 as chunks of dimension 3 along {"ring"} shifted by 1, but it has layout [{}, {}, {"ring"}, {"ring"}]}}
+  // expected-error@below {{operand 0: expected chunks of dimension 3 along {"ring"} shifted by 1, got layout [{}, {}, {"ring"}, {"ring"}]}}
   %r = dist.place %p#3, %q#3 axes ["ring"] dim 3 shifts [1, 0] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
   return %r : tensor<1x2x4x8xf32>
 }
@@ -189,7 +189,7 @@ func.func @placed_twice(
   // expected-note@below {{operand 1 is from here}}
   %p:4 = nn.attention_grad %x, %x, %x bias %b0 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
   %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x4xf32>)
-  // expected-error@below {{places operand 1 as chunks of dimension 3 along {"ring"} shifted by 1, but it has layout}}
+  // expected-error@below {{operand 1: expected chunks of dimension 3 along {"ring"} shifted by 1, got layout}}
   %r = dist.place %p#3, %p#3 axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x4x4xf32>, tensor<1x2x4x4xf32>) -> tensor<1x2x4x8xf32>
   return %r : tensor<1x2x4x8xf32>
 }
@@ -342,6 +342,6 @@ func.func @open_sum(
   %q:4 = nn.attention_grad %x, %k, %k bias %b1 lse %l delta %l cotangent %x scale 0.5 : (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4xf32>, tensor<1x2x4x8xf32>) -> (tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x4x8xf32>, tensor<1x2x1x4xf32>)
   // expected-note@below {{operand 0 is unreduced over {"ring"} from here on}}
   %r = dist.place %p#3, %q#3 axes ["ring"] dim 3 shifts [0, 1] : (tensor<1x2x1x4xf32>, tensor<1x2x1x4xf32>) -> tensor<1x2x1x8xf32>
-  // expected-error@below {{result 0 has layout [{}, {}, {}, {}] unreduced {"ring"}}}
+  // expected-error@below {{which the signature promises, got [{}, {}, {}, {}] unreduced {"ring"}}}
   return %r : tensor<1x2x1x8xf32>
 }

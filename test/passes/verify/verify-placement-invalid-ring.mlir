@@ -173,7 +173,7 @@ func.func @mask_block_as_result(%s: tensor<8xi64> {dist.sharding = #dist.shardin
   %rows = nn.reshape %own : (tensor<4xi64>) -> tensor<4x1xi64>
   // expected-note@below {{is from here, and has layout}}
   %same = nn.compare eq %rows, %own : (tensor<4x1xi64>, tensor<4xi64>) -> tensor<4x4xi1>
-  // expected-error@below {{result 0 has layout [{"ring"}, {"ring"}], but the signature promises [{"ring"}, {}]}}
+  // expected-error@below {{result 0: expected layout [{"ring"}, {}], which the signature promises, got [{"ring"}, {"ring"}]}}
   return %same : tensor<4x4xi1>
 }
 
@@ -270,7 +270,7 @@ func.func @missing_chunk_returned(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %k = dist.permute %x axes ["ring"] pairs [[0, 0]] : (tensor<1x2x4x8xf32>) -> tensor<1x2x4x8xf32>
-  // expected-error@below {{result 0 has layout [{}, {}, {"ring"}, {}] missing on ranks {1} of {"ring"}, but the signature promises [{}, {}, {"ring"}, {}]}}
+  // expected-error@below {{result 0: expected layout [{}, {}, {"ring"}, {}], which the signature promises, got [{}, {}, {"ring"}, {}] missing on ranks {1} of {"ring"}}}
   return %k : tensor<1x2x4x8xf32>
 }
 

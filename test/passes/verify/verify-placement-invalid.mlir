@@ -11,7 +11,7 @@ func.func @dropped_reduction(
   %0 = nn.linear %x, %up : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
   // expected-note@below {{operand 0 is unreduced over {"tp"} from here on}}
   %r = nn.linear %0, %down : (tensor<8x16xf32>, tensor<16x16xf32>) -> tensor<8x16xf32>
-  // expected-error@below {{result 0 has layout [{}, {}] unreduced {"tp"}, but the signature promises [{}, {}]}}
+  // expected-error@below {{result 0: expected layout [{}, {}], which the signature promises, got [{}, {}] unreduced {"tp"}}}
   return %r : tensor<8x16xf32>
 }
 
@@ -277,7 +277,7 @@ func.func @kv_length_beyond_padding(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{is from here}}
   %0 = dist.all_gather %k axes ["tp"] dims [2] : (tensor<1x2x4x8xf32>) -> tensor<1x2x16x8xf32>
-  // expected-error@below {{has kv_length 14, but only 13 of the keys are true: padding counts as keys}}
+  // expected-error@below {{counts padding as keys: expected a kv_length of at most the 13 true keys, got 14}}
   %r = nn.attention %q, %0, %0 scale 1.0 {kv_length = 14 : i64} : (tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>, tensor<1x2x16x8xf32>) -> tensor<1x2x16x8xf32>
   return %r : tensor<1x2x16x8xf32>
 }
@@ -364,7 +364,7 @@ func.func @result_in_another_layout(
     %x: tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, dist.global = tensor<32x16xf32>})
     -> (tensor<8x16xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<8x64xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{result 0 has layout [{"tp"}, {}], but the signature promises [{}, {"tp"}]; of global shape 32x16, not 8x64}}
+  // expected-error@below {{result 0: expected layout [{}, {"tp"}], which the signature promises, got [{"tp"}, {}]; expected global shape 8x64, got 32x16}}
   return %x : tensor<8x16xf32>
 }
 
@@ -485,7 +485,7 @@ func.func @slice_reads_padding(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{operand 0 is from here}}
   %0 = dist.all_gather %x axes ["tp"] dims [1] : (tensor<16x4xf32>) -> tensor<16x16xf32>
-  // expected-error@below {{reads up to row 14 of dimension 1, of which only 13 are true}}
+  // expected-error@below {{expected to read at most the 13 true rows of dimension 1, got a limit of 14}}
   %r = nn.slice %0 starts [0, 0] limits [16, 14] strides [1, 1] : (tensor<16x16xf32>) -> tensor<16x14xf32>
   return %r : tensor<16x14xf32>
 }
@@ -499,7 +499,7 @@ func.func @padding_masked_behind_wrong_row(
     %x: tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     -> (tensor<16x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<16x13xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{masks behind row 12 of dimension 1, which has 13 true rows}}
+  // expected-error@below {{expected to mask dimension 1 behind its 13 true rows, got 12}}
   %r = dist.mask_padding %x axes ["tp"] dim 1 size 12 value 0.0 : tensor<16x4xf32>
   return %r : tensor<16x4xf32>
 }
@@ -528,7 +528,7 @@ func.func @shifted_chunks_returned(
     attributes {dist.spmd = @mesh} {
   // expected-note@below {{is from here, and has layout [(32{"tp"} shifted by 1), {}]}}
   %r = dist.permute %x axes ["tp"] shift 1 : (tensor<8x16xf32>) -> tensor<8x16xf32>
-  // expected-error@below {{result 0 has layout [(32{"tp"} shifted by 1), {}], but the signature promises [{"tp"}, {}]}}
+  // expected-error@below {{result 0: expected layout [{"tp"}, {}], which the signature promises, got [(32{"tp"} shifted by 1), {}]}}
   return %r : tensor<8x16xf32>
 }
 
@@ -608,7 +608,7 @@ func.func @result_of_rank_condition(
   %j = tensor.extract %i[] : tensor<i64>
   %three = arith.constant 3 : i64
   %c = arith.cmpi eq, %j, %three : i64
-  // expected-error@below {{result 0 would be replicated over {"tp"}, but the condition differs between its ranks}}
+  // expected-error@below {{result 0: expected different parts along {"tp"}, between whose ranks the condition differs, got a replicated one}}
   %r = scf.if %c -> tensor<8xf32> {
     %0 = nn.neg %x : tensor<8xf32>
     scf.yield %0 : tensor<8xf32>
@@ -628,7 +628,7 @@ func.func @branches_in_different_layouts(
     -> (tensor<8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<8xf32>})
     attributes {dist.spmd = @mesh} {
   %t = arith.constant true
-  // expected-error@below {{result 0 has layout [{}] from one branch and as [{"tp"}] from the other}}
+  // expected-error@below {{result 0: expected one layout from both branches, got [{}] and [{"tp"}]}}
   %r = scf.if %t -> tensor<8xf32> {
     scf.yield %x : tensor<8xf32>
   } else {
@@ -717,7 +717,7 @@ func.func @condition_differs_within_group(
   %coordinate = tensor.extract %i[] : tensor<i64>
   %one = arith.constant 1 : i64
   %c = arith.cmpi eq, %coordinate, %one : i64
-  // expected-error@below {{result 0 would be replicated over {"tp"}, but the condition differs between its ranks}}
+  // expected-error@below {{result 0: expected different parts along {"tp"}, between whose ranks the condition differs, got a replicated one}}
   %r = scf.if %c -> tensor<4xf32> {
     scf.yield %x : tensor<4xf32>
   } else {
@@ -800,7 +800,7 @@ func.func @open_ones()
     attributes {dist.spmd = @mesh} {
   // expected-note@+1 {{operand 0 is from here}}
   %z = nn.constant dense<1.0> : tensor<4xf32>
-  // expected-error@+1 {{result 0 has layout [{}], but the signature promises [{}] unreduced {"dp"}}}
+  // expected-error@+1 {{result 0: expected layout [{}] unreduced {"dp"}, which the signature promises, got [{}]}}
   return %z : tensor<4xf32>
 }
 

@@ -21,7 +21,7 @@ dist.mesh @mesh = <["tp"=2]>
 func.func @another_size(%x: tensor<3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>, dist.global = tensor<3x8xf32>})
     -> (tensor<3x1x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>, dist.global = tensor<3x2x4xf32>})
     attributes {dist.spmd = @mesh} {
-  // expected-error@below {{'nn.reshape' op states that dimension 0 of result 0 has layout [{"tp"}] of true size 6, but the result has layout [{}, {}, {"tp"}]}}
+  // expected-error@below {{'nn.reshape' op result 0, dimension 0: expected the layout that the op states, [{"tp"}] of true size 6, got layout [{}, {}, {"tp"}]}}
   %h = nn.reshape %x {dist.results = [#dist.sharding<@mesh, [(6{"tp"}), {?}, {?}]>]} : (tensor<3x4xf32>) -> tensor<3x1x4xf32>
   return %h : tensor<3x1x4xf32>
 }

@@ -9,7 +9,7 @@ func.func @another_layout(%x: tensor<4x2xf32> {nn.input = "x", dist.sharding = #
     attributes {dist.spmd = @mesh} {
   // expected-note@+1 {{operand 0 is from here, and has layout [{}, (2, 4{"tp"})]}}
   %0 = nn.reshape %x : (tensor<4x2xf32>) -> tensor<2x4xf32>
-  // expected-error@+1 {{result 0 (the new value of state 's') has layout [{}, (2, 4{"tp"})], but the signature promises [{"tp"}, {}]}}
+  // expected-error@+1 {{result 0 (the new value of state 's'): expected layout [{"tp"}, {}], which the signature promises, got [{}, (2, 4{"tp"})]}}
   return %0 : tensor<2x4xf32>
 }
 
@@ -25,7 +25,7 @@ func.func @unreduced(%x: tensor<4x4xf32> {nn.input = "x", dist.sharding = #dist.
     attributes {dist.spmd = @mesh} {
   // expected-note@+1 {{operand 0 is unreduced over {"tp"} from here on}}
   %0 = nn.linear %x, %w : (tensor<4x4xf32>, tensor<6x4xf32>) -> tensor<4x6xf32>
-  // expected-error@+1 {{result 0 (the new value of state 's') has layout [{}, {}] unreduced {"tp"}, but the signature promises [{}, {}]}}
+  // expected-error@+1 {{result 0 (the new value of state 's'): expected layout [{}, {}], which the signature promises, got [{}, {}] unreduced {"tp"}}}
   return %0 : tensor<4x6xf32>
 }
 
@@ -97,7 +97,7 @@ func.func @reduced(%s: tensor<4xf32> {nn.state = "s", dist.sharding = #dist.shar
     attributes {dist.spmd = @mesh} {
   // expected-note@+1 {{operand 0 is from here, and has layout [{}]}}
   %0 = dist.all_reduce sum %s axes ["tp"] : (tensor<4xf32>) -> tensor<4xf32>
-  // expected-error@+1 {{result 0 (the new value of state 's') has layout [{}], but the signature promises [{}] unreduced {"tp"}}}
+  // expected-error@+1 {{result 0 (the new value of state 's'): expected layout [{}] unreduced {"tp"}, which the signature promises, got [{}]}}
   return %0 : tensor<4xf32>
 }
 

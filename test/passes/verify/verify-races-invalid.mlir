@@ -368,6 +368,6 @@ func.func @promise(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh, [{
   }
   // expected-note@+1 {{operand 0 is from here}}
   %0 = rt.wait %f : !rt.future<tensor<16x8xf32>>
-  // expected-error@+1 {{result 0 has layout [{}, {}], but the signature promises [{"tp"}, {}]}}
+  // expected-error@+1 {{result 0: expected layout [{"tp"}, {}], which the signature promises, got [{}, {}]}}
   return %0 : tensor<16x8xf32>
 }

@@ -1,15 +1,15 @@
-//===- PlanState.h - the state of a plan ------------------------*- C++ -*-===//
+//===- PlanImpl.h - plans and sessions behind handles -----------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
-#define MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
+#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_PLANIMPL_H
+#define MESHWRIGHT_LIB_DRIVER_FACADE_PLANIMPL_H
 
 #include "meshwright/lib/Driver/Execute/Executable.h"
-#include "meshwright/lib/Driver/Facade/State.h"
+#include "meshwright/lib/Driver/Facade/ProgramImpl.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 
@@ -32,8 +32,9 @@ inline ElementType getElementType(rt::DType type) { return ElementType(int(type)
 
 class WidenedParameters;
 
-struct Plan::State {
-  std::shared_ptr<const Program::State> program;
+/// The data behind the public class Plan.
+struct Plan::Impl {
+  std::shared_ptr<const Program::Impl> program;
   /// Null for a program that runs as it is.
   std::optional<ParallelizeOptions> options;
   std::unique_ptr<mlir::MLIRContext> context;
@@ -43,13 +44,13 @@ struct Plan::State {
   /// `planned` is the report before the parts that depend on the target. `report` is for
   /// `target`.
   Report planned, report;
-  /// Whether the report has its last parts: the plan that it is compared with, and the
+  /// True if the report has its last parts: the plan that it is compared with, and the
   /// schedule.
   bool isComplete = false;
   std::map<std::string, HostArray, std::less<>> parameters;
   /// The parameters that are computed from these at load; null if there are none.
   std::shared_ptr<WidenedParameters> widened;
-  /// Whether the plan chooses the chunks of collectives under its ceiling, for its target.
+  /// True if the plan chooses the chunks of collectives under its ceiling, for its target.
   bool choosesChunks = false;
   /// Compiled by the first run or session that needs it.
   std::shared_ptr<Executable> executable;
@@ -60,7 +61,7 @@ struct Plan::State {
   /// The target that the executed phase names, that the report describes, and that
   /// `executable` is for; and the target that the program came with.
   std::string target = "cpu", ownTarget = "cpu";
-  /// Whether a rank has not come back from a run that failed.
+  /// True if a rank has not come back from a run that failed.
   mutable std::atomic<bool> stuck{false};
   /// Protects the members above. Not held while a program runs.
   std::mutex mutex;
@@ -125,17 +126,17 @@ mlir::LogicalResult callEntry(rt::Session &session, const std::vector<HostArray>
                               const rt::RunOptions &options,
                               std::vector<Diagnostic> &diagnostics);
 
-/// The state behind the public class Session.
-struct Session::State {
+/// The data behind the public class Session.
+struct Session::Impl {
   std::shared_ptr<rt::Session> session;
   std::vector<Entry> entries;
   std::vector<Port> states;
   /// Threads and timeout of its calls.
   rt::RunOptions options;
 
-  static Session wrap(std::shared_ptr<State> state) {
+  static Session wrap(std::shared_ptr<Impl> impl) {
     Session session;
-    session.state = std::move(state);
+    session.impl = std::move(impl);
     return session;
   }
 };
@@ -146,4 +147,4 @@ Result<Session> openSession(std::shared_ptr<rt::Session> session, const SessionO
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_LIB_DRIVER_FACADE_PLANSTATE_H
+#endif // MESHWRIGHT_LIB_DRIVER_FACADE_PLANIMPL_H

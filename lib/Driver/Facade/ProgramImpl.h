@@ -1,12 +1,12 @@
-//===- State.h - the state behind public handles ----------------*- C++ -*-===//
+//===- ProgramImpl.h - the programs behind public handles -------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_STATE_H
-#define MESHWRIGHT_LIB_DRIVER_FACADE_STATE_H
+#ifndef MESHWRIGHT_LIB_DRIVER_FACADE_PROGRAMIMPL_H
+#define MESHWRIGHT_LIB_DRIVER_FACADE_PROGRAMIMPL_H
 
 #include "meshwright/Compiler.h"
 
@@ -56,7 +56,8 @@ const Entry *findEntry(const std::vector<Entry> &entries, std::string_view name,
 
 std::string print(mlir::ModuleOp module, bool locations);
 
-struct Program::State {
+/// The data behind the public class Program.
+struct Program::Impl {
   std::unique_ptr<mlir::MLIRContext> context;
   mlir::OwningOpRef<mlir::ModuleOp> module;
   Ports ports;
@@ -68,4 +69,4 @@ struct Program::State {
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_LIB_DRIVER_FACADE_STATE_H
+#endif // MESHWRIGHT_LIB_DRIVER_FACADE_PROGRAMIMPL_H
