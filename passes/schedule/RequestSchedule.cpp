@@ -40,21 +40,23 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
     }
     if (!memoryCeiling)
       return;
+    MemoryPlanner planner;
     bool hasSecondBuffers = writesStates(getOperation()) && llvm::all_of(functions, [&](auto func) {
-                              return func.isExternal() || fitsBesideSecondBuffers(func, memoryCeiling);
+                              return func.isExternal() ||
+                                     planner.fitsBesideSecondBuffers(func, memoryCeiling);
                             });
     if (!hasSecondBuffers && writesStates(getOperation()))
       copyStates(functions);
     for (func::FuncOp func : functions)
-      setCeiling(func, memoryCeiling, func);
+      planner.setCeiling(func, memoryCeiling, func);
     if (hasSecondBuffers)
       return;
     for (func::FuncOp func : functions) {
       std::string refusal;
       if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
-        refusal = chooseChunks(func);
+        refusal = chooseChunks(func, planner);
       else if (refuses && !func.isExternal())
-        refusal = planMemory(func, memoryCeiling).refusal;
+        refusal = planner.planMemory(func, memoryCeiling).refusal;
       if (!refuses || refusal.empty())
         continue;
       emitError(func.getLoc()) << refusal;
@@ -62,7 +64,7 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
     }
   }
   void copyStates(ArrayRef<func::FuncOp> functions);
-  std::string chooseChunks(func::FuncOp func);
+  std::string chooseChunks(func::FuncOp func, MemoryPlanner &planner);
 };
 
 /// Lets commits copy the states of all functions. New values in the arena share its memory; second
@@ -80,7 +82,7 @@ void RequestSchedulePass::copyStates(ArrayRef<func::FuncOp> functions) {
 /// Chooses between the chunks that pay, none, and all, under the memory ceiling. Chunks can
 /// need more memory, because many are in flight, or less, because each is smaller. Takes
 /// the first choice that fits, else the one that needs least. Returns the error of that.
-std::string RequestSchedulePass::chooseChunks(func::FuncOp func) {
+std::string RequestSchedulePass::chooseChunks(func::FuncOp func, MemoryPlanner &planner) {
   StringRef name = rt::RtDialect::kChunksAttr;
   StringAttr best;
   std::string refusal;
@@ -90,7 +92,7 @@ std::string RequestSchedulePass::chooseChunks(func::FuncOp func) {
     func->removeAttr(name);
     if (choice)
       func->setAttr(name, choice);
-    PlannedMemory planned = planMemory(func, memoryCeiling);
+    PlannedMemory planned = planner.planMemory(func, memoryCeiling);
     if (planned.refusal.empty() || planned.needed < least) {
       best = choice;
       refusal = planned.refusal;
