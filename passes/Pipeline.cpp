@@ -9,7 +9,10 @@
 
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
+#include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/Support/IsolatedModule.h"
+#include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/annotate/Passes.h"
 #include "meshwright/passes/annotate/Pipeline.h"
 #include "meshwright/passes/bind/Passes.h"
@@ -52,10 +55,10 @@ static void buildGradientsAsIs(OpPassManager &pm) {
 }
 
 LogicalResult meshwright::prepareAsIs(ModuleOp module) {
-  PassManager manager(module.getContext());
-  buildBindPipeline(manager);
-  buildGradientsAsIs(manager);
-  return manager.run(module);
+  return runPasses(module, [](OpPassManager &pm) {
+    buildBindPipeline(pm);
+    buildGradientsAsIs(pm);
+  });
 }
 
 LogicalResult meshwright::requestGradients(ModuleOp module, StringRef loss,
@@ -238,6 +241,16 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     return;
   }
   }
+}
+
+bool meshwright::mayScatterTokens(ModuleOp annotated) {
+  auto meshOp = dist::getOnlyMesh(annotated);
+  if (failed(meshOp))
+    return true;
+  RoleAxes role(AxisRole::Tensor, AxisChoice());
+  return llvm::any_of(getStageMeshes(*meshOp), [&](const StageMesh &view) {
+    return !role.get(*meshOp, view).empty();
+  });
 }
 
 void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOptions &options,

@@ -26,6 +26,11 @@ enum class Phase { Annotated, Propagated, Partitioned, Optimised, Spmd, Rt };
 mlir::FailureOr<ParallelizeOptions> readParallelizeOptions(llvm::StringRef text,
                                                            OptionErrorHandler error);
 
+/// Returns true if sequence parallelism may scatter tokens of an annotated program, because ranks of
+/// some stage share its products. If not, the program is the same with any option of sequence
+/// parallelism.
+bool mayScatterTokens(mlir::ModuleOp annotated);
+
 /// Adds the passes from a global program up to and including a phase.
 /// Functions that are SPMD already are changed by Optimised, Spmd and Rt only.
 void buildParallelizePipeline(mlir::OpPassManager &pm, const ParallelizeOptions &options,

@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Placement/FormUses.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/LayoutTransferDetail.h"
 #include "meshwright/lib/Placement/Models.h"
@@ -305,7 +306,7 @@ LogicalResult PlacementDerivation::run(bool isExhaustive) {
     return failure();
   if (!links.empty() && failed(resolve()))
     return failure();
-  return verifyRoutings(func, &analysis);
+  return success(succeeded(verifyRoutings(func, &analysis)) && succeeded(verifyForms(func)));
 }
 
 FailureOr<PlacementAnalysis> PlacementAnalysis::run(func::FuncOp func) {

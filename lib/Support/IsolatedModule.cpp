@@ -32,11 +32,12 @@ IsolatedModule::IsolatedModule(ModuleOp original) {
   module = parseSourceString<ModuleOp>(bytecode, config, "<module>");
 }
 
-LogicalResult IsolatedModule::run(llvm::function_ref<void(OpPassManager &)> build) {
-  if (!module)
+LogicalResult IsolatedModule::run(ModuleOp clone,
+                                  llvm::function_ref<void(OpPassManager &)> build) {
+  if (!clone)
     return failure();
   PassManager manager(context.get());
   manager.enableVerifier(false);
   build(manager);
-  return manager.run(*module);
+  return manager.run(clone);
 }

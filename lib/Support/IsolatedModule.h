@@ -15,6 +15,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace meshwright {
 
@@ -31,9 +32,18 @@ public:
   /// Null where the original cannot be written, or its copy not be read.
   mlir::ModuleOp get() const { return module ? *module : mlir::ModuleOp(); }
   /// Runs the passes that `build` adds. Fails where there is no copy, or a pass fails.
-  mlir::LogicalResult run(llvm::function_ref<void(mlir::OpPassManager &)> build);
+  mlir::LogicalResult run(llvm::function_ref<void(mlir::OpPassManager &)> build) {
+    return run(get(), build);
+  }
+  /// The same on a module of the copy's context, as a clone of the copy.
+  mlir::LogicalResult run(mlir::ModuleOp clone,
+                          llvm::function_ref<void(mlir::OpPassManager &)> build);
+  /// Drops the copy. The error stays.
+  void discard() { module = nullptr; }
   /// The first error; empty if there was none.
   const std::string &getError() const { return error; }
+  /// Returns the first error, and forgets it.
+  std::string takeError() { return std::exchange(error, std::string()); }
 
 private:
   std::string error;

@@ -9,6 +9,7 @@
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Placement/FormUses.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/recompute/Passes.h"
@@ -39,38 +40,6 @@ static FormAttr getRounding(Operation &op) {
 }
 
 static bool rounds(Operation &op) { return bool(getRounding(op)); }
-
-/// Returns true for an op that gives a rounded weight to its readers in another shape or type.
-static bool isLink(Operation *op) {
-  return op->hasTrait<KeepsWeight>() && op->getNumOperands() == 1 && op->getNumResults() == 1 &&
-         !isa<CollectiveOpInterface>(op);
-}
-
-/// The dimension of an operand that an op contracts, or -1 if it contracts none.
-static int64_t getContracted(OpOperand &use) {
-  Operation *op = use.getOwner();
-  auto sharding = dyn_cast<ShardingRuleOpInterface>(op);
-  if (!sharding)
-    return -1;
-  FactorRule rule = sharding.getFactorRule();
-  const FactorRule::ValueFactors &dims = rule.operands[use.getOperandNumber()];
-  for (auto [d, factors] : llvm::enumerate(dims))
-    if (llvm::any_of(factors, [&](int factor) { return rule.isReducedIn(factor, 0); }))
-      return d;
-  return -1;
-}
-
-/// The dimension of a link's operand that a dimension of its result is, or -1 if it is none.
-static int64_t moveThrough(Operation *link, int64_t dim) {
-  auto sharding = dyn_cast<ShardingRuleOpInterface>(link);
-  if (!sharding || dim < 0)
-    return dim;
-  FactorRule rule = sharding.getFactorRule();
-  for (auto [d, factors] : llvm::enumerate(rule.operands[0]))
-    if (factors == rule.results[0][dim])
-      return d;
-  return -1;
-}
 
 namespace {
 
@@ -112,7 +81,7 @@ private:
 void FetchEncoder::separate(Value value) {
   for (OpOperand &use : llvm::make_early_inc_range(value.getUses())) {
     Operation *link = use.getOwner();
-    if (!isLink(link))
+    if (!isFormLink(link))
       continue;
     separate(link->getResult(0));
     OpBuilder builder(link);
@@ -127,14 +96,11 @@ void FetchEncoder::separate(Value value) {
 int64_t FetchEncoder::getAlong(OpOperand &use) const {
   SmallVector<Operation *> links;
   OpOperand *read = &use;
-  while (isLink(read->getOwner()) && !read->getOwner()->use_empty()) {
+  while (isFormLink(read->getOwner()) && !read->getOwner()->use_empty()) {
     links.push_back(read->getOwner());
     read = &*links.back()->getResult(0).getUses().begin();
   }
-  int64_t along = getContracted(*read);
-  for (Operation *link : llvm::reverse(links))
-    along = moveThrough(link, along);
-  return along == 0 ? 0 : 1;
+  return getContractedDim(*read, links) == 0 ? 0 : 1;
 }
 
 /// Returns true for an op on the way from a stored weight to the weight that is used: a collective

@@ -14,7 +14,7 @@
 using namespace mlir;
 using namespace meshwright;
 
-void meshwright::buildLaunchPipeline(OpPassManager &pm, const ScheduleOptions &options) {
+void meshwright::buildKernelPipeline(OpPassManager &pm, const ScheduleOptions &options) {
   pm.addNestedPass<func::FuncOp>(createSplitRoutingsPass());
   pm.addNestedPass<func::FuncOp>(createCompactRowsPass());
   pm.addNestedPass<func::FuncOp>(createExpandOpsPass());
@@ -27,6 +27,9 @@ void meshwright::buildLaunchPipeline(OpPassManager &pm, const ScheduleOptions &o
   // Weights are packed before an order is chosen, because a memory ceiling counts them.
   pm.addNestedPass<func::FuncOp>(createPackWeightsPass());
   pm.addNestedPass<func::FuncOp>(createFuseDecodingsPass());
+}
+
+void meshwright::buildOrderPipeline(OpPassManager &pm) {
   pm.addNestedPass<func::FuncOp>(createPlanPrefetchPass());
   pm.addNestedPass<func::FuncOp>(createOrderUpdatesPass());
 }
@@ -39,7 +42,8 @@ void meshwright::buildPlanPipeline(OpPassManager &pm, const ScheduleOptions &opt
 }
 
 void meshwright::buildSchedulePipeline(OpPassManager &pm, const ScheduleOptions &options) {
-  buildLaunchPipeline(pm, options);
+  buildKernelPipeline(pm, options);
+  buildOrderPipeline(pm);
   pm.addNestedPass<func::FuncOp>(createOverlapCollectivesPass());
   buildPlanPipeline(pm, options);
 }

@@ -30,9 +30,11 @@ struct ScheduleOptions {
 /// (passes/Pipeline.h).
 void buildSchedulePipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
-/// The two parts of `buildSchedulePipeline`, between which launches are put into their order
-/// (`overlapCollectives`).
-void buildLaunchPipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
+/// The parts of `buildSchedulePipeline`: launches are formed, then those that a function leaves a choice
+/// are put into an order, and `overlapCollectives` orders them all. Memory is planned for that order. The
+/// first part is the same under any ceiling.
+void buildKernelPipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
+void buildOrderPipeline(mlir::OpPassManager &pm);
 void buildPlanPipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
 /// Seconds that a rank's collectives take by the cost model.

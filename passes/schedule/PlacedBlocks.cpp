@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/PlacedBlocks.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/Sequence.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/Support/MathExtras.h"
 
@@ -21,6 +22,7 @@ PlacedBlocks::PlacedBlocks(ArrayRef<MemoryBlock> blocks) {
   spans.resize(last / kSpan + 1);
   for (size_t count = spans.size();; count = llvm::divideCeil(count, kFanOut)) {
     taken.emplace_back(count);
+    covered.emplace_back(count);
     if (count == 1)
       break;
   }
@@ -59,33 +61,38 @@ void PlacedBlocks::add(std::vector<Range> &ranges, Range own) {
   ranges.erase(first + 1, behind);
 }
 
-/// Takes a range in spans from one to another, and in all groups that have them.
-void PlacedBlocks::take(int64_t from, int64_t to, Range own) {
-  for (auto &level : taken) {
-    for (int64_t i = from; i <= to; ++i)
-      add(level[i], own);
-    from /= kFanOut;
-    to /= kFanOut;
+/// Visits the largest groups of spans within the spans from one to another, as levels and indices.
+template <typename Visit>
+static void forEachWithin(int64_t from, int64_t to, int64_t fanOut, Visit visit) {
+  for (size_t level = 0; from <= to; ++level) {
+    for (; from <= to && from % fanOut != 0; ++from)
+      visit(level, from);
+    for (; from <= to && (to + 1) % fanOut != 0; --to)
+      visit(level, to);
+    if (from > to)
+      return;
+    from /= fanOut;
+    to /= fanOut;
   }
 }
 
-/// Visits the ranges that are taken in spans from one to another, by the largest groups within them.
+/// The spans whose lists have the block: all that it is needed in, or the first and the last of many.
+SmallVector<int64_t> PlacedBlocks::getListed(const MemoryBlock &block) const {
+  int64_t from = block.begin / kSpan, to = block.end / kSpan;
+  if (to - from >= kFewSpans)
+    return {from, to};
+  return llvm::to_vector(llvm::seq<int64_t>(from, to + 1));
+}
+
+/// Visits the groups of all levels that have one of the spans.
 template <typename Visit>
-void PlacedBlocks::forEachTaken(int64_t from, int64_t to, Visit visit) const {
-  for (const auto &level : taken) {
-    auto visitOne = [&](int64_t i) {
-      for (const Range &range : level[i])
-        visit(range);
-    };
-    bool isLast = &level == &taken.back();
-    for (; from <= to && (isLast || from % kFanOut != 0); ++from)
-      visitOne(from);
-    for (; from <= to && (to + 1) % kFanOut != 0; --to)
-      visitOne(to);
-    if (from > to)
-      return;
-    from /= kFanOut;
-    to /= kFanOut;
+void PlacedBlocks::forEachAround(SmallVector<int64_t> inside, Visit visit) const {
+  for (size_t level = 0; level < taken.size(); ++level) {
+    inside.erase(llvm::unique(inside), inside.end());
+    for (int64_t &i : inside) {
+      visit(level, i);
+      i /= kFanOut;
+    }
   }
 }
 
@@ -105,75 +112,56 @@ int64_t PlacedBlocks::place(const MemoryBlock &block) {
                                   [](const Placed &a, const Placed &b) { return a.offset < b.offset; }),
                 own);
   };
-  int64_t from = block.begin / kSpan, to = block.end / kSpan;
-  if (to - from >= kFewSpans) {
-    insert(longer);
-    return offset;
-  }
-  for (int64_t i = from; i <= to; ++i)
+  SmallVector<int64_t> listed = getListed(block);
+  for (int64_t i : listed)
     insert(spans[i]);
-  take(from, to, {own.offset, own.top});
+  Range range{own.offset, own.top};
+  forEachAround(listed, [&](size_t level, int64_t i) { add(taken[level][i], range); });
+  if (isLong(block))
+    forEachWithin(listed.front() + 1, listed.back() - 1, kFanOut, [&](size_t level, int64_t i) {
+      add(taken[level][i], range);
+      add(covered[level][i], range);
+    });
   return offset;
 }
 
 int64_t PlacedBlocks::findGap(const MemoryBlock &block) const {
-  int64_t from = block.begin / kSpan, to = block.end / kSpan;
-  if (to - from >= kFewSpans)
-    return findGapOfMany(block);
-  SmallVector<const List *> lists{&longer};
-  for (int64_t i = from; i <= to; ++i)
-    lists.push_back(&spans[i]);
-  // A merge of the lists. A block may be in several.
+  SmallVector<int64_t> listed = getListed(block);
+  std::vector<Range> beside;
+  auto append = [&](const std::vector<Range> &ranges) {
+    beside.insert(beside.end(), ranges.begin(), ranges.end());
+  };
+  forEachAround(listed, [&](size_t level, int64_t i) { append(covered[level][i]); });
+  if (isLong(block))
+    forEachWithin(listed.front() + 1, listed.back() - 1, kFanOut,
+                  [&](size_t level, int64_t i) { append(taken[level][i]); });
+  llvm::sort(beside, [](const Range &a, const Range &b) { return a.begin < b.begin; });
+  // A merge of the ranges and the lists. A block may be in several.
+  auto nextRange = beside.begin();
   SmallVector<List::const_iterator> next;
-  for (const List *list : lists)
-    next.push_back(list->begin());
+  for (int64_t i : listed)
+    next.push_back(spans[i].begin());
   int64_t end = getFloor(block);
   while (true) {
-    size_t lowest = lists.size();
-    for (size_t i = 0; i < lists.size(); ++i)
-      if (next[i] != lists[i]->end() &&
-          (lowest == lists.size() || next[i]->offset < next[lowest]->offset))
+    size_t lowest = listed.size();
+    for (size_t i = 0; i < listed.size(); ++i)
+      if (next[i] != spans[listed[i]].end() &&
+          (lowest == listed.size() || next[i]->offset < next[lowest]->offset))
         lowest = i;
-    if (lowest == lists.size())
+    Range range;
+    if (nextRange != beside.end() &&
+        (lowest == listed.size() || nextRange->begin <= next[lowest]->offset)) {
+      range = *nextRange++;
+    } else if (lowest == listed.size()) {
       return end;
-    const Placed &other = *next[lowest]++;
-    if (!other.isBeside(block))
-      continue;
-    if (other.offset - end >= block.bytes)
-      return end;
-    end = std::max(end, other.top);
-  }
-}
-
-int64_t PlacedBlocks::findGapOfMany(const MemoryBlock &block) const {
-  int64_t from = block.begin / kSpan, to = block.end / kSpan;
-  std::vector<Range> beside;
-  for (int64_t i : {from, to})
-    for (const Placed &other : spans[i])
-      if (other.isBeside(block))
-        beside.push_back({other.offset, other.top});
-  forEachTaken(from + 1, to - 1, [&](const Range &range) { beside.push_back(range); });
-  llvm::sort(beside, [](const Range &a, const Range &b) { return a.begin < b.begin; });
-  int64_t end = getFloor(block);
-  // Returns true if the gap below a range is large enough.
-  auto isAbove = [&](const Range &range) {
+    } else {
+      const Placed &other = *next[lowest]++;
+      if (!other.isBeside(block))
+        continue;
+      range = {other.offset, other.top};
+    }
     if (range.begin - end >= block.bytes)
-      return true;
+      return end;
     end = std::max(end, range.end);
-    return false;
-  };
-  auto next = beside.begin();
-  for (const Placed &other : longer) {
-    if (!other.isBeside(block))
-      continue;
-    for (; next != beside.end() && next->begin <= other.offset; ++next)
-      if (isAbove(*next))
-        return end;
-    if (isAbove({other.offset, other.top}))
-      return end;
   }
-  for (; next != beside.end(); ++next)
-    if (isAbove(*next))
-      return end;
-  return end;
 }

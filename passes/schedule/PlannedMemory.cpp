@@ -111,9 +111,8 @@ static SmallVector<FunctionOpInterface> getOtherWriters(FunctionOpInterface func
   return others;
 }
 
-namespace {
 /// How to schedule a copy of a function.
-struct HowToPlan {
+struct MemoryPlanner::HowToPlan {
   /// 0 for none.
   int64_t ceiling = 0;
   /// The function and the other entries copy states.
@@ -123,11 +122,11 @@ struct HowToPlan {
   /// Nothing but the memory with which calls recover.
   bool recoveryOnly = false;
 };
-} // namespace
 
-static bool plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &planned);
+MemoryPlanner::MemoryPlanner() = default;
+MemoryPlanner::~MemoryPlanner() = default;
 
-static RecoveryMemory getRecovery(FunctionOpInterface function, bool copies) {
+RecoveryMemory MemoryPlanner::getRecovery(FunctionOpInterface function, bool copies) {
   PlannedMemory planned;
   if (writesState(function))
     plan(function, {/*ceiling=*/0, copies, /*bestOnly=*/false, /*recoveryOnly=*/true}, planned);
@@ -136,15 +135,16 @@ static RecoveryMemory getRecovery(FunctionOpInterface function, bool copies) {
 
 /// The memory with which calls of `others` recover, beyond `own`, which the calls of another entry
 /// need.
-static int64_t countRecovery(ArrayRef<FunctionOpInterface> others, const RecoveryMemory &own,
-                             bool copies) {
+int64_t MemoryPlanner::countRecovery(ArrayRef<FunctionOpInterface> others,
+                                     const RecoveryMemory &own, bool copies) {
   RecoveryMemory all = own;
   for (FunctionOpInterface entry : others)
     all.add(getRecovery(entry, copies));
   return all.getBytes() - own.getBytes();
 }
 
-void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, FunctionOpInterface original) {
+void MemoryPlanner::setCeiling(func::FuncOp func, int64_t ceiling,
+                               FunctionOpInterface original) {
   Builder builder(func.getContext());
   func->removeAttr(rt::RtDialect::kCeilingAttr);
   func->removeAttr(rt::RtDialect::kResidentAttr);
@@ -160,31 +160,64 @@ void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, FunctionOpInterf
     func->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(bytes));
 }
 
-/// Sets the memory of a copy that is scheduled. Returns false if that fails.
-static bool plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &planned) {
-  auto module = function->getParentOfType<ModuleOp>();
-  if (!module)
-    return false;
-  IsolatedModule isolated(module);
-  auto copy = isolated.get() ? isolated.get().lookupSymbol<func::FuncOp>(function.getName())
-                             : func::FuncOp();
-  if (!copy)
-    return false;
-  // Other functions are not asked about.
-  for (auto other : llvm::make_early_inc_range(isolated.get().getOps<func::FuncOp>()))
+/// Forms the launches of a copy of a function. Other functions are not asked about. Without launches the
+/// module has an error, or is null.
+IsolatedModule &MemoryPlanner::getLaunches(FunctionOpInterface function) {
+  auto &formed = launches[{function, function->getAttr(rt::RtDialect::kChunksAttr),
+                           function->getAttr(rt::RtDialect::kExpertChunksAttr)}];
+  if (formed)
+    return *formed;
+  formed = std::make_unique<IsolatedModule>(function->getParentOfType<ModuleOp>());
+  if (!formed->get())
+    return *formed;
+  auto copy = formed->get().lookupSymbol<func::FuncOp>(function.getName());
+  for (auto other : llvm::make_early_inc_range(formed->get().getOps<func::FuncOp>()))
     if (other != copy)
       other.erase();
-  // A request for this ceiling has noted what other entries need.
-  auto noted = copy->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr);
-  bool isNoted = noted && noted.getInt() == how.ceiling &&
-                 how.copies == copy->hasAttr(rt::RtDialect::kCopiesAttr);
-  copy->removeAttr(rt::RtDialect::kCopiesAttr);
-  if (how.copies)
-    copy->setAttr(rt::RtDialect::kCopiesAttr, UnitAttr::get(copy.getContext()));
-  if (!how.ceiling || !isNoted)
+  if (!copy || failed(formed->run([](OpPassManager &pm) { buildKernelPipeline(pm); })))
+    formed->discard();
+  return *formed;
+}
+
+static std::optional<int64_t> getNoted(Operation *function, StringRef name) {
+  auto attr = function->getAttrOfType<IntegerAttr>(name);
+  return attr ? std::optional(attr.getInt()) : std::nullopt;
+}
+
+/// Notes on a copy how it copies states. Returns true if a request for this ceiling has noted on the
+/// original what other entries need: then the copy has that note.
+static bool copyNotes(FunctionOpInterface original, func::FuncOp copy, int64_t ceiling,
+                      bool copies) {
+  Builder builder(copy.getContext());
+  for (StringRef name : {rt::RtDialect::kCopiesAttr, rt::RtDialect::kCeilingAttr,
+                         rt::RtDialect::kResidentAttr})
+    copy->removeAttr(name);
+  if (copies)
+    copy->setAttr(rt::RtDialect::kCopiesAttr, builder.getUnitAttr());
+  if (!ceiling || getNoted(original, rt::RtDialect::kCeilingAttr) != ceiling ||
+      copies != original->hasAttr(rt::RtDialect::kCopiesAttr))
+    return false;
+  copy->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(ceiling));
+  if (auto resident = getNoted(original, rt::RtDialect::kResidentAttr))
+    copy->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(*resident));
+  return true;
+}
+
+/// Sets the memory of a copy that is scheduled. Returns false if that fails.
+bool MemoryPlanner::plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &planned) {
+  if (!function->getParentOfType<ModuleOp>())
+    return false;
+  IsolatedModule &formed = getLaunches(function);
+  if (!formed.get()) {
+    planned.refusal = formed.getError();
+    return false;
+  }
+  OwningOpRef<ModuleOp> module = formed.get().clone();
+  auto copy = module->lookupSymbol<func::FuncOp>(function.getName());
+  if (!copyNotes(function, copy, how.ceiling, how.copies))
     setCeiling(copy, how.ceiling, function);
   auto schedule = [&]() -> LogicalResult {
-    if (failed(isolated.run([](OpPassManager &pm) { buildLaunchPipeline(pm); })))
+    if (failed(formed.run(*module, [](OpPassManager &pm) { buildOrderPipeline(pm); })))
       return failure();
     // Calls recover from updates of states alone.
     if (how.recoveryOnly && findStateUpdates(copy).empty())
@@ -193,10 +226,10 @@ static bool plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &pla
     planned.needed = order.needed;
     if (failed(order.status))
       return failure();
-    return isolated.run([](OpPassManager &pm) { buildPlanPipeline(pm); });
+    return formed.run(*module, [](OpPassManager &pm) { buildPlanPipeline(pm); });
   };
   if (failed(schedule())) {
-    planned.refusal = isolated.getError();
+    planned.refusal = formed.takeError();
     return false;
   }
   planned.memory = withPlan(countMemory(function), copy);
@@ -204,7 +237,7 @@ static bool plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &pla
   return true;
 }
 
-bool meshwright::fitsBesideSecondBuffers(FunctionOpInterface function, int64_t ceiling) {
+bool MemoryPlanner::fitsBesideSecondBuffers(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory ignored;
   return plan(function, {ceiling, /*copies=*/false, /*bestOnly=*/true}, ignored);
 }
@@ -213,7 +246,7 @@ bool meshwright::writesStates(ModuleOp module) {
   return llvm::any_of(module.getOps<FunctionOpInterface>(), writesState);
 }
 
-PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {
+PlannedMemory MemoryPlanner::planMemory(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory planned;
   bool copies = function->hasAttr(rt::RtDialect::kCopiesAttr);
   if (auto module = function->getParentOfType<ModuleOp>();
@@ -247,7 +280,7 @@ PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceili
   return planned;
 }
 
-std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {
+std::optional<int64_t> MemoryPlanner::findLeastCeiling(ModuleOp module) {
   // The longest function first: the others fit into its memory, most likely.
   SmallVector<std::pair<int64_t, FunctionOpInterface>> functions;
   for (auto function : module.getOps<FunctionOpInterface>())
@@ -265,7 +298,7 @@ std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {
   return least;
 }
 
-Memory meshwright::planSessionMemory(FunctionOpInterface function) {
+Memory MemoryPlanner::planSessionMemory(FunctionOpInterface function) {
   PlannedMemory planned = planMemory(function);
   planned.memory.state += countRecovery(getOtherWriters(function), planned.recovery,
                                         function->hasAttr(rt::RtDialect::kCopiesAttr));
@@ -274,4 +307,20 @@ Memory meshwright::planSessionMemory(FunctionOpInterface function) {
       planned.memory.activationsPeak = std::max(planned.memory.activationsPeak,
                                                 planMemory(step.function).memory.activationsPeak);
   return planned.memory;
+}
+
+PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {
+  return MemoryPlanner().planMemory(function, ceiling);
+}
+
+std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {
+  return MemoryPlanner().findLeastCeiling(module);
+}
+
+Memory meshwright::planSessionMemory(FunctionOpInterface function) {
+  return MemoryPlanner().planSessionMemory(function);
+}
+
+void meshwright::setCeiling(func::FuncOp func, int64_t ceiling, FunctionOpInterface original) {
+  MemoryPlanner().setCeiling(func, ceiling, original);
 }

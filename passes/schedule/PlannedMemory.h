@@ -17,11 +17,16 @@
 #include "meshwright/lib/Report/Report.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/DenseMap.h"
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 
 namespace meshwright {
+
+class IsolatedModule;
 
 struct PlannedMemory {
   Memory memory;
@@ -33,15 +38,44 @@ struct PlannedMemory {
   int64_t needed = 0;
 };
 
+/// Plans the memory of functions under several ceilings. A function's launches are formed once, and each
+/// plan orders a copy of them. Between the calls a caller changes no function but for the notes of
+/// ceilings (`setCeiling`), `rt.copies_states`, and the choice of chunks.
+class MemoryPlanner {
+public:
+  MemoryPlanner();
+  ~MemoryPlanner();
+
+  /// See the functions of the same names.
+  PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
+  std::optional<int64_t> findLeastCeiling(mlir::ModuleOp module);
+  Memory planSessionMemory(mlir::FunctionOpInterface function);
+  void setCeiling(mlir::func::FuncOp func, int64_t ceiling, mlir::FunctionOpInterface original);
+
+  /// Returns true if the order of an SPMD function that hides most keeps to the ceiling beside second
+  /// buffers for states.
+  bool fitsBesideSecondBuffers(mlir::FunctionOpInterface function, int64_t ceiling);
+
+private:
+  struct HowToPlan;
+  IsolatedModule &getLaunches(mlir::FunctionOpInterface function);
+  bool plan(mlir::FunctionOpInterface function, HowToPlan how, PlannedMemory &planned);
+  RecoveryMemory getRecovery(mlir::FunctionOpInterface function, bool copies);
+  int64_t countRecovery(llvm::ArrayRef<mlir::FunctionOpInterface> others,
+                        const RecoveryMemory &own, bool copies);
+
+  /// For a function and its choices of chunks, of collectives and of experts, a module of it alone, with its
+  /// launches.
+  llvm::DenseMap<std::tuple<mlir::Operation *, mlir::Attribute, mlir::Attribute>,
+                 std::unique_ptr<IsolatedModule>>
+      launches;
+};
+
 /// Schedules a copy of the module of an SPMD or a global program, as the attributes of its
 /// function request, and measures it. `ceiling` is in bytes; 0 for none. If a program
 /// cannot be scheduled (it branches), all values count, from definition to last use. Under a ceiling
 /// the entries copy states (`rt.copies_states`) if the order that hides most does not fit otherwise.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
-
-/// Returns true if the order of an SPMD function that hides most keeps to the ceiling beside second
-/// buffers for states.
-bool fitsBesideSecondBuffers(mlir::FunctionOpInterface function, int64_t ceiling);
 
 /// Returns true if a function of the module gives a state a new value.
 bool writesStates(mlir::ModuleOp module);

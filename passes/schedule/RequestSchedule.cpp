@@ -44,17 +44,19 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
     }
     if (!memoryCeiling)
       return;
+    MemoryPlanner planner;
     bool hasSecondBuffers = writesStates(getOperation()) && llvm::all_of(functions, [&](auto func) {
-                              return func.isExternal() || fitsBesideSecondBuffers(func, memoryCeiling);
+                              return func.isExternal() ||
+                                     planner.fitsBesideSecondBuffers(func, memoryCeiling);
                             });
     if (!hasSecondBuffers && writesStates(getOperation()))
       copyStates(functions);
     for (func::FuncOp func : functions)
-      setCeiling(func, memoryCeiling, func);
+      planner.setCeiling(func, memoryCeiling, func);
     if (hasSecondBuffers)
       return;
     for (func::FuncOp func : functions) {
-      std::string refusal = chooseExpertChunks(func);
+      std::string refusal = chooseExpertChunks(func, planner);
       if (!refuses || refusal.empty())
         continue;
       emitError(func.getLoc()) << refusal;
@@ -62,9 +64,9 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
     }
   }
   void copyStates(ArrayRef<func::FuncOp> functions);
-  std::string chooseExpertChunks(func::FuncOp func);
-  PlannedMemory chooseOrder(func::FuncOp func);
-  PlannedMemory chooseChunks(func::FuncOp func);
+  std::string chooseExpertChunks(func::FuncOp func, MemoryPlanner &planner);
+  PlannedMemory chooseOrder(func::FuncOp func, MemoryPlanner &planner);
+  PlannedMemory chooseChunks(func::FuncOp func, MemoryPlanner &planner);
 };
 
 /// Lets commits copy the states of all functions. New values in the arena share its memory; second
@@ -82,7 +84,7 @@ void RequestSchedulePass::copyStates(ArrayRef<func::FuncOp> functions) {
 /// Chooses between the chunks that pay, none, and all, under the memory ceiling. Chunks can
 /// need more memory, because many are in flight, or less, because each is smaller. Takes
 /// the first choice that fits, else the one that needs least.
-PlannedMemory RequestSchedulePass::chooseChunks(func::FuncOp func) {
+PlannedMemory RequestSchedulePass::chooseChunks(func::FuncOp func, MemoryPlanner &planner) {
   StringRef name = rt::RtDialect::kChunksAttr;
   StringAttr best;
   PlannedMemory result;
@@ -92,7 +94,7 @@ PlannedMemory RequestSchedulePass::chooseChunks(func::FuncOp func) {
     func->removeAttr(name);
     if (choice)
       func->setAttr(name, choice);
-    PlannedMemory planned = planMemory(func, memoryCeiling);
+    PlannedMemory planned = planner.planMemory(func, memoryCeiling);
     if (planned.refusal.empty() || planned.needed < least) {
       best = choice;
       result = planned;
@@ -116,18 +118,18 @@ PlannedMemory RequestSchedulePass::chooseChunks(func::FuncOp func) {
 }
 
 /// Schedules a function as far as that decides anything: chunks of collectives, and whether it is refused.
-PlannedMemory RequestSchedulePass::chooseOrder(func::FuncOp func) {
+PlannedMemory RequestSchedulePass::chooseOrder(func::FuncOp func, MemoryPlanner &planner) {
   if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
-    return chooseChunks(func);
-  return refuses && !func.isExternal() ? planMemory(func, memoryCeiling) : PlannedMemory();
+    return chooseChunks(func, planner);
+  return refuses && !func.isExternal() ? planner.planMemory(func, memoryCeiling) : PlannedMemory();
 }
 
 /// Chooses the number of chunks of tokens for which experts run: as few as the ceiling leaves room for, else
 /// those that need least. Returns the error of these.
-std::string RequestSchedulePass::chooseExpertChunks(func::FuncOp func) {
+std::string RequestSchedulePass::chooseExpertChunks(func::FuncOp func, MemoryPlanner &planner) {
   StringRef name = rt::RtDialect::kExpertChunksAttr, chunks = rt::RtDialect::kChunksAttr;
   Attribute given = func->getAttr(chunks);
-  PlannedMemory best = chooseOrder(func);
+  PlannedMemory best = chooseOrder(func, planner);
   if (best.refusal.empty() || func->hasAttr(name) || func.isExternal() ||
       nn::getRoutings(func.front()).empty())
     return best.refusal;
@@ -140,7 +142,7 @@ std::string RequestSchedulePass::chooseExpertChunks(func::FuncOp func) {
   };
   for (int64_t count = 2; count <= kMostExpertChunks && !best.refusal.empty(); count *= 2) {
     set(count, given);
-    PlannedMemory planned = chooseOrder(func);
+    PlannedMemory planned = chooseOrder(func, planner);
     if (!planned.refusal.empty() && planned.needed >= best.needed)
       continue;
     best = planned;

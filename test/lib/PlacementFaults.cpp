@@ -786,6 +786,7 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"local-collective", localCollective},
       {"wrong-mask", wrongMask},         {"constant-in-sum", constantInSum},
       {"swap-states", swapStates},       {"wrong-routing", wrongRouting},
+      {"wrong-form", wrongForm},
   };
   return kinds;
 }

@@ -39,8 +39,8 @@ using CollectFaults = void(mlir::func::FuncOp, const PlacementAnalysis &, std::v
 CollectFaults reduceReplicated, gatherReplicated, localCollective, wrongMask, constantInSum,
     swapStates;
 
-// The kind of RoutingFaults.cpp.
-CollectFaults wrongRouting;
+// The kinds of RoutingFaults.cpp and FormFaults.cpp.
+CollectFaults wrongRouting, wrongForm;
 
 } // namespace meshwright::test
 

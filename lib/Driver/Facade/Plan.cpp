@@ -14,6 +14,7 @@
 #include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
+#include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/passes/schedule/ReportFetches.h"
@@ -33,8 +34,12 @@ using mlir::success;
 
 /// Returns the traffic of an entry in the plan that a report compares with: without sequence
 /// parallelism and without the rewrites of *optimise*.
-static std::optional<Traffic> planBefore(const Program::Impl &program, ParallelizeOptions options,
-                                         llvm::StringRef entry) {
+static std::optional<Traffic> planBefore(const Plan::Impl &impl, llvm::StringRef entry) {
+  if (auto known = impl.plain.find(getEntry(impl.get(PlanPhase::Spmd), entry).getName());
+      known != impl.plain.end())
+    return known->second;
+  const Program::Impl &program = *impl.program;
+  ParallelizeOptions options = *impl.options;
   std::unique_ptr<mlir::MLIRContext> context = createContext();
   DiagnosticCollector ignored(context.get());
   mlir::OwningOpRef<ModuleOp> module = program.cloneInto(context.get());
@@ -43,7 +48,7 @@ static std::optional<Traffic> planBefore(const Program::Impl &program, Paralleli
   if (!program.isSpmd) {
     options.sequenceParallel = OnOffAuto::Off;
     mlir::PassManager manager(context.get());
-    // The plan itself is verified behind each pass of the same phases.
+    // The plan itself is verified behind the same phases.
     manager.enableVerifier(false);
     buildParallelizePipeline(manager, options, Phase::Partitioned);
     if (failed(manager.run(*module)))
@@ -79,11 +84,15 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     return collector.take();
 
   auto run = [&](Phase phase) {
-    mlir::PassManager manager(impl->context.get());
-    buildPhase(manager, *options, phase);
-    return succeeded(manager.run(*module));
+    return succeeded(
+        runPasses(*module, [&](mlir::OpPassManager &pm) { buildPhase(pm, *options, phase); }));
   };
-  auto keep = [&](PlanPhase phase) { impl->phases[static_cast<size_t>(phase)] = module->clone(); };
+  // The next phase goes on with the copy: its ops are in memory in the order of the program, which caches
+  // need where phases have replaced ops in any order.
+  auto keep = [&](PlanPhase phase) {
+    mlir::OwningOpRef<ModuleOp> next = module->clone();
+    impl->phases[static_cast<size_t>(phase)] = std::exchange(module, std::move(next));
+  };
   if (options->storedWeights == StoredWeights::Widen)
     impl->widened = WidenedParameters::create(*program.impl);
   if (!program.isSpmd()) {
@@ -94,7 +103,10 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     if (!run(Phase::Propagated))
       return collector.take();
     keep(PlanPhase::Propagated);
+    bool scatters = options->sequenceParallel != OnOffAuto::Off && mayScatterTokens(*module);
     if (!run(Phase::Partitioned))
+      return collector.take();
+    if (!scatters && failed(impl->countPlain(*module)))
       return collector.take();
   }
   if (!run(Phase::Optimised))
@@ -143,6 +155,16 @@ std::string meshwright::toString(const Report &report, ReportFormat format) {
   return text;
 }
 
+mlir::LogicalResult Plan::Impl::countPlain(ModuleOp module) {
+  for (mlir::FunctionOpInterface entry : nn::getEntries(module)) {
+    FailureOr<Traffic> traffic = countTraffic(entry);
+    if (failed(traffic))
+      return failure();
+    plain[entry.getName()] = *traffic;
+  }
+  return success();
+}
+
 void Plan::Impl::keepPlanned() {
   mlir::FunctionOpInterface entry = getEntry(get(getExecutedPhase()));
   if (auto noted = entry->getAttrOfType<mlir::StringAttr>(rt::RtDialect::kTargetAttr))
@@ -153,9 +175,9 @@ void Plan::Impl::keepPlanned() {
 
 LogicalResult Plan::Impl::requestSchedule(ModuleOp module) {
   dist::DistDialect::getDecisionLog(context.get()).clear();
-  mlir::PassManager manager(context.get());
-  buildPhase(manager, *options, Phase::Spmd);
-  if (failed(manager.run(module)))
+  if (failed(runPasses(module, [&](mlir::OpPassManager &pm) {
+        buildPhase(pm, *options, Phase::Spmd);
+      })))
     return failure();
   addDecisions(report, context.get(), [](const Decision &) { return true; });
   return success();
@@ -208,9 +230,10 @@ ScheduleOptions Plan::Impl::getScheduleOptions() const {
 /// Returns the rt program, or null after an error.
 mlir::OwningOpRef<ModuleOp> Plan::Impl::schedule() const {
   mlir::OwningOpRef<ModuleOp> scheduled = get(getExecutedPhase()).clone();
-  mlir::PassManager manager(context.get());
-  buildSchedulePhase(manager, getScheduleOptions());
-  return succeeded(manager.run(*scheduled)) ? std::move(scheduled) : nullptr;
+  LogicalResult status = runPasses(*scheduled, [&](mlir::OpPassManager &pm) {
+    buildSchedulePhase(pm, getScheduleOptions());
+  });
+  return succeeded(status) ? std::move(scheduled) : nullptr;
 }
 
 /// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
@@ -287,7 +310,7 @@ LogicalResult Plan::Impl::completeReportLocked(std::vector<Diagnostic> &diagnost
     if (failed(reportAsIs(*this, diagnostics)))
       return failure();
   } else {
-    report.before = planBefore(*program, *options, "");
+    report.before = planBefore(*this, "");
     addSchedule(*this, "", report);
   }
   isComplete = true;
@@ -318,7 +341,7 @@ static FailureOr<Report> reportOther(const Plan::Impl &impl, llvm::StringRef nam
     report.memory = planSessionMemory(entry);
     return report;
   }
-  report.before = planBefore(*impl.program, *impl.options, name);
+  report.before = planBefore(impl, name);
   auto decisions = report.decisions;
   addSchedule(impl, name, report);
   report.decisions = std::move(decisions);

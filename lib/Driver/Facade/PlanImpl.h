@@ -13,6 +13,8 @@
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 
+#include "llvm/ADT/StringMap.h"
+
 #include <array>
 #include <atomic>
 #include <map>
@@ -44,7 +46,10 @@ struct Plan::Impl {
   /// `planned` is the report before the parts that depend on the target. `report` is for
   /// `target`.
   Report planned, report;
-  /// True if the report has its last parts: the plan that it is compared with, and the
+  /// The traffic of each entry before the program was optimised, if the plan has no sequence
+  /// parallelism. A report compares with it.
+  llvm::StringMap<Traffic> plain;
+  /// Whether the report has its last parts: the plan that it is compared with, and the
   /// schedule.
   bool isComplete = false;
   std::map<std::string, HostArray, std::less<>> parameters;
@@ -80,6 +85,8 @@ struct Plan::Impl {
   /// that runs as it is may have a placement that no proof can derive.
   ScheduleOptions getScheduleOptions() const;
   mlir::OwningOpRef<mlir::ModuleOp> schedule() const;
+  /// Sets `plain`, from the partitioned program.
+  mlir::LogicalResult countPlain(mlir::ModuleOp module);
   /// Ends planning: keeps the report and the target of the executed phase.
   void keepPlanned();
   /// Adds the plan's requests to the schedule of an SPMD program, and the decisions about them

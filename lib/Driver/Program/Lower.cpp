@@ -23,6 +23,7 @@
 #include "meshwright/lib/Driver/Program/Step.h"
 
 #include "meshwright/lib/Launches/RaceAnalysis.h"
+#include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/Pipeline.h"
 
 #include "mlir/IR/DialectResourceBlobManager.h"
@@ -506,7 +507,6 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
       other.erase();
   auto copy = module->lookupSymbol<func::FuncOp>(main.getName());
   setTarget(copy, target->getName());
-  PassManager manager(main.getContext(), ModuleOp::getOperationName());
   ScheduleOptions schedule = options.schedule;
   if (options.probes) {
     schedule.keepProbed = true;
@@ -515,8 +515,7 @@ FailureOr<LoweredProgram> lowerProgram(func::FuncOp main, const LowerOptions &op
   // Probed values stay in memory, so the program needs more than the ceiling allows.
   if (options.probes)
     copy->removeAttr(rt::RtDialect::kCeilingAttr);
-  buildSchedulePhase(manager, schedule);
-  if (failed(manager.run(*module)))
+  if (failed(runPasses(*module, [&](OpPassManager &pm) { buildSchedulePhase(pm, schedule); })))
     return failure();
   return lower::ProgramLowering(copy, *target, options).run();
 }
