@@ -54,3 +54,16 @@ def test_rows_keep_the_tokens_of_a_rank(mesh, options, batch, tokens):
         assert error < 1e-5 * parameter.grad.abs().max().clamp(min=1e-3), name
     rows = [line for line in plan.ir().splitlines() if "#nn.routed" in line]
     assert rows and not any("dist.all_gather" in line for line in rows)
+
+
+def test_saved_choices_are_gathered_in_chunks():
+    """Ranks save some choices of each token, and gather them beside products. The proof knows them again."""
+    torch.manual_seed(0)
+    net = Block().train()
+    x = torch.randn(4, 5, WIDTH)
+    model = mw.from_torch(net, (x,), training=True).differentiate()
+    plan = model.parallelize(mesh={"dp": 2, "tp": 2}, sequence_parallel="off", shard_saved="on", overlap="on")
+    assert any("role  saved" in line and "xi64>" in line for line in plan.ir().splitlines())
+    alone = model.parallelize(mesh={"dp": 1})
+    for got, want in zip(plan.run(x), alone.run(x), strict=True):
+        torch.testing.assert_close(torch.as_tensor(got), torch.as_tensor(want), rtol=1e-4, atol=1e-5)

@@ -37,10 +37,10 @@ llvm::ArrayRef<FaultKind> getFaultKinds();
 // Kinds of CollectiveFaults.cpp.
 using CollectFaults = void(mlir::func::FuncOp, const PlacementAnalysis &, std::vector<Fault> &);
 CollectFaults reduceReplicated, gatherReplicated, localCollective, wrongMask, constantInSum,
-    swapStates;
+    swapStates, reduceSharded;
 
-// The kind of RoutingFaults.cpp.
-CollectFaults wrongRouting;
+// Kinds of RoutingFaults.cpp.
+CollectFaults wrongRouting, misreadRows;
 
 } // namespace meshwright::test
 
