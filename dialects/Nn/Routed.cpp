@@ -185,6 +185,31 @@ Value nn::getCastChoices(Value choices) {
   return cast && fits(cast.getInput()) && fits(choices) ? cast.getInput() : Value();
 }
 
+Value nn::getJoined(Operation *op, llvm::function_ref<Value(Value)> getSource) {
+  auto concat = dyn_cast<ConcatOp>(op);
+  if (!concat)
+    return nullptr;
+  Value whole;
+  int64_t dim = concat.getDim(), next = 0, size = 0;
+  for (Value input : concat.getInputs()) {
+    auto slice = getSource(input).getDefiningOp<SliceOp>();
+    if (!slice)
+      return nullptr;
+    Value from = getSource(slice.getInput());
+    ArrayRef<int64_t> shape = shapeOf(slice.getInput()), piece = shapeOf(slice);
+    bool isNext = slice.getStarts()[dim] == next && slice.getStrides()[dim] == 1;
+    if (!isNext || (whole && (whole != from || size != shape[dim])))
+      return nullptr;
+    for (size_t d = 0; d < shape.size(); ++d)
+      if (int64_t(d) != dim && piece[d] != shape[d])
+        return nullptr;
+    whole = from;
+    size = shape[dim];
+    next += piece[dim];
+  }
+  return next == size ? whole : Value();
+}
+
 Value nn::getChoicesRoot(Value indices) {
   while (Value before = getChoicesBefore(indices))
     indices = before;

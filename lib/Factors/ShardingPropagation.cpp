@@ -132,15 +132,15 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (source->isResult && anyOverlap(*contracted, axes))
         break;
       // Do not shard a value that has other users. To slice it for this op is free; to
-      // gather it for the others is not. The experts of rows are those of the weights that all users
-      // have, and rows of some experts cannot be cut out of others.
-      bool isExperts = entry.tokens > 0 && occurrence.dim == 0;
-      if (!occurrence.isResult && round == Interior && !occurrence.value.hasOneUse() && !isExperts)
+      // gather it for the others is not. But rows of some experts or tokens cannot be cut out of others.
+      bool isRows = occurrence.dim < entry.tokens + (entry.tokens > 0);
+      if (!occurrence.isResult && round == Interior && !occurrence.value.hasOneUse() && !isRows)
+        continue;
+      // Tokens of rows are those of other rows.
+      if (round == Interior && isRows && occurrence.dim > 0 && source->entry->tokens == 0)
         continue;
       // An axis shards one factor of a value. The first one keeps it.
       if (anyOverlap(entry.sharding.getAxes(), axes) || anyOverlap(entry.unreduced, axes))
-        continue;
-      if (round == Interior && occurrence.dim > 0 && occurrence.dim <= entry.tokens)
         continue;
       own = axes;
       entry.round = std::min(entry.round, round);

@@ -22,8 +22,8 @@ namespace meshwright {
 /// - Within a round, program order decides.
 /// - An annotated value keeps its sharding, except for open dimensions (`?`).
 /// - An axis shards at most one factor of a value.
-/// - The third round does not shard tokens of routed rows: rows of some tokens cannot be taken out of
-///   others.
+/// - The third round does not shard tokens of routed rows, unless other rows have them so: rows of some
+///   tokens cannot be taken out of others.
 /// - A parameter or a state has one sharding in all functions. That of a state propagates to
 ///   and from the values that the functions give it.
 ///

@@ -47,6 +47,8 @@ public:
       return nullptr;
     if (isa<CollectiveOpInterface>(op))
       return op->getOperand(cast<OpResult>(value).getResultNumber());
+    if (Value whole = nn::getJoined(op, [this](Value piece) { return getSource(piece); }))
+      return whole;
     bool isForm = (op->hasTrait<TouchesPadding>() && op->hasTrait<MovesOnly>()) ||
                   (op->hasTrait<View>() && getType(value) == getType(op->getOperand(0))) || isStrip(op);
     return isForm ? op->getOperand(0) : Value();
@@ -159,6 +161,13 @@ private:
   /// The routing of the tokens of which places or choices are, where these are rows themselves.
   DenseMap<Value, Routing> tokens;
 };
+
+/// Returns true if an op reads elements along the first dimension of an operand together.
+bool readsAll(const FactorRule &rule, unsigned operand) {
+  return !rule.operands[operand].empty() && llvm::any_of(rule.operands[operand].front(), [&](int factor) {
+    return rule.factors[factor].kind != FactorKind::Parallel;
+  });
+}
 
 /// Returns true if an op treats the rows of an operand, along its first dimension, one by one to give
 /// those of a result.
@@ -414,6 +423,11 @@ LogicalResult RoutingProof::visitRows(Operation *op) {
     return success();
   }
   FactorRule rule = interface.getFactorRule();
+  for (unsigned i = 0; i < op->getNumOperands(); ++i)
+    if (lookup(op->getOperand(i)) && readsAll(rule, i))
+      return op->emitOpError() << "expected rows of operand " << i
+                               << " to be read one by one, got a dimension that is read whole: rows behind the last "
+                                  "one are of no token";
   for (unsigned result = 0; result < op->getNumResults(); ++result) {
     if (!keepsRows(rule, op, first->operand, result))
       continue;

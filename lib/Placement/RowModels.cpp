@@ -251,6 +251,60 @@ protected:
   }
 };
 
+/// Returns true if rows are those of tokens, of which some are equal along a factor: that one has every layout.
+static bool haveTokens(ArrayRef<LayoutFactor> tokens, Pieces rows, MeshAttr mesh) {
+  if (tokens.empty())
+    return true;
+  LayoutFactor token = tokens.back(), upper, lower;
+  tokens = tokens.drop_back();
+  if (token.uniform || token.padded == 1) {
+    for (int64_t size = token.padded; size > 1;) {
+      if (rows.empty())
+        return false;
+      int64_t own = rows.back().getLocalSize();
+      if (size % own == 0) {
+        size /= own;
+        rows.pop_back();
+      } else if (own % size == 0 && splitFactor(rows.back(), size, mesh, upper, lower)) {
+        size = 1;
+        rows.back() = upper;
+      } else {
+        return false;
+      }
+    }
+    // Ranks may have one of these tokens each.
+    while (!haveTokens(tokens, rows, mesh)) {
+      if (rows.empty() || rows.back().getLocalSize() != 1)
+        return false;
+      rows.pop_back();
+    }
+    return true;
+  }
+  while (token.padded > 1) {
+    if (rows.empty())
+      return false;
+    LayoutFactor &own = rows.back();
+    if (own.padded == token.padded) {
+      if (!own.sameShardingAs(token))
+        return false;
+      rows.pop_back();
+      break;
+    }
+    if (own.padded % token.padded == 0 && splitFactor(own, token.padded, mesh, upper, lower)) {
+      if (!lower.sameShardingAs(token))
+        return false;
+      own = upper;
+      break;
+    }
+    if (token.padded % own.padded != 0 || !splitFactor(token, own.padded, mesh, upper, lower) ||
+        !lower.sameShardingAs(own))
+      return false;
+    rows.pop_back();
+    token = upper;
+  }
+  return haveTokens(tokens, rows, mesh);
+}
+
 /// Rows of tokens.
 class TakeRowsTransfer : public RowsTransfer {
 public:
@@ -260,24 +314,29 @@ private:
   void refinePieces() override {
     auto take = cast<nn::TakeRowsOp>(op);
     for (const FactorRule::DimFactors &dim :
-         ArrayRef(rule.operands[0]).take_front(take.getTokens() + (take.getNested() ? 1 : 0))) {
+         ArrayRef(rule.operands[0]).take_front(take.getTokens() + (take.getNested() ? 1 : 0)))
       for (const LayoutFactor &factor : RowsTransfer::take(getFactor(dim))) {
-        isUniform |= factor.uniform;
+        bool isUniform = factor.uniform;
         tokens.push_back(withoutPadding(factor));
+        tokens.back().uniform = isUniform;
       }
-    }
   }
   LogicalResult checkTable() override {
+    auto isUniform = [](const LayoutFactor &factor) { return factor.uniform || factor.padded == 1; };
     // Equal tokens have equal rows, whatever their order.
-    if (isUniform)
+    if (llvm::all_of(tokens, isUniform))
       return success();
     Pieces experts;
     ArrayRef<LayoutFactor> rows = pieces[getFactor(rule.results[0].front())];
-    return cast<nn::TakeRowsOp>(op).getNested() ? checkShared(rows, tokens) : checkTokens(rows, tokens, experts);
+    bool isNested = cast<nn::TakeRowsOp>(op).getNested();
+    if (!isNested && llvm::any_of(tokens, isUniform) && haveTokens(tokens, asRows(rows, mesh).factors, mesh))
+      return success();
+    for (LayoutFactor &factor : tokens)
+      factor.uniform = false;
+    return isNested ? checkShared(rows, tokens) : checkTokens(rows, tokens, experts);
   }
 
   Pieces tokens;
-  bool isUniform = false;
 };
 
 /// Sums of rows at the places of the tokens' choices.
@@ -303,6 +362,10 @@ private:
     if (failed(isNested ? checkShared(rows, tokens) : checkTokens(rows, tokens, experts)))
       return failure();
     AxisList own = makeSet(asRows(experts, mesh).getAxes(), mesh);
+    // A rank has the places of its own experts.
+    if (!llvm::all_of(experts, [](const LayoutFactor &factor) { return factor.isContiguous(); }))
+      return report(context,
+                    "sums rows of other experts than those of the places: they have layout " + spell(rows, mesh), 0);
     if (own != axes)
       return report(context,
                     "sums rows of experts that are sharded over " + toString(own, mesh) +

@@ -71,30 +71,37 @@ void meshwright::forEachClass(
   }
 }
 
-/// Returns true if some routed rows of the op are to have tokens of the class whole. Rows of some tokens
-/// cannot be taken out of others, or gathered.
-bool Partitioner::keepsTokens(Operation *op, int factor, size_t cls) const {
+/// The first axes of a list, as far as they are those of another one.
+static AxisList takeCommon(ArrayRef<Axis> axes, const std::optional<AxisList> &others) {
+  size_t size = others ? std::min(axes.size(), others->size()) : axes.size();
+  while (others && axes.take_front(size) != ArrayRef(*others).take_front(size))
+    --size;
+  return AxisList(axes.take_front(size));
+}
+
+/// The axes that shard a class of tokens of all routed rows of the op, which the op takes: rows of some tokens
+/// cannot be taken out of others, or gathered. None for other classes.
+std::optional<AxisList> Partitioner::getTokenAxes(Operation *op, int factor, size_t cls) const {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
-  bool keeps = false;
+  std::optional<AxisList> common;
   auto visit = [&](Value value, const FactorRule::ValueFactors &dims) {
     int64_t tokens = nn::getNumTokenDims(value);
     for (int64_t dim = 1; dim <= tokens; ++dim) {
       size_t index = 0;
       for (int own : dims[dim])
         for (size_t j = 0; j < opFactors.classes[own].size(); ++j, ++index)
-          keeps |= own == factor && j == cls && getForm(value).target.dims[dim][index].empty();
+          if (own == factor && j == cls)
+            common = takeCommon(getForm(value).target.dims[dim][index], common);
     }
   };
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands))
     visit(operand, dims);
   for (auto [result, dims] : llvm::zip(op->getResults(), opFactors.rule.results))
     visit(result, dims);
-  return keeps;
+  return common;
 }
 
 bool Partitioner::mayShard(Operation *op, int factor, size_t cls) const {
-  if (keepsTokens(op, factor, cls))
-    return false;
   auto model = dyn_cast<LocalOpInterface>(op);
   return !model || model.mayShard(*this, factor, cls);
 }
@@ -104,6 +111,7 @@ bool Partitioner::mayShard(Operation *op, int factor, size_t cls) const {
 /// - A parallel factor takes the axes of the results up to the first one that another factor
 ///   has taken.
 /// - Other factors take none.
+/// - Tokens of routed rows take the axes of these.
 Assignment Partitioner::assignInOrder(Operation *op) {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   const FactorRule &rule = opFactors.rule;
@@ -117,7 +125,7 @@ Assignment Partitioner::assignInOrder(Operation *op) {
           AxisList &own = assignment[factor][cls];
           if (rule.factors[factor].kind != kind || !own.empty() || !mayShard(op, factor, cls))
             return;
-          for (const Axis &axis : axes) {
+          for (const Axis &axis : takeCommon(axes, getTokenAxes(op, factor, cls))) {
             if (anyOverlap(used, axis))
               break;
             own.push_back(axis);
@@ -293,7 +301,7 @@ void Partitioner::AssignmentSearch::addChoices(Value value, const FactorRule::Va
               [&](int factor, size_t cls, const AxisList &axes) {
                 FactorKind kind = opFactors.rule.factors[factor].kind;
                 if ((kind != FactorKind::Parallel && kind != FactorKind::Contracted) ||
-                    !partitioner.mayShard(op, factor, cls))
+                    !partitioner.mayShard(op, factor, cls) || partitioner.getTokenAxes(op, factor, cls))
                   return;
                 auto occurrence = llvm::find_if(occurrences, [&](const Occurrence &known) {
                   return known.factor == factor && known.cls == cls;

@@ -231,7 +231,7 @@ private:
 
   /// True if the op contracts a factor: its result may be a partial value.
   static bool contracts(const dist::FactorRule &rule);
-  bool keepsTokens(mlir::Operation *op, int factor, size_t cls) const;
+  std::optional<dist::AxisList> getTokenAxes(mlir::Operation *op, int factor, size_t cls) const;
   bool mayShard(mlir::Operation *op, int factor, size_t cls) const;
   Assignment assignInOrder(mlir::Operation *op);
   class AssignmentSearch;

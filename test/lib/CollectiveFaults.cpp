@@ -13,6 +13,8 @@
 
 #include "PlacementFaults.h"
 
+#include "Uses.h"
+
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Support/TensorValues.h"
@@ -74,6 +76,26 @@ void test::reduceReplicated(func::FuncOp func, const PlacementAnalysis &analysis
                         });
                       }});
   });
+}
+
+/// Sums of chunks that ranks have of their own, as of the gradients of other experts.
+void test::reduceSharded(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  llvm::DenseSet<Value> read = getReadValues(func);
+  for (Operation &op : func.getBody().front())
+    for (Value value : op.getResults()) {
+      AxisList axes = analysis.getLayout(value).getShardedAxes();
+      if (!isFloatTensor(value) || !read.contains(value) || axes.empty())
+        continue;
+      Location loc = value.getLoc();
+      ArrayAttr attr = getAxesAttr(func.getContext(), axes, analysis.getMesh());
+      faults.push_back({"chunks summed", loc, [=] {
+                          rewire(value, [&](OpBuilder &builder) {
+                            return AllReduceOp::create(builder, loc, TypeRange{value.getType()}, ValueRange{value},
+                                                       ReductionKind::Sum, attr)
+                                ->getResult(0);
+                          });
+                        }});
+    }
 }
 
 /// The same in two steps: chunks that are no chunks are gathered, and their sum is taken.
@@ -175,6 +197,21 @@ void test::wrongMask(func::FuncOp func, const PlacementAnalysis &analysis, Fault
   });
 }
 
+/// Returns true if values have other layouts, or none, where an op does not state those of its operands. Else it
+/// states what other operands show.
+static bool needsStatement(func::FuncOp func, Operation *op, const PlacementAnalysis &analysis) {
+  Attribute stated = op->removeAttr(kOperandsAttr);
+  ScopedDiagnosticHandler silent(func.getContext(), [](Diagnostic &) { return success(); });
+  FailureOr<PlacementAnalysis> other = PlacementAnalysis::run(func);
+  op->setAttr(kOperandsAttr, stated);
+  return failed(other) || llvm::any_of(func.getBody().front(), [&](Operation &own) {
+           return llvm::any_of(own.getResults(), [&](Value value) {
+             const Layout *layout = other->lookup(value);
+             return layout && !layout->sameShardingAs(analysis.getLayout(value));
+           });
+         });
+}
+
 void test::constantInSum(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   func.walk([&](nn::ReduceOp op) {
     if (!analysis.getLayout(op.getResult()).isUnreduced() || !isFloatTensor(op.getInput()) ||
@@ -192,7 +229,7 @@ void test::constantInSum(func::FuncOp func, const PlacementAnalysis &analysis, F
                       }});
   });
   func.walk([&](Operation *op) {
-    if (op->hasAttr(kOperandsAttr))
+    if (op->hasAttr(kOperandsAttr) && needsStatement(func, op, analysis))
       faults.push_back({"layout of an operand not stated", op->getLoc(),
                         [op] { op->removeAttr(kOperandsAttr); }});
   });

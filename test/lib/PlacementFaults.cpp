@@ -13,6 +13,8 @@
 
 #include "PlacementFaults.h"
 
+#include "Uses.h"
+
 #include "meshwright/dialects/Nn/Nn.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
@@ -249,12 +251,21 @@ bool isMask(Value condition) {
 
 /// Padding that is not finite where a sum reads it: unmasked, or one over zero.
 void readInfinity(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  // Indices in padding may be as good as others.
+  auto isLikeOthers = [&](Value value) {
+    const Layout &layout = analysis.getLayout(value);
+    return getElementTypeOrSelf(value.getType()).isInteger() && llvm::all_of(layout.dims, [&](const DimLayout &dim) {
+             return llvm::all_of(dim.factors, [&](const LayoutFactor &factor) {
+               return !factor.isPadded() || factor.padding == layout.data;
+             });
+           });
+  };
   func.walk([&](nn::SelectOp op) {
     if (isMask(op.getCondition()))
       faults.push_back({"padding left unmasked", op.getLoc(), [op]() mutable {
                           op.replaceAllUsesWith(op.getLhs());
                           op.erase();
-                        }});
+                        }, isLikeOthers(op.getLhs()) ? "of indices in range" : ""});
   });
   auto invert = [&](Operation *op, int64_t dim) {
     Value operand = op->getOperand(0);
@@ -353,18 +364,14 @@ void rankDependent(func::FuncOp func, const PlacementAnalysis &analysis, Faults 
 
 void shuffleChunks(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   MeshAttr mesh = analysis.getMesh();
+  llvm::DenseSet<Value> read = getReadValues(func);
   forEachValue(func, [&](Value value) {
-    // A value without users does not matter.
-    if (value.use_empty())
+    if (!read.contains(value))
       return;
     for (auto [d, dim] : llvm::enumerate(analysis.getLayout(value).dims)) {
       AxisList axes = dim.getAxes();
       // A sum or maximum over all chunks does not depend on their order.
-      bool isReduced = llvm::all_of(value.getUsers(), [d = int64_t(d)](Operation *user) {
-        auto reduce = dyn_cast<nn::ReduceOp>(user);
-        return reduce && llvm::is_contained(reduce.getDims(), d);
-      });
-      if (axes.empty() || isReduced)
+      if (axes.empty() || isSummed(value, d))
         continue;
       faults.push_back({"chunks shifted by one rank", value.getLoc(), [value, axes, mesh] {
                           rewire(value, [&](OpBuilder &builder) {
@@ -468,9 +475,14 @@ void substitute(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
   };
   for (BlockArgument argument : func.getArguments())
     add(argument);
+  llvm::DenseSet<Value> read = getReadValues(func);
   for (Operation &op : func.getBody().front()) {
+    bool isRead = op.getNumResults() == 0 ||
+                  llvm::any_of(op.getResults(), [&](Value result) { return read.contains(result); });
     for (OpOperand &operand : op.getOpOperands())
       for (Value other : seen[operand.get().getType()]) {
+        if (!isRead || !reads(operand))
+          break;
         const Layout &have = analysis.getLayout(operand.get()), &want = analysis.getLayout(other);
         bool uniform = false;
         for (const Layout *layout : {&have, &want})
@@ -787,6 +799,7 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"wrong-mask", wrongMask},         {"constant-in-sum", constantInSum},
       {"swap-states", swapStates},       {"wrong-routing", wrongRouting},
       {"wrong-form", wrongForm},
+      {"misread-rows", misreadRows},     {"reduce-sharded", reduceSharded},
   };
   return kinds;
 }

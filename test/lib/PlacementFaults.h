@@ -37,10 +37,10 @@ llvm::ArrayRef<FaultKind> getFaultKinds();
 // Kinds of CollectiveFaults.cpp.
 using CollectFaults = void(mlir::func::FuncOp, const PlacementAnalysis &, std::vector<Fault> &);
 CollectFaults reduceReplicated, gatherReplicated, localCollective, wrongMask, constantInSum,
-    swapStates;
+    swapStates, reduceSharded;
 
 // The kinds of RoutingFaults.cpp and FormFaults.cpp.
-CollectFaults wrongRouting, wrongForm;
+CollectFaults wrongRouting, misreadRows, wrongForm;
 
 } // namespace meshwright::test
 

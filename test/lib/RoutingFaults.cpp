@@ -14,6 +14,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/ValueNumbers.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -157,5 +158,79 @@ void meshwright::test::wrongRouting(func::FuncOp func, const PlacementAnalysis &
       if (std::get<1>(entry).first && !llvm::is_contained(seen, entry))
         seen.push_back(entry);
     }
+  }
+}
+
+/// Rows of other experts than those of the rank.
+static void wrongExperts(Operation *op, Faults &faults) {
+  if (!isa<nn::RoutedOpInterface>(op))
+    return;
+  for (OpOperand &operand : op->getOpOperands()) {
+    auto index = operand.get().getDefiningOp<dist::AxisIndexOp>();
+    if (!index)
+      continue;
+    Location loc = op->getLoc();
+    auto change = [&](StringRef what, auto make) {
+      faults.push_back({what.str() + " of " + op->getName().getStringRef().str(), loc, [op, index, &operand, make] {
+                          OpBuilder builder(op);
+                          operand.set(make(builder, index));
+                        }});
+    };
+    change("first expert for another number of experts", [loc](OpBuilder &builder, dist::AxisIndexOp index) {
+      auto other = cast<dist::AxisIndexOp>(builder.clone(*index));
+      other.setChunk(index.getChunk() + 1);
+      return other.getResult();
+    });
+    change("experts of the next rank", [loc](OpBuilder &builder, dist::AxisIndexOp index) -> Value {
+      RankedTensorType type = index.getType();
+      auto number = builder.getIntegerAttr(type.getElementType(), index.getChunk());
+      Value chunk = nn::ConstantOp::create(builder, loc, DenseElementsAttr::get(type, ArrayRef<Attribute>{number}));
+      return nn::AddOp::create(builder, loc, type, index.getResult(), chunk);
+    });
+  }
+}
+
+/// Rows that no choice has are read, or rows at other places.
+static void wrongRows(Value rows, Faults &faults) {
+  auto type = dyn_cast<RankedTensorType>(rows.getType());
+  if (!type || !isa<FloatType>(type.getElementType()) || nn::getRouted(type) || type.getDimSize(0) < 2 ||
+      rows.use_empty())
+    return;
+  Location loc = rows.getLoc();
+  auto change = [&](StringRef what, auto make) {
+    faults.push_back({what.str(), loc, [=] {
+                        OpBuilder builder(rows.getContext());
+                        builder.setInsertionPointAfterValue(rows);
+                        SmallVector<OpOperand *> uses;
+                        for (OpOperand &use : rows.getUses())
+                          uses.push_back(&use);
+                        Value changed = make(builder);
+                        for (OpOperand *use : uses)
+                          use->set(changed);
+                      }});
+  };
+  change("rows read behind the last one", [=](OpBuilder &builder) {
+    return nn::SoftmaxOp::create(builder, loc, type, rows, 0).getResult();
+  });
+  change("rows of other places", [=](OpBuilder &builder) {
+    auto cut = [&](int64_t begin, int64_t end) -> Value {
+      SmallVector<int64_t> starts(type.getRank(), 0), limits(type.getShape()), strides(type.getRank(), 1);
+      starts[0] = begin;
+      limits[0] = end;
+      SmallVector<int64_t> shape(type.getShape());
+      shape[0] = end - begin;
+      return nn::SliceOp::create(builder, loc, type.clone(shape), rows, starts, limits, strides);
+    };
+    Value last = cut(1, type.getDimSize(0)), first = cut(0, 1);
+    return nn::ConcatOp::create(builder, loc, type, ValueRange{last, first}, 0).getResult();
+  });
+}
+
+void meshwright::test::misreadRows(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
+  for (Operation &op : func.getBody().front()) {
+    wrongExperts(&op, faults);
+    auto routed = dyn_cast<nn::RoutedOpInterface>(op);
+    if (routed && routed.getRoutingUse().givesRouted)
+      wrongRows(op.getResult(0), faults);
   }
 }

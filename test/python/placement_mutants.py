@@ -198,8 +198,13 @@ def step(seed):
     return Subject(name, text, None)
 
 
+def compact(text):
+    """The program on the rows that exist."""
+    return opt(text, "--pass-pipeline=builtin.module(func.func(compact-rows))").stdout
+
+
 def experts(seed):
-    """A forward pass, or a training step, of two layers of experts."""
+    """A forward pass, or a training step, of two layers of experts, on all rows or on those that exist."""
     rng = np.random.default_rng([seed, 8])
     options = EXPERT_MESHES[rng.integers(len(EXPERT_MESHES))]
     torch.manual_seed(seed)
@@ -211,7 +216,9 @@ def experts(seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         text = model.parallelize(**options).ir(phase="spmd")
-    return Subject(f"experts {seed}: {shape} {'step' if trains else 'loss'} {options}", text, None)
+    exist = bool(rng.random() < 0.5)
+    return Subject(f"experts {seed}: {shape} {'step' if trains else 'loss'}{' rows' if exist else ''} {options}",
+                   compact(text) if exist else text, None)
 
 
 def subjects(seed):

@@ -16,6 +16,7 @@ import meshwright as mw
 import pytest
 import torch
 from meshwright.importer import torch as importer
+from placement_mutants import Experts, compact
 from test_import_transformers import MODELS, ids
 
 TOOL = shutil.which("sharding-opt")
@@ -89,6 +90,37 @@ def test_steps(options, microbatches):
         if kind in STEP_FAULTS:
             assert caught + other == injected, line[0]
     assert all(kinds[kind] for kind in STEP_FAULTS - {"wrong-axis"})
+
+
+#: Faults of routed rows: of another expert, weight or routing, read beyond their number, sums over ranks that
+#: have other experts, and sums that lack ranks which have other tokens.
+ROW_FAULTS = {"wrong-routing", "misread-rows", "reduce-sharded", "shuffle-chunks", "drop-reduction"}
+
+
+@pytest.mark.parametrize("rows", ["all", "existing"])
+@pytest.mark.parametrize("trains", [False, True], ids=["loss", "step"])
+@pytest.mark.parametrize("options,width,batch", [
+    (dict(mesh={"ep": 2}), 6, 4),
+    (dict(mesh={"tp": 2}), 6, 4),
+    (dict(mesh={"dp": 2}, expert_parallel="dp"), 6, 3),
+    (dict(mesh={"dp": 2, "tp": 2}), 6, 3),
+    (dict(mesh={"dp": 4}, expert_parallel="dp"), 6, 4),
+    (dict(mesh={"dp": 2}, expert_parallel="dp"), 24, 4),
+    (dict(mesh={"dp": 2, "tp": 2}, expert_parallel="dp"), 24, 4),
+], ids=["gathered", "inside", "padded", "padding inside", "each", "once", "once and inside"])
+def test_rows_of_experts(options, width, batch, trains, rows):
+    """Rows that are gathered, that go to each expert, and that go to a rank once."""
+    torch.manual_seed(1)
+    given = (torch.randn(batch, 5, width), torch.randn(batch, 5, width))
+    model = mw.from_torch(Experts(width).train(), given, training=True)
+    text = (model.train(mw.SGD()) if trains else model).parallelize(**options).ir(phase="spmd")
+    assert ("shared = " in text) == (width == 24)
+    counts, escapes = mutate(compact(text) if rows == "existing" else text, count=8)
+    assert not escapes
+    needed = ROW_FAULTS | ({"read-infinity"} if batch == 3 else set())
+    if rows == "all" and "dist.axis_index" not in text:
+        needed -= {"misread-rows"}  # no op names the first expert
+    assert needed <= set(counts)
 
 
 class Loss(torch.nn.Module):
