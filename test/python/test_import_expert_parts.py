@@ -11,6 +11,7 @@ from import_checks import count
 from meshwright.importer.torch import import_module
 from test_import_experts import EXPERTS, FEATURES, Experts, assert_lifted, randn, same
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 # The numbers of tokens of each expert.
 
@@ -144,6 +145,48 @@ def test_training(counts, parts):
         torch.testing.assert_close(got, want, rtol=0, atol=1e-6 * largest)
 
 
+def without_gradients(m, rows, sizes):
+    with torch.no_grad():
+        return linear(m, rows, sizes)
+
+
+def detached(m, rows, sizes):
+    parts = [F.linear(p.detach(), m.up[e].detach()) for e, p in enumerate(rows.split(sizes))]
+    return torch.cat(parts)[:, :1].expand_as(rows)
+
+
+def checkpointed(m, rows, sizes):
+    return checkpoint(lambda x: linear(m, x, sizes), rows, use_reentrant=False)
+
+
+@pytest.mark.parametrize("parts", [linear, without_gradients, detached, checkpointed])
+def test_regions(parts):
+    """Numbers and rows in regions without gradients, and in a checkpoint."""
+    def counts(m, i):
+        with torch.no_grad():
+            return one_hot(m, i)
+
+    module, x = model(counts, parts), randn(2, 5, FEATURES)
+    imported = same(module, (x,), training=True)
+    assert count(imported)["grouped_linear"] and same(module, (x,)).mlir
+    assert (parts in (without_gradients, detached)) == ("stop_gradient" in imported.mlir)
+
+
+def test_autocast():
+    class Cast(Experts):
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return super().forward(x)
+
+    form = split(one_hot, lambda *args: linear(*args).float())
+    module, x = Cast(form), randn(3, 7, FEATURES)
+    imported = import_module(module, (x,))
+    assert_lifted(imported, left=["take_along"])
+    assert "5x3x7x12xbf16, #nn.routed<" in imported.mlir
+    (got,) = mw.from_torch(module, (x,)).parallelize(mesh={"ep": 2}).run(x)
+    torch.testing.assert_close(got, module(x), rtol=0.05, atol=0.1)
+
+
 @pytest.mark.parametrize("experts", [1, 2])
 def test_few_experts(experts):
     for parts in (linear, listed):
@@ -239,7 +282,9 @@ def test_numbers_of_the_caller():
     assert count(imported)["grouped_linear"] == 1
     assert [r.message for r in imported.remarks] == [
         "a product of experts stays as it is: the numbers of its rows count no choices of tokens"]
-    plan = mw.from_torch(Product(), args).parallelize(mesh={"tp": 1})
+    for mesh in ({"ep": 3}, {"tp": 2}, {"tp": 1}):
+        plan = mw.from_torch(Product(), args).parallelize(mesh=mesh)
+        torch.testing.assert_close(plan.run(*args)[0], Product()(*args))
     for wrong in ([4, 0, 2], [4, 1, 3], [5, -1, 3]):
         with pytest.raises(mw.Error, match="out of range"):
             plan.run(*args[:2], torch.tensor(wrong))

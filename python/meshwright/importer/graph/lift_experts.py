@@ -311,9 +311,11 @@ def _single(build: Builder, node: Node, indices: Node, experts: int, tokens):
         rows = Rows(build, indices, experts, indices.shape, 1, again=True)
         if not rows.in_range:
             raise NotRows("an index may be out of range")
-        total = rows.row(node, ["t"] + [""] * (node.rank - 1))
-        total = build.at(node).reshape(total, (*total.shape[:rows.lead], numel(node.shape[1:])))
-        return _of_tokens(build, rows, node, total, ["t"] + [""] * (node.rank - 1))[0], None
+        labels = ["t"] + [""] * (node.rank - 1)
+        total = rows.row(node, labels)
+        size = numel(total.shape[rows.lead:])
+        total = build.at(node).reshape(total, (*total.shape[:rows.lead], size))
+        return _of_tokens(build, rows, node, total, labels)[0], None
     if scores_of(indices) is not None and indices.shape[-1] > 1 or \
             bound_of(indices) is None and sum(n > 1 for n in indices.shape) > 1:
         raise NotRows(_NO_SUM)

@@ -12,6 +12,7 @@ PyTorch checks that the numbers count all rows. So the parts are the rows of x, 
 This holds if the parts go through the same functions, each of which sees a row alone. Weights and
 other values of fixed shape may be a part's own.
 """
+import functools
 import operator
 from collections import Counter
 from collections.abc import Callable
@@ -28,8 +29,9 @@ _aten = torch.ops.aten
 #: Functions of elements that PyTorch does not tag as such.
 _ELEMENTWISE = {"to", "_to_copy", "type_as", "clone", "contiguous", "alias", "detach"}
 #: Functions of the elements along dimensions that an argument names.
-_ALONG = {"softmax", "_softmax", "log_softmax", "_log_softmax", "chunk", "split", "split_with_sizes", "narrow",
-          "slice", "select", "unbind", "unsqueeze", "squeeze", "sum", "mean", "amax", "amin", "glu", "cat"}
+_ALONG = {"softmax", "_softmax", "log_softmax", "_log_softmax", "chunk", "split", "split_with_sizes",
+          "narrow", "slice", "select", "unbind", "unsqueeze", "squeeze", "sum", "mean", "amax", "amin",
+          "glu", "cat"}
 _DIMENSIONS = ("dim", "dims")
 _ITEMS = ("item", "_local_scalar_dense")
 _VIEWS = {"t", "numpy_T", "mT", "transpose", "permute"}
@@ -47,7 +49,7 @@ class NotPieces(Exception):
 
 
 class Whole(NamedTuple):
-    """What several values are, one of each part. Of `kind` "rows" it joins them, of "each" it stacks
+    """One value for several, one of each part. Of `kind` "rows" it joins them, of "each" it stacks
     them, and of "shared" it is each of them."""
     kind: str
     node: torch.fx.Node
@@ -112,8 +114,11 @@ class Pieces:
 
     def numbers(self) -> dict[torch.fx.Node, int]:
         """The sums of the graph that are the number of rows joined last."""
-        return {n: self._size for n in self.graph.nodes
-                if n.target is operator.add and _total([n]) == self._terms}
+        return {n: self._size for n, total in self._sums.items() if total == self._terms}
+
+    @functools.cached_property
+    def _sums(self) -> dict[torch.fx.Node, Counter]:
+        return {n: _total([n]) for n in self._places if n.target is operator.add}
 
     def _check_writes(self, cat):
         """Refuses a write to what is read later than in the module."""
@@ -344,8 +349,8 @@ class Pieces:
         """The same view of each element."""
         if name in _ELEMENTWISE:
             return self._call(like, like.target, stacked, *like.args[1:], **like.kwargs)
-        rank = like.meta["val"].dim()
-        order = like.target(torch.empty(tuple(range(rank)), device="meta"), *like.args[1:], **like.kwargs).shape
+        sizes = tuple(range(like.meta["val"].dim()))  # as many as dimensions, all different
+        order = like.target(torch.empty(sizes, device="meta"), *like.args[1:], **like.kwargs).shape
         return self._call(like, _aten.permute.default, stacked, [0, *(d + 1 for d in order)])
 
     # New operations.
@@ -389,8 +394,8 @@ def _part(node) -> _Part | None:
             return _Part(rows, _total(sizes[:index]), _total(sizes[:index + 1]), len(sizes))
     if base_name(node) == "slice":
         rows, dim, start, end, step, *_ = *node.args, *[0, 0, None, 1][len(node.args) - 1:]
-        is_known = end is not None and all(x is None or not isinstance(x, int) or x >= 0 for x in (start, end))
-        if not dim % rows.meta["val"].dim() and step == 1 and is_known:
+        is_from_end = any(isinstance(x, int) and x < 0 for x in (start, end))
+        if not dim % rows.meta["val"].dim() and step == 1 and end is not None and not is_from_end:
             return _Part(rows, _total([start or 0]), _total([end]), None)
     return None
 
@@ -409,7 +414,8 @@ def _total(numbers) -> Counter:
 
 
 def _without(total, other) -> Counter:
-    return Counter({x: total[x] - other.get(x, 0) for x in {*total, *other} if total[x] != other.get(x, 0)})
+    rest = {x: total[x] - other.get(x, 0) for x in {*total, *other}}
+    return Counter({x: times for x, times in rest.items() if times})
 
 
 def _source_of_elements(nodes) -> torch.fx.Node | None:

@@ -39,15 +39,17 @@ def has_varying_shape(target) -> bool:
         torch.Tag.data_dependent_output in tags
 
 
+def has_symbols(graph: torch.fx.Graph) -> bool:
+    return any(is_symbolic(n.meta.get("val")) for n in graph.nodes)
+
+
 def specialise(graph: torch.fx.Graph, constants: dict[str, torch.Tensor]) -> bool:
     """Computes the values that depend on `constants` alone, and the shapes that depend on these.
 
     `constants` are tensors by the names of placeholders. A node with a known value gets it as
     `meta["constant"]`. Returns whether anything has changed.
     """
-    if not any(is_symbolic(n.meta.get("val")) for n in graph.nodes):
-        return False
-    return _Specialise(graph, constants).run()
+    return has_symbols(graph) and _Specialise(graph, constants).run()
 
 
 class _Unknown(Exception):
