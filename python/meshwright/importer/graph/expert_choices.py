@@ -16,7 +16,7 @@ import math
 
 from .dialect import FLOATS
 from .forms import Dense, as_affine
-from .match import constant_of
+from .match import constant_of, exact, is_natural, strip, truncated
 from .nodes import Node, numel
 
 #: Functions whose value at 0 is 0.
@@ -33,29 +33,10 @@ class NotRows(Exception):
         self.is_sure = is_sure
 
 
-def exact(node: Node) -> Node:
-    """Past reshapes and conversions that change no small integer."""
-    while node.op == "reshape" or node.op == "cast" and not {node.dtype, node.operands[0].dtype} & \
-            {"i1", "bf16", "f16"}:
-        node = node.operands[0]
-    return node
-
-
-def strip(node: Node) -> Node:
-    """Past reshapes and conversions of integers."""
-    whole, inner = node, node
-    while inner is not exact(inner):
-        inner = inner.operands[0]
-        if inner.dtype not in FLOATS:
-            whole = inner
-    return whole
-
-
 def counted_choices(ends: Node) -> Node | None:
-    """The count of choices by `nn.histc` of which `ends` are the sums up to each expert."""
+    """The counts of which `ends` are the sums up to each expert."""
     ends = exact(ends)
-    counted = exact(ends.operands[0]) if ends.op == "cumsum" else ends
-    return counted if counted.op == "histc" and ends.op == "cumsum" else None
+    return exact(ends.operands[0]) if ends.op == "cumsum" else None
 
 
 def scores_of(node: Node) -> Node | None:
@@ -190,6 +171,8 @@ class Choices:
                 return False
         if index.op == "cast":
             return strip(index) is not index and self.is_choice(index.operands[0], labels)
+        if index.op == "owner" and tuple(labels) == ("s",):
+            return self.is_ends(index.operands[0])
         if index.op in ("take_along", "gather") and tuple(labels) == ("s",):
             return self.is_order(index.operands[1]) and \
                 self.is_choice(index.operands[0], (self.pairs,))
@@ -237,21 +220,55 @@ class Choices:
     def is_ends(self, ends: Node) -> bool:
         """Whether a value counts the choices of the experts up to each one."""
         counted = counted_choices(ends)
-        if counted is None or counted.shape != (self.experts,) or counted.attrs["low"] != 0 or \
-                counted.attrs["high"] not in (self.experts - 1, self.experts):
+        if counted is None or counted.shape != (self.experts,):
             return False
-        x = strip(counted.operands[0])
-        return x is self.base or self.is_choice(x, ("s",))
+        if counted.op == "histc":
+            if counted.attrs["low"] != 0 or \
+                    counted.attrs["high"] not in (self.experts - 1, self.experts):
+                return False
+            x = strip(counted.operands[0])
+            return x is self.base or self.is_choice(x, ("s",))
+        own, k = self, self.base.shape[-1] if self.base.rank > 1 else 1
+        if k != self.k:  # a token of its own for each choice, which is counted with the others
+            own = Choices(self.base, self.experts, numel(self.base.shape) // k, k)
+        if counted.op == "concat":
+            return all(own._is_count(exact(x), (), e) for e, x in enumerate(counted.operands))
+        return own._is_count(counted, ("e",))
+
+    def _is_count(self, node: Node, outer, expert: int | None = None) -> bool:
+        """Whether a value is the number of choices of each expert, or of one."""
+        if node.op == "add":
+            return any(constant_of(x) == 0 and self._is_count(exact(y), outer, expert)
+                       for x, y in (node.operands, node.operands[::-1]))
+        if node.op != "reduce" or node.attrs["kind"] != "sum" or node.dtype in ("bf16", "f16"):
+            return False
+        x, dims = node.operands[0], node.attrs["dims"]
+        rest = [d for d in range(x.rank) if d not in dims]
+        if len([d for d in rest if x.shape[d] > 1 or self.experts == 1]) > len(outer):
+            return False
+        size = numel([x.shape[d] for d in dims])
+        label = lambda own: [own.get(d, "e" if x.shape[d] == self.experts else "") for d in range(x.rank)]
+        pairs = label(dict.fromkeys(dims, "p"))
+        if size == self.count and self._is_hit(x, label(dict.fromkeys(dims, "t")), expert):
+            return True
+        if size != self.count * self.k:
+            return False
+        apart = label({d: "k" if d == dims[-1] and self.k > 1 else "t" for d in dims})
+        return self.is_indicator(x, pairs, expert) or \
+            len(dims) > 1 and x.shape[dims[-1]] == self.k and self.is_indicator(x, apart, expert)
 
     # Which choices are an expert's.
 
     def is_indicator(self, node: Node, labels, expert: int | None = None) -> bool:
         """Whether a value is 1 where the choice is the expert, and 0 elsewhere. `expert`: the one,
         where no dimension counts them."""
-        if node.op == "cast":
-            return self.is_indicator(node.operands[0], labels, expert)
+        if node.op == "cast" or truncated(node) is not None:
+            return self.is_indicator(truncated(node) or node.operands[0], labels, expert)
         if node.op in ("reshape", "transpose", "broadcast"):
             return self._is_moved(node, labels, lambda x, own: self.is_indicator(x, own, expert))
+        if _is_of_condition(node):
+            hit = node.operands[0]
+            return self.is_indicator(hit, labels[node.rank - hit.rank:], expert)
         if node.op != "compare" or node.attrs["kind"] != "eq":
             return False
         for index, count in (node.operands, node.operands[::-1]):
@@ -357,10 +374,10 @@ class Choices:
             return any(self.is_zero_elsewhere(x, own) for x, own in zip(node.operands, both))
         return self.chosen(node, labels) is not None
 
-    def _is_chosen(self, node: Node, labels) -> bool:
-        """Whether a value is true only where a token chose the expert."""
+    def _is_chosen(self, node: Node, labels, exactly=False) -> bool:
+        """Whether a value is true only where a token chose the expert; with `exactly`, all there."""
         if node.op in ("reshape", "transpose", "broadcast"):
-            return self._is_moved(node, labels, self._is_chosen)
+            return self._is_moved(node, labels, lambda x, own: self._is_chosen(x, own, exactly))
         if node.op != "compare" or node.attrs["kind"] != "ge" or constant_of(node.operands[1]) != 0:
             return False
         x = node.operands[0]
@@ -368,6 +385,8 @@ class Choices:
             return False
         inner, dim, places = list(labels), x.attrs["dims"][0], x.operands[0]
         inner[dim:dim + x.attrs["keep_dims"]] = ["k"]
+        if exactly and places.op == "select" and not is_natural(places.operands[1]):
+            return False
         return places.op == "select" and (constant_of(places.operands[2]) or 0) < 0 and \
             self.is_indicator(places.operands[0], inner[places.rank - places.operands[0].rank:])
 
@@ -385,9 +404,15 @@ class Choices:
         slots = [(x, own) for x, own in parts if self._is_slot(x, own)]
         return len(parts) == 2 and len(hits) == len(slots) == 1
 
-    def _is_hit(self, node: Node, labels) -> bool:
+    def _is_hit(self, node: Node, labels, expert: int | None = None) -> bool:
         """Whether a value is 1 where a token chose the expert."""
-        return self.chosen(node, labels) == []
+        if node.op == "cast" or truncated(node) is not None:
+            return self._is_hit(truncated(node) or node.operands[0], labels, expert)
+        if _is_of_condition(node) and expert is None and self.distinct:
+            hit = node.operands[0]
+            if self._is_chosen(hit, labels[node.rank - hit.rank:], exactly=True):
+                return True
+        return self.chosen(node, labels, expert) == []
 
     def _is_slot(self, node: Node, labels) -> bool:
         """Whether a value is one-hot: the slot that the token has, if it chose the expert."""
@@ -439,6 +464,12 @@ def constant_expert(node: Node) -> tuple[Node, int] | None:
         if x.op in ("mul", "cast", "reduce", "reshape", "broadcast", "select", "matmul"):
             queue += x.operands
     return None
+
+
+def _is_of_condition(node: Node) -> bool:
+    """Whether a value is 1 where a condition holds, and 0 elsewhere."""
+    return node.op == "select" and constant_of(node.operands[1]) == 1 and \
+        constant_of(node.operands[2]) == 0
 
 
 def _without_casts(node: Node) -> Node:

@@ -10,8 +10,9 @@ dimensions are those of expert_choices.py.
 """
 from dataclasses import dataclass
 
-from .dialect import POINTWISE
-from .expert_choices import Choices, NotRows, chosen_by, strip
+from .dialect import FLOATS, POINTWISE
+from .expert_choices import Choices, NotRows, chosen_by
+from .match import constant_of, strip
 from .nodes import Builder, Node, broadcast_shapes, numel
 
 #: Operations behind which a value may be computed from rows of experts.
@@ -354,10 +355,31 @@ class Rows(Choices):
             return self.value(data, whole("p"))
         if own == ("s",) and self.is_token(index):
             return self.value(data, whole("t"))
+        if own == ("s",) and self.k == 1:
+            repeated = self._repeated(data, index, dim)
+            if repeated is not None:
+                return self.value(repeated, whole("t"))
         # The choices of one token are all pairs.
         if (own == (self.pairs,) or self.count == 1 and own == ("k",)) and self.is_inverse(index):
             return self.value(data, whole("s"))
         raise NotRows("values are taken by an index that is not the routing's", True)
+
+    def _repeated(self, data: Node, index: Node, dim: int) -> Node | None:
+        """Where each choice is a token of its own: the rows of the tokens that make several choices, once
+        for each of them, if an index has these tokens in the order of experts."""
+        index = strip(index)
+        times = constant_of(index.operands[1]) if index.op == "div" else None
+        if times is None or index.dtype in FLOATS or data.shape[dim] * times != self.count or \
+                not self.is_order(index.operands[0]):
+            return None
+        outer, features = data.shape[:dim + 1], data.shape[dim + 1:]
+        if data.op == "reshape" and data.operands[0].shape[-len(features):] == features:
+            # Dimensions that tokens have before.
+            data = data.operands[0]
+            outer = data.shape[:data.rank - len(features)]
+        data = self.build.reshape(data, (*outer, 1, *features))
+        data = self.build.broadcast(data, (*outer, int(times), *features))
+        return self.build.reshape(data, (*outer[:dim], self.count, *features))
 
     def _take_along(self, nodes, labels):
         """Of all experts' results those of the choices."""

@@ -26,10 +26,9 @@ from .expert_choices import (
     counted_choices,
     counts,
     scores_of,
-    strip,
 )
 from .expert_rows import THROUGH, Rows
-from .match import constant_of
+from .match import constant_of, strip
 from .nodes import Builder, Graph, Node, Remark, numel
 
 #: Operations between a sum and the products of experts, as far as is looked for them.
@@ -72,11 +71,14 @@ def _remark(graph: Graph, reasons: dict[int, str]):
     for node in graph.nodes():
         for x in map(_unmoved, node.operands if node.op == "matmul" else [node]):
             index, _ = _index_of(x) if x.op in ("gather", "grouped_mm") else (None, 0)
+            why = "no sum over the choices of a token"
+            if index is None and x.op == "grouped_mm":
+                index, why = x.operands[2], "the numbers of its rows count no choices of tokens"
             if index is None or id(index) in known or x.op == "gather" and \
                     (node is x or _unmoved(x.operands[0]).op != "parameter"):
                 continue
             known.add(id(index))
-            why = reasons.get(id(index), "no sum over the choices of a token")
+            why = reasons.get(id(index), why)
             graph.remarks.append(Remark(f"a product of experts stays as it is: {why}", node.loc))
 
 
@@ -113,12 +115,7 @@ def _routings(node: Node) -> list[tuple[Node, int]]:
 def _index_of(x: Node) -> tuple[Node | None, int]:
     """The indices of experts that a node reads, and the number of experts."""
     if x.op == "grouped_mm":
-        counted = counted_choices(x.operands[2])
-        if counted is not None:
-            index = strip(counted.operands[0])
-            if index.op in ("take_along", "gather"):
-                index = strip(index.operands[0])
-            return index, counted.shape[0]
+        return _counted_index(x.operands[2])
     if x.op == "gather" and x.attrs["dim"] == 0 and x.operands[0].rank > 2:
         return strip(x.operands[1]), x.operands[0].shape[0]
     if x.op == "take_along":
@@ -133,6 +130,27 @@ def _index_of(x: Node) -> tuple[Node | None, int]:
                 while index.op in ("broadcast", "reshape", "gather"):
                     index = index.operands[1 if index.op == "gather" else 0]
                 return strip(index), size
+    return None, 0
+
+
+def _counted_index(ends: Node) -> tuple[Node | None, int]:
+    """The indices of experts that are counted up to `ends`, and the number of experts."""
+    counted = counted_choices(ends)
+    if counted is None:
+        return None, 0
+    queue, seen = [counted], 0
+    while queue and seen < _MOST_STEPS:
+        x, seen = queue.pop(0), seen + 1
+        if x.op == "histc":
+            index = strip(x.operands[0])
+            if index.op in ("take_along", "gather"):
+                index = strip(index.operands[0])
+            return index, counted.shape[0]
+        if x.op == "compare":
+            index = _index_of(x)[0] or (constant_expert(x) or (None,))[0]
+            if index is not None:
+                return index, counted.shape[0]
+        queue += x.operands
     return None, 0
 
 
@@ -266,9 +284,18 @@ def _alone(node: Node) -> list[tuple[Node, int]]:
         moved = [_unmoved(x) for x in node.operands]
         return [(chosen_by(x.operands[1]), x.operands[0].shape[0]) for x, other in
                 (moved, moved[::-1]) if x.op == "combine" and other.op in ("gather", "embedding")]
+    if node.op == "gather" and node.attrs["dim"] == 0 and _goes_back(strip(node.operands[1])):
+        return _routings(node)
     taken = {"matmul": node.operands, "take_along": [node]}.get(node.op, [])
     found = [_index_of(x) for x in map(_unmoved, taken) if x.op in ("gather", "take_along")]
     return [(index, experts) for index, experts in found if index is not None and index.rank]
+
+
+def _goes_back(index: Node) -> bool:
+    """Whether an index may take rows back from the order of experts."""
+    if index.op == "top_k" and index.rank == 1 and index.operands[0].op in ("sub", "neg"):
+        return strip(index.operands[0].operands[-1]).op == "top_k"
+    return index.op == "index_copy"
 
 
 def _unmoved(node: Node) -> Node:
@@ -278,7 +305,17 @@ def _unmoved(node: Node) -> Node:
 
 
 def _single(build: Builder, node: Node, indices: Node, experts: int, tokens):
-    """The result of the only expert of each token: a product, or a product and a bias."""
+    """The result of the only expert of each token: a product, or a product and a bias. Where rows in
+    the order of experts go back, each choice is a token of its own."""
+    if node.op == "gather":
+        rows = Rows(build, indices, experts, indices.shape, 1, again=True)
+        if not rows.in_range:
+            raise NotRows("an index may be out of range")
+        labels = ["t"] + [""] * (node.rank - 1)
+        total = rows.row(node, labels)
+        size = numel(total.shape[rows.lead:])
+        total = build.at(node).reshape(total, (*total.shape[:rows.lead], size))
+        return _of_tokens(build, rows, node, total, labels)[0], None
     if scores_of(indices) is not None and indices.shape[-1] > 1 or \
             bound_of(indices) is None and sum(n > 1 for n in indices.shape) > 1:
         raise NotRows(_NO_SUM)
@@ -372,16 +409,41 @@ def _plain(build: Builder, node: Node) -> Node | None:
     if node.op == "grouped_mm":
         rows, weight, ends = node.operands
         count, experts = rows.shape[0], weight.shape[0]
-        steps = build.make("iota", [], (count, 1), "i64", dim=0)
-        before = build.compare("le", build.reshape(build.cast(ends, "i64"), (1, experts)), steps)
-        expert = build.reduce("sum", build.cast(before, "i64"), [1], True)
-        behind = build.compare("ge", expert, build.scalar(experts, "i64"))
-        expert = build.select(behind, build.scalar(-1, "i64"), expert)
+        expert = build.reshape(_owner(build, ends, count, node.attrs["whole"]), (count, 1))
         own = build.dispatch(rows, expert, experts, False)
         return build.combine(build.grouped_linear(own, weight, True), expert)
+    if node.op == "owner":
+        return _owner(build, node.operands[0], node.shape[0], True)
     if node.op == "histc":
         return _histogram(build, node)
     return None
+
+
+def _owner(build: Builder, ends: Node, count: int, whole: bool) -> Node:
+    """The expert of each of `count` rows, by the ends of the rows of each expert; -1 behind the last
+    end. If the ends are `whole`, the run fails where the last one is not that of the rows, or where an
+    expert has fewer rows than none."""
+    experts = ends.shape[0]
+    ends = build.cast(ends, "i64")
+    if whole:
+        starts = build.concat([build.broadcast(build.scalar(0, "i64"), (1,)),
+                               build.slice(ends, [0], [experts - 1])], 0) if experts > 1 else \
+            build.broadcast(build.scalar(0, "i64"), (1,))
+        ends = build.binary("add", starts, _checked(build, build.binary("sub", ends, starts), count + 1))
+        last = build.binary("sub", build.slice(ends, [experts - 1], [experts]), build.scalar(count, "i64"))
+        ends = build.binary("add", ends, _checked(build, last, 1))
+    steps = build.make("iota", [], (count, 1), "i64", dim=0)
+    before = build.compare("le", build.reshape(ends, (1, experts)), steps)
+    expert = build.reduce("sum", build.cast(before, "i64"), [1], False)
+    if whole:
+        return expert
+    behind = build.compare("ge", expert, build.scalar(experts, "i64"))
+    return build.select(behind, build.scalar(-1, "i64"), expert)
+
+
+def _checked(build: Builder, numbers: Node, size: int) -> Node:
+    """Numbers that are none of 0, ..., size - 1 make the run fail."""
+    return build.gather(build.make("iota", [], (size,), "i64", dim=0), numbers, 0)
 
 
 def _histogram(build: Builder, node: Node) -> Node:

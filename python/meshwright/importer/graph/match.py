@@ -41,3 +41,37 @@ def scalar_operand(node: Node, op: str) -> tuple[Node, float] | None:
         if value is not None:
             return rhs, value
     return None
+
+
+def exact(node: Node) -> Node:
+    """Past reshapes and conversions that change no small integer."""
+    while node.op == "reshape" or truncated(node) is not None or node.op == "cast" and \
+            not {node.dtype, node.operands[0].dtype} & {"i1", "bf16", "f16"}:
+        node = truncated(node) or node.operands[0]
+    return node
+
+
+def truncated(node: Node) -> Node | None:
+    """x of the integer between x and 0 that is next to x, as conversions to integers compute it."""
+    if node.op != "select" or node.dtype not in FLOATS or node.operands[1].op != "neg":
+        return None
+    negative, _, down = node.operands
+    x = negative.operands[0] if negative.op == "compare" and negative.attrs["kind"] == "lt" else None
+    is_size = down.op == "floor" and down.operands[0].op == "abs" and down.operands[0].operands[0] is x
+    return x if is_size and constant_of(negative.operands[1]) == 0 and \
+        node.operands[1].operands[0] is down else None
+
+
+def strip(node: Node) -> Node:
+    """Past reshapes and conversions of integers."""
+    whole, inner = node, node
+    while inner is not exact(inner):
+        inner = inner.operands[0]
+        if inner.dtype not in FLOATS:
+            whole = inner
+    return whole
+
+
+def is_natural(node: Node) -> bool:
+    """Whether integers are known to be no less than zero: positions."""
+    return node.dtype not in FLOATS and strip(node).op in ("top_k", "iota")

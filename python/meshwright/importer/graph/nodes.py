@@ -7,9 +7,10 @@ first; `Builder.result` gives a node for another one. Besides the operations of 
 (dialect.py) there are `input` and `parameter` (arguments), `state` (the value before the call of
 memory that the module writes to), `static` (a value that depends on shapes and constants only,
 described by its `form`, see forms.py), `result` (a further result of its operand), `sdpa`
-(attention with masks as values, before they are understood), `histc` (counts of numbers by bins)
-and `grouped_mm` (rows in the order of experts, times their weights), which lift_experts.py takes
-away.
+(attention with masks as values, before they are understood), `histc` (counts of numbers by bins),
+`grouped_mm` (rows in the order of experts, times their weights) and `owner` (the expert of each row
+in that order), which lift_experts.py takes away. The last two read where the rows of each expert
+end. A `grouped_mm` that is `whole`, as each `owner`, has no rows behind the last end.
 
 Attributes have the dialect's names. `given` names the optional operands that an operation has, where
 several could be left out.

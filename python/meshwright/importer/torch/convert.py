@@ -188,12 +188,9 @@ class Convert(Context):
             origin = self.undetermined.get(source)
             if origin is not None:
                 self.build.loc = self.locations.innermost(origin)
-                name = _display(origin.target)
-                remedy = "" if name not in ("aten.where.default", "aten.nonzero.default") else \
-                    ". Experts that find their tokens so take another form: all tokens with a " \
-                    'mask, or model.set_experts_implementation("grouped_mm") of transformers'
-                self._report(origin, f"the result of {name} has a shape, or is a number, that "
-                                     f"depends on values: it is not covered{remedy}")
+                self._report(origin, f"the result of {_display(origin.target)} has a shape, or is a "
+                                     "number, that depends on values: it is not covered" +
+                             _remedy(origin))
 
     def _call(self, node):
         target = node.target
@@ -439,6 +436,20 @@ FACTORIES = {
     "eye.default", "eye.m", "tril_indices.default", "triu_indices.default"}
 _LIKE = {f"{n}.default" for n in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones",
                                   "new_full", "empty_like", "new_empty")}
+
+
+def _remedy(origin) -> str:
+    """The form that may replace a value whose shape, or a number, depends on values."""
+    name = operation_name(origin.target)
+    if name in ("where.default", "nonzero.default"):
+        return ". Experts that find their tokens so take another form: all tokens with a mask, or " \
+            'model.set_experts_implementation("grouped_mm") of transformers'
+    if name not in ("item.default", "_local_scalar_dense.default"):
+        return ""
+    why = origin.meta.get("declined")
+    return (f" ({why})" if why else "") + ". Such numbers may split rows by torch.split, if all " \
+        "parts go through the same functions, which see each row alone, and torch.cat joins them " \
+        "in their order"
 
 
 def _argument_type(dtype: torch.dtype, is_constant: bool) -> str:

@@ -27,7 +27,7 @@ from .locations import LINE, Locations, calling_line, is_model_file
 from .own_derivatives import refusing_other_derivatives
 from .patches import patched
 from .regions import inline_regions
-from .specialise import has_varying_shape, specialise
+from .specialise import has_symbols, has_varying_shape, specialise
 from .surroundings import plain
 from .trace_state import difference, refusing_seeds, traced
 from .writes import remove_writes
@@ -253,9 +253,10 @@ def _functional(module, args, kwargs, variable, training):
 
     program = run()
     is_state = writes_to_arguments(program)
-    is_special = specialise(program.graph, _constants(module, program, variable))
-    if is_special:
+    if any(has_symbols(m.graph) for m in program.graph_module.modules()
+           if isinstance(m, torch.fx.GraphModule)):
         inline_regions(program.graph_module)
+    is_special = specialise(program.graph, _constants(module, program, variable))
     try:
         return program, functionalize(program, _kinds(module, program)), is_special
     except ImportFailed:

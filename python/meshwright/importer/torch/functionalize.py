@@ -94,7 +94,7 @@ def _may_alias(node) -> bool:
                                                        "CompositeImplicitAutograd"))
 
 
-def _possible_roots(graph, origin=None) -> dict:
+def possible_roots(graph, origin=None) -> dict:
     """For each value a root of the tree that it may be in; views may prove to be copies."""
     roots = {}
     for node in graph.nodes:
@@ -121,7 +121,7 @@ def writes_to_arguments(program) -> bool:
 
 def written_placeholders(graph) -> set[str]:
     """Names of the placeholders that a write may reach."""
-    roots = _possible_roots(graph)
+    roots = possible_roots(graph)
     written = {roots[w] for node in graph.nodes for w in written_arguments(node)}
     return {root.name for root in written if root.op == "placeholder"}
 
@@ -166,7 +166,7 @@ class _Functionalize:
             kind, key = self.kinds.get(node.name, (None, None))
             if node.op == "placeholder" and kind in ("buffer", "parameter"):
                 same[node] = first.setdefault(key, node)
-        possible = _possible_roots(self.graph, same)
+        possible = possible_roots(self.graph, same)
         written = {possible[w] for n in self.graph.nodes for w in written_arguments(n)}
         stale = []
         for node in list(self.graph.nodes):

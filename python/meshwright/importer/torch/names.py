@@ -1,6 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The names of ATen operations."""
+import types
 
 #: PyTorch's parts of operations that are operations themselves; with other names, or the same.
 _PRIMS = {"convert_element_type": "_to_copy"} | {n: n for n in (
@@ -13,7 +14,9 @@ _PRIMS = {"convert_element_type": "_to_copy"} | {n: n for n in (
 
 
 def operation_name(target) -> str:
-    """add.Tensor for torch.ops.aten.add.Tensor."""
+    """add.Tensor for torch.ops.aten.add.Tensor; that of a function of the import's own."""
+    if isinstance(target, types.FunctionType):
+        return target.__name__
     name = str(target)
     if name.startswith("prims."):
         base = name.split(".")[1]

@@ -7,6 +7,7 @@ import torch
 
 from ..errors import Uncovered
 from ..graph.dialect import FLOATS
+from ..graph.match import is_natural
 from ..graph.nodes import Node
 from .derivatives import with_derivative
 from .handlers import Context, aten
@@ -88,7 +89,8 @@ def _rounded_div(c, a, b, mode):
     quotient = binary(c, "div", a, b)
     if mode == "trunc" and c.dtype in FLOATS:
         return _trunc(c, quotient)
-    if mode == "trunc":  # nn.div rounds integers down
+    is_natural_pair = all(is_natural(x) if isinstance(x, Node) else x > 0 for x in (a, b))
+    if mode == "trunc" and not is_natural_pair:  # nn.div rounds integers down
         lhs, rhs = c.operand(a, c.dtype), c.operand(b, c.dtype)
         zero = c.build.scalar(0, c.dtype)
         size = c.build.binary("div", c.build.unary("abs", lhs), c.build.unary("abs", rhs))

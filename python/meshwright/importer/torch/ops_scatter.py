@@ -5,6 +5,7 @@ import numpy as np
 
 from ..errors import Uncovered
 from ..graph.forms import Dense, written_out
+from ..graph.match import constant_of, strip
 from ..graph.nodes import Node, broadcast_shapes, numel
 from .derivatives import derivative, with_derivative
 from .handlers import Context, aten
@@ -28,6 +29,9 @@ def place(c: Context, x: Node, dim: int, index: Node, source: Node) -> Node:
 def _add_at(c: Context, x: Node, dim: int, index: Node, source: Node) -> Node:
     """x with the rows of `source` added at the positions of `index` along `dim`."""
     size, count = x.shape[dim], index.shape[0]
+    total = _sums_of_order(c, size, dim, index, source)
+    if total is not None:
+        return total if constant_of(x) == 0 else c.build.binary("add", x, total)
     if known_values(index) is None:
         # The lookup gives the index itself, and fails where it is out of range.
         steps = c.build.make("iota", [], (size,), "i64", dim=0)
@@ -40,6 +44,25 @@ def _add_at(c: Context, x: Node, dim: int, index: Node, source: Node) -> Node:
     rows = c.build.reshape(source, source.shape[:dim] + (1,) + source.shape[dim:])
     rows = c.build.select(hit, rows, c.build.scalar(0, x.dtype))
     return c.build.binary("add", x, c.build.reduce("sum", rows, [dim + 1], False))
+
+
+def _sums_of_order(c: Context, size: int, dim: int, index: Node, source: Node) -> Node | None:
+    """The sums of the rows of `source` at each position of `index`, if that is an order of all rows
+    divided by a number k. Back in that order k rows that follow each other have one position."""
+    index, k = strip(index), 1
+    if index.op == "div" and constant_of(index.operands[1]) is not None:
+        index, k = strip(index.operands[0]), int(constant_of(index.operands[1]))
+    count = source.shape[dim]
+    if index.op != "top_k" or index.shape != (count,) or index.operands[0].shape != (count,) or \
+            count != k * size:
+        return None
+    steps = c.build.make("iota", [], (count,), "i64", dim=0)
+    zeros = c.build.broadcast(c.build.scalar(0, "i64"), (count,))
+    back = c.build.gather(source, place(c, zeros, 0, c.build.cast(index, "i64"), steps), dim)
+    if k == 1:
+        return back
+    apart = c.build.reshape(back, (*source.shape[:dim], size, k, *source.shape[dim + 1:]))
+    return c.build.reduce("sum", apart, [dim + 1], False)
 
 
 def _by_rows(c, x, dim, index, source, combine):

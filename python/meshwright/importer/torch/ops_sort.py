@@ -87,4 +87,28 @@ def grouped_mm(c, rows, weight, offsets=None, bias=None, out_dtype=None):
     if bias is not None:
         raise Uncovered("a grouped product with a bias is not covered")
     return c.build.make("grouped_mm", [rows, weight, offsets], (rows.shape[0], weight.shape[2]),
-                        rows.dtype)
+                        rows.dtype, whole=False)
+
+
+@aten("grouped_product")
+def grouped_product(c, rows, weight, counts):
+    """The next rows, as many as counts[0], of the first expert, as many as counts[1] of the second
+    one, ... There are no others."""
+    return c.build.make("grouped_mm", [rows, weight, _ends(c, counts)],
+                        (rows.shape[0], weight.shape[2]), rows.dtype, whole=True)
+
+
+@aten("repeat_interleave.Tensor", "repeat_interleave.self_Tensor")
+def repeat_interleave(c, x, repeats=None, dim=None, *, output_size=None):
+    """Rows, each as often as a number says; of the numbers alone the positions of the rows."""
+    if repeats is None:
+        return c.build.make("owner", [_ends(c, x)], (output_size,), "i64")
+    if dim is None:
+        x, dim = c.build.reshape(x, (numel(x.shape),)), 0
+    ends = _ends(c, c.build.broadcast(repeats, (x.shape[dim],)))
+    owner = c.build.make("owner", [ends], (output_size,), "i64")
+    return c.build.gather(x, owner, dim % x.rank)
+
+
+def _ends(c: Context, counts: Node) -> Node:
+    return c.build.unary("cumsum", c.build.cast(counts, "i64"), dim=0)

@@ -69,7 +69,7 @@ def _write_casts(graph, device, dtype, enabled):
 
         def cast(operand, node=node, log=log):
             kind = log.types.get(id(operand.meta.get("val")))
-            if kind in (None, operand.meta["val"].dtype):
+            if kind is None or kind == operand.meta["val"].dtype:
                 return operand
             if (operand, kind) not in casts:
                 with graph.inserting_before(node):
@@ -87,7 +87,8 @@ def _detach_results(graph):
     output = graph.output_node()
 
     def detached(node):
-        if not isinstance(node, torch.fx.Node) or node.op == "placeholder":
+        if not isinstance(node, torch.fx.Node) or node.op == "placeholder" or \
+                isinstance(node.meta.get("val"), torch.SymInt):
             return node
         # A function of autograd turns gradients on behind its forward without a trace. Within
         # torch.vmap only a region inside this one tells.

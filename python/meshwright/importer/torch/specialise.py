@@ -6,12 +6,14 @@
     n = sym_size(i, 0)     # u0: 3
     y = x[:, flatten(i)]   # [2, u0]: [2, 3]
 
-torch.export gives such shapes names. This computes what depends on constants alone, and infers the
-other shapes again.
+torch.export gives such shapes names. This computes what depends on constants alone, replaces rows
+that are split and joined again (pieces.py), and infers the other shapes again.
 """
 import torch
 from torch._guards import detect_fake_mode
 from torch.fx.node import map_arg
+
+from .pieces import Pieces, is_join
 
 _aten = torch.ops.aten
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -37,15 +39,17 @@ def has_varying_shape(target) -> bool:
         torch.Tag.data_dependent_output in tags
 
 
+def has_symbols(graph: torch.fx.Graph) -> bool:
+    return any(is_symbolic(n.meta.get("val")) for n in graph.nodes)
+
+
 def specialise(graph: torch.fx.Graph, constants: dict[str, torch.Tensor]) -> bool:
     """Computes the values that depend on `constants` alone, and the shapes that depend on these.
 
     `constants` are tensors by the names of placeholders. A node with a known value gets it as
     `meta["constant"]`. Returns whether anything has changed.
     """
-    if not any(is_symbolic(n.meta.get("val")) for n in graph.nodes):
-        return False
-    return _Specialise(graph, constants).run()
+    return has_symbols(graph) and _Specialise(graph, constants).run()
 
 
 class _Unknown(Exception):
@@ -58,6 +62,7 @@ class _Specialise:
         self.known: dict = {}
         self.mode = detect_fake_mode([n.meta.get("val") for n in graph.nodes
                                       if n.op == "placeholder"])
+        self.pieces = Pieces(graph, self.mode, is_symbolic)
 
     def run(self) -> bool:
         numbers, changed = {}, set()
@@ -83,6 +88,15 @@ class _Specialise:
                     changed.add(node)
                 elif isinstance(value, (int, float)):
                     numbers[node] = value
+            elif symbolic and (number := _number(node.meta["val"])) is not None:
+                numbers[node] = number
+            elif symbolic and is_join(node) and \
+                    any(is_symbolic(n.meta.get("val")) for n in node.all_input_nodes):
+                whole = self.pieces.joined(node)
+                if whole is not None:
+                    node.replace_all_uses_with(whole)
+                    changed.add(whole)
+                    numbers.update(self.pieces.numbers())
             elif symbolic or changed.intersection(node.all_input_nodes):
                 if self._infer(node):
                     changed.add(node)
@@ -158,6 +172,12 @@ class _Specialise:
                     raise _Unknown
                 self.known[node] = node.target(*args, **kwargs)
         return self.known[node]
+
+
+def _number(value) -> int | None:
+    """The only integer that a shape of the module leaves for a value: a single part has all rows."""
+    expression = value.node.expr if isinstance(value, torch.SymInt) else None
+    return int(expression) if expression is not None and expression.is_Integer else None
 
 
 def _base(node) -> str:
