@@ -32,6 +32,16 @@ def test_range_of_indices(shape, index, ok):
             plan.run(*args)
 
 
+def test_indices_in_floats():
+    class Given(Experts):
+        def forward(self, x, i, w):
+            return gathered(self, x, w, i.long())
+
+    i = torch.tensor([[0.0, 2.9], [4.2, 1.0], [3.0, 3.5]])
+    imported = same(Given(None), (randn(3, FEATURES), i, randn(3, 2)))
+    assert count(imported)["combine"] == 1
+
+
 # One expert of each token, and no dimension of choices.
 
 def single(m, y, w, i):

@@ -265,8 +265,9 @@ def test_jetmoe():
     torch.manual_seed(0)
     module, ids = tf.JetMoeForCausalLM(config).eval(), torch.randint(0, 61, (2, 7))
     imported = same(module, (), {"input_ids": ids})
-    ops = count(imported)
-    assert (ops["grouped_linear"], ops["combine"]) == (8, 6) and not imported.remarks
+    for imported in (imported, import_module(module.bfloat16(), (), {"input_ids": ids})):
+        ops = count(imported)
+        assert (ops["grouped_linear"], ops["combine"]) == (8, 6) and not imported.remarks
 
 
 # Programs of which the numbers of rows are no choices of tokens.

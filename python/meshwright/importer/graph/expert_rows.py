@@ -373,8 +373,8 @@ class Rows(Choices):
                 not self.is_order(index.operands[0]):
             return None
         outer, features = data.shape[:dim + 1], data.shape[dim + 1:]
-        if data.op == "reshape" and data.operands[0].shape[-len(features):] == features:
-            # Dimensions that tokens have before.
+        if data.op == "reshape" and dim == 0 and data.operands[0].shape[-len(features):] == features:
+            # The dimensions that tokens have before a reshape merges them.
             data = data.operands[0]
             outer = data.shape[:data.rank - len(features)]
         data = self.build.reshape(data, (*outer, 1, *features))

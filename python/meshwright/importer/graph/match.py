@@ -45,10 +45,16 @@ def scalar_operand(node: Node, op: str) -> tuple[Node, float] | None:
 
 def exact(node: Node) -> Node:
     """Past reshapes and conversions that change no small integer."""
-    while node.op == "reshape" or truncated(node) is not None or node.op == "cast" and \
-            not {node.dtype, node.operands[0].dtype} & {"i1", "bf16", "f16"}:
-        node = truncated(node) or node.operands[0]
+    while (inner := _converted(node)) is not None:
+        node = inner
     return node
+
+
+def _converted(node: Node) -> Node | None:
+    if node.op == "reshape" or node.op == "cast" and \
+            not {node.dtype, node.operands[0].dtype} & {"i1", "bf16", "f16"}:
+        return node.operands[0]
+    return truncated(node)
 
 
 def truncated(node: Node) -> Node | None:
@@ -64,11 +70,11 @@ def truncated(node: Node) -> Node | None:
 
 def strip(node: Node) -> Node:
     """Past reshapes and conversions of integers."""
-    whole, inner = node, node
-    while inner is not exact(inner):
-        inner = inner.operands[0]
-        if inner.dtype not in FLOATS:
-            whole = inner
+    whole = node
+    while (inner := _converted(node)) is not None:
+        node = inner
+        if node.dtype not in FLOATS:
+            whole = node
     return whole
 
 
