@@ -79,6 +79,13 @@ static LogicalResult verifySharding(Operation *op, Attribute attr, Type type) {
 }
 
 LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
+  if (attr.getName() == kRowLoadAttr) {
+    auto load = dyn_cast<FloatAttr>(attr.getValue());
+    if (!isa<FunctionOpInterface>(op) || !load || !load.getType().isF64() || !(load.getValueAsDouble() >= 1))
+      return op->emitOpError() << "'" << kRowLoadAttr << "': expected a number (f64) from 1 on, on a function, got "
+                               << attr.getValue();
+    return success();
+  }
   if (attr.getName() == kSpmdAttr) {
     auto symbol = dyn_cast<FlatSymbolRefAttr>(attr.getValue());
     if (!symbol || !isa<FunctionOpInterface>(op))

@@ -36,6 +36,9 @@ def Dist_Dialect : Dialect {
     static constexpr llvm::StringLiteral kPhaseAttr = "dist.phase";
     /// On a function: the mesh of the SPMD program.
     static constexpr llvm::StringLiteral kSpmdAttr = "dist.spmd";
+    /// On a function: the rows that the fullest rank is expected to have over the mean, where
+    /// their number depends on data (f64, from 1 on). Without it, 1.
+    static constexpr llvm::StringLiteral kRowLoadAttr = "dist.row_load";
     /// On the `dist.mesh` of a composed program: for each stage the mesh, over the
     /// same ranks, that the stage's policies use (dictionary of meshes).
     static constexpr llvm::StringLiteral kStageMeshesAttr = "dist.stages";

@@ -73,6 +73,12 @@ int64_t dist::getExpectedElements(RankedTensorType type) {
   return compact ? compact.getExpected(type.getShape()) : type.getNumElements();
 }
 
+double dist::getRowLoad(Operation *op) {
+  auto func = op->getParentOfType<FunctionOpInterface>();
+  auto load = func ? func->getAttrOfType<FloatAttr>(DistDialect::kRowLoadAttr) : FloatAttr();
+  return load ? load.getValueAsDouble() : 1;
+}
+
 RankedTensorType dist::getBytesType(RankedTensorType type) {
   FormAttr form = getForm(type);
   if (!form)

@@ -28,6 +28,9 @@ int64_t getStoredBytes(mlir::RankedTensorType type);
 int64_t getStoredElements(mlir::RankedTensorType type);
 /// The elements that it holds at balanced load, where it has all of its first dimension.
 int64_t getExpectedElements(mlir::RankedTensorType type);
+/// The rows that the fullest rank is expected to have over the mean, in the function of an op
+/// (`DistDialect::kRowLoadAttr`).
+double getRowLoad(mlir::Operation *op);
 
 /// The tensor of i8 that has the bytes of one with a form, a row for each group of its rows. Other
 /// types stay.

@@ -511,9 +511,10 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
       // Each row is sent once. The side that has more of them has room for the worst load.
       auto from = cast<RankedTensorType>(op->getOperand(i).getType());
       auto to = cast<RankedTensorType>(op->getResult(i).getType());
-      total.bytes += getBytesSent(CollectiveKind::AllToAll, ranks,
-                                  std::min(getExpectedElements(from), getExpectedElements(to)) *
-                                      getElementBytes(from.getElementType()));
+      int64_t rows = std::min(getExpectedElements(from), getExpectedElements(to));
+      int64_t room = std::max(getStoredElements(from), getStoredElements(to));
+      rows = std::min(int64_t(double(rows) * getRowLoad(op)), room);
+      total.bytes += getBytesSent(CollectiveKind::AllToAll, ranks, rows * getElementBytes(from.getElementType()));
       steps = ranks - 1;
       continue;
     }

@@ -40,7 +40,8 @@ double meshwright::getLoadShare(Operation *op) {
   double choices = limit.getResult().getType().getNumElements();
   double experts = nn::getTableRows(dispatch).value_or(dispatch.getType().getDimSize(0)) *
                    nn::getRouted(dispatch.getType()).getShared();
-  double share = std::min(1.0, double(limit.getCapacity()) * experts / choices);
+  double load = dist::getRowLoad(op);
+  double share = std::min(1.0, double(limit.getCapacity()) * experts / choices / load);
   auto from = cast<RankedTensorType>(op->getOperand(0).getType());
   auto to = cast<RankedTensorType>(op->getResult(0).getType());
   RankedTensorType rows = from.getDimSize(0) > to.getDimSize(0) ? from : to;

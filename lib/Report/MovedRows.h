@@ -18,7 +18,7 @@ bool movesRows(mlir::Operation *op);
 /// The bytes that a rank sends if it has as many rows as there may be, all for other ranks.
 int64_t getBytesAtCapacity(mlir::Operation *op);
 
-/// The share of the choices that experts take at balanced load: 1 where they take all.
+/// The share of the rows of the cost model that experts take: 1 where nothing limits their choices.
 double getLoadShare(mlir::Operation *op);
 
 } // namespace meshwright

@@ -335,6 +335,12 @@ struct Parser {
     return success();
   }
 
+  LogicalResult parseLoad(StringRef key, StringRef value, double &load) {
+    if (value.getAsDouble(load) || !(load >= 1) || !std::isfinite(load))
+      return error(key + ": expected a number from 1 on, got '" + value + "'");
+    return success();
+  }
+
   LogicalResult parseOption(StringRef key, StringRef value) {
     if (key == "mesh")
       return parseMesh(value);
@@ -392,7 +398,7 @@ struct Parser {
     if (key == "expert-capacity")
       return value == "none" ? success() : parseFactor(key, value, options.expertCapacity);
     if (key == "expert-load")
-      return parseFactor(key, value, options.expertLoad);
+      return parseLoad(key, value, options.expertLoad);
     if (key == "stored-weights")
       return parseWord(key, value, options.storedWeights);
     if (key == "reduce-type")

@@ -123,6 +123,8 @@ struct AnnotateExpertParallelPass
     if (failed(role.check(*meshOp)))
       return signalPassFailure();
     for (func::FuncOp func : getGlobalFunctions(module)) {
+      if (load != 1)
+        func->setAttr(DistDialect::kRowLoadAttr, Builder(&getContext()).getF64FloatAttr(load));
       auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
       if (failed(factors))
         return signalPassFailure();

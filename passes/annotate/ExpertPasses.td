@@ -96,6 +96,8 @@ def AnnotateExpertParallelPass : AnnotatePass<"annotate-expert-parallel"> {
   let options = [
     Option<"axis", "axis", "::meshwright::AxisChoice", "::meshwright::AxisChoice()",
            "mesh axis, or several, major to minor; none; auto: those with the role expert, or ep">,
+    Option<"load", "load", "double", "1",
+           "the rows of the fullest rank over the mean, of which costs are (dist.row_load)">,
   ];
 }
 

@@ -84,6 +84,12 @@ static void addFolds(OpPassManager &pm, const AnnotateOptions &annotate) {
   }
 }
 
+static void addExpertParallel(OpPassManager &pm, const AnnotateOptions &annotate) {
+  AnnotateExpertParallelPassOptions experts;
+  experts.load = annotate.request.expertLoad;
+  pm.addPass(createAnnotateExpertParallelPass(experts));
+}
+
 static void addTensorParallel(OpPassManager &pm, const AnnotateOptions &annotate) {
   AnnotateTensorParallelPassOptions tensor;
   for (const FoldRule &rule : annotate.request.fold)
@@ -141,7 +147,7 @@ static constexpr Policy policies[] = {
     {shardsSequences, addContextChoice},
     {folds, addFolds},
     {mayHave<AxisRole::Tensor>, add<createSplitFusedLinearsPass>},
-    {mayHave<AxisRole::Expert>, add<createAnnotateExpertParallelPass>},
+    {mayHave<AxisRole::Expert>, addExpertParallel},
     {mayHave<AxisRole::Tensor>, addTensorParallel},
     {shardsSequences, addContextParallel},
     {mayHave<AxisRole::Tensor>, addScatterModes},

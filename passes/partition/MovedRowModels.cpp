@@ -21,6 +21,7 @@
 
 #include "meshwright/passes/partition/MovedRowModels.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Support/TensorValues.h"
@@ -33,8 +34,8 @@ using namespace meshwright::dist;
 
 namespace {
 
-/// The bytes that a token has on its way to experts, or back, at balanced load. All are sent to the other ranks
-/// alike.
+/// The bytes that a token has on its way to experts, or back, at the expected load. All are sent to the other
+/// ranks alike.
 struct RowBytes {
   /// Of tokens that each rank gathers, to make the rows of its experts.
   double gathered;
@@ -175,7 +176,8 @@ RowBytes RowMover::getBytes(RankedTensorType rows) {
   int64_t dims = dispatch.getIndices().getType().getRank();
   double bytes = double(getElementBytes(rows.getElementType())) *
                  double(ShapedType::getNumElements(rows.getShape().drop_front(dims)));
-  RowBytes all{bytes * double(ranks), bytes * double(choices), bytes * double(choices)};
+  double load = getRowLoad(dispatch);
+  RowBytes all{bytes * double(ranks), load * bytes * double(choices), load * bytes * double(choices)};
   // A rank with one expert has one row of a token, unless choices repeat. Ranks with different numbers of experts
   // share no rows.
   if (choices == 1 || experts % ranks != 0 || (experts == ranks && !routed.getRepeats()))
@@ -184,7 +186,9 @@ RowBytes RowMover::getBytes(RankedTensorType rows) {
   shape.front() = ranks;
   auto shared = RankedTensorType::get(shape, rows.getElementType(), nn::getShared(routed, experts / ranks));
   double count = double(ShapedType::getNumElements(ArrayRef(shape).drop_front()));
-  all.perRank = double(getExpectedElements(shared)) / count * (bytes + double(choices) * sizeof(int32_t));
+  // At most a row for each rank.
+  double sent = std::min(load * double(getExpectedElements(shared)) / count, double(ranks));
+  all.perRank = sent * (bytes + double(choices) * sizeof(int32_t));
   return all;
 }
 

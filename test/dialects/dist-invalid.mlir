@@ -958,3 +958,10 @@ func.func @phase(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{},
   %0 = dist.all_gather %x axes ["tp"] dims [0] role weights {dist.phase = "later"} : (tensor<8x8xf32>) -> tensor<16x8xf32>
   return
 }
+
+// -----
+
+// expected-error@below {{'dist.row_load': expected a number (f64) from 1 on, on a function, got 5.000000e-01 : f64}}
+func.func @row_load() attributes {dist.row_load = 0.5 : f64} {
+  return
+}

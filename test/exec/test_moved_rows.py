@@ -273,3 +273,20 @@ def test_ranks_that_divide_neither_experts_nor_tokens(experts, batch, ranks, wid
     own = -(-experts // ranks)
     per_expert = torch.bincount(given[2].flatten(), minlength=own * ranks)
     assert layer["rows_per_rank"] == per_expert.view(ranks, own).sum(1).tolist()
+
+
+def test_expected_load(module):
+    """Bytes are those of the fullest rank, and more of them may cost more than a gather."""
+    given = inputs("even")
+
+    def sent(**options):
+        plan = mw.from_torch(module, given).parallelize(mesh={"dp": 4}, expert_parallel="dp", **options)
+        found = plan.report(format="json")["collectives"]
+        return sum(e["bytes_per_rank"] for e in found if e["kind"] == "all_to_all_v"), kinds_of(plan)
+
+    assert sent(expert_load=1.5)[0] == pytest.approx(1.5 * sent()[0])
+    # An expert takes its share of the choices, and no more.
+    assert sent(expert_load=1.5, expert_capacity=1.0)[0] == pytest.approx(sent()[0])
+    assert "all_to_all_v" not in sent(expert_load=3)[1]
+    with pytest.raises(mw.Error, match="expert-load: expected a number from 1 on, got '0.5'"):
+        sent(expert_load=0.5)
