@@ -72,8 +72,36 @@ void Planner::addOps(ArrayRef<Value> values) {
   }
 }
 
+namespace {
+
+/// The ops that depend on the readers of the copies, found in the order of the program as far as asked.
+class Dependents {
+public:
+  /// `ops` begin with the first reader.
+  Dependents(ArrayRef<Operation *> ops, llvm::DenseSet<Operation *> readers)
+      : ops(ops), found(std::move(readers)) {}
+
+  /// `number` counts from the first reader.
+  bool contains(int64_t number) {
+    for (; next <= number; ++next) {
+      auto depends = [&](Value v) { return found.contains(v.getDefiningOp()); };
+      if (llvm::any_of(ops[next]->getOperands(), depends))
+        found.insert(ops[next]);
+    }
+    return found.contains(ops[number]);
+  }
+
+private:
+  ArrayRef<Operation *> ops;
+  llvm::DenseSet<Operation *> found;
+  int64_t next = 0;
+};
+
+} // namespace
+
 /// Finds the first op that reads a copy, and the last value before it from behind the segment
-/// that meets the copies in the backward pass. Returns false if there is no such value.
+/// that meets the copies in the backward pass. Returns false if there is no such value. That value is
+/// near, most often, so the search goes back from the first reader.
 bool Planner::findPosition() {
   llvm::DenseSet<Operation *> readers;
   for (Value value : made.values)
@@ -83,26 +111,30 @@ bool Planner::findPosition() {
         if (!made.first || user->isBeforeInBlock(made.first))
           made.first = user;
       }
-  int64_t first = pass.getNumber(made.first), last = -1;
-  for (Operation *op : pass.getOps().drop_front(first).drop_back()) {
-    auto depends = [&](Value v) { return readers.contains(v.getDefiningOp()); };
-    if (!readers.contains(op) && llvm::none_of(op->getOperands(), depends))
+  int64_t first = pass.getNumber(made.first);
+  ArrayRef<Operation *> behind = pass.getOps().drop_front(first).drop_back();
+  Dependents dependents(behind, std::move(readers));
+  for (int64_t number = first; number-- > pass.getNumber(pass.getFirstBackward());) {
+    Operation *producer = pass.getOps()[number];
+    if (!pass.isBackward(producer) || pass.getReach(producer) < segment.end)
       continue;
-    readers.insert(op);
-    // An update reads gradients of all segments.
-    if (!op->hasAttr(nn::NnDialect::kBackwardAttr))
-      continue;
-    for (Value operand : op->getOperands()) {
-      Operation *producer = operand.getDefiningOp();
-      if (!producer || !pass.isBackward(producer) || pass.getReach(producer) < segment.end)
+    SmallVector<int64_t> users;
+    for (Operation *user : producer->getUsers())
+      // An update reads gradients of all segments.
+      if (int64_t own = pass.getNumber(user) - first;
+          own >= 0 && own < int64_t(behind.size()) && user->hasAttr(nn::NnDialect::kBackwardAttr))
+        users.push_back(own);
+    llvm::sort(users);
+    for (int64_t own : users) {
+      if (!dependents.contains(own))
         continue;
-      if (int64_t number = pass.getNumber(producer); last < number && number < first) {
-        last = number;
-        made.earlier = operand;
-      }
+      made.earlier = *llvm::find_if(behind[own]->getOperands(), [&](Value operand) {
+        return operand.getDefiningOp() == producer;
+      });
+      return true;
     }
   }
-  return bool(made.earlier);
+  return false;
 }
 
 std::optional<Repetition> Planner::plan(const CostModel &model) {

@@ -74,8 +74,9 @@ private:
 
 int64_t Grouper::getTimesEvaluated(const Group &group, Operation *op) const {
   int64_t times = 0;
-  for (Operation *user : op->getUsers()) {
-    if (!llvm::is_contained(group.ops, user))
+  // A group has few ops, and a mask may have users in all layers.
+  for (Operation *user : group.ops) {
+    if (llvm::none_of(user->getOperands(), [&](Value v) { return v.getDefiningOp() == op; }))
       continue;
     // A reduction reads each element of a row once; a rotation reads each twice.
     int64_t own = points.lookup(user);

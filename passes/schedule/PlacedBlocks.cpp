@@ -12,6 +12,8 @@
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/Support/MathExtras.h"
 
+#include <algorithm>
+
 using namespace mlir;
 using namespace meshwright;
 using llvm::ArrayRef;
@@ -127,15 +129,19 @@ int64_t PlacedBlocks::place(const MemoryBlock &block) {
 
 int64_t PlacedBlocks::findGap(const MemoryBlock &block) const {
   SmallVector<int64_t> listed = getListed(block);
+  auto isBelow = [](const Range &a, const Range &b) { return a.begin < b.begin; };
   std::vector<Range> beside;
   auto append = [&](const std::vector<Range> &ranges) {
-    beside.insert(beside.end(), ranges.begin(), ranges.end());
+    return beside.insert(beside.end(), ranges.begin(), ranges.end());
   };
-  forEachAround(listed, [&](size_t level, int64_t i) { append(covered[level][i]); });
   if (isLong(block))
     forEachWithin(listed.front() + 1, listed.back() - 1, kFanOut,
                   [&](size_t level, int64_t i) { append(taken[level][i]); });
-  llvm::sort(beside, [](const Range &a, const Range &b) { return a.begin < b.begin; });
+  llvm::sort(beside, isBelow);
+  forEachAround(listed, [&](size_t level, int64_t i) {
+    auto added = append(covered[level][i]);
+    std::inplace_merge(beside.begin(), added, beside.end(), isBelow);
+  });
   // A merge of the ranges and the lists. A block may be in several.
   auto nextRange = beside.begin();
   SmallVector<List::const_iterator> next;

@@ -128,6 +128,31 @@ for _ in range(5): plan.run(x, backend='nccl', trace='{tmp_path}/trace')
     assert (seen["graph_captures"], seen["graph_launches"]) == (2, 2 * 4)
 
 
+@pytest.mark.parametrize("ahead", [0, 2])
+def test_a_step_of_which_parts_are_captured(tmp_path, ahead):
+    """Weights in shards are gathered between graphs, beside kernels or not: the bits of a step without graphs."""
+    seen = log(tmp_path, f"""
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Linear(32, 32) for _ in range(4)])
+    def forward(self, x):
+        return (self.layers(x) - x).square().mean()
+net, x = Loss().train(), torch.randn(8, 32)
+plan = mw.from_torch(net, (x,), training=True).train(mw.AdamW(lr=1e-2)).parallelize(
+    mesh={{'gtp': 2}}, gtp_prefetch={ahead})
+assert len(plan.report(format='json')['gtp']['weights']) == 4
+with plan.start(backend='nccl:peer', graphs='on') as on, plan.start(backend='nccl:peer', graphs='off') as off:
+    for step in range(6):
+        x = torch.randn(8, 32)
+        assert torch.equal(on.run(x)[0], off.run(x)[0]), step
+    states = on.state(), off.state()
+    for name in states[0]: assert torch.equal(*(torch.as_tensor(state[name]) for state in states)), name
+""")
+    # A step has more than one graph.
+    assert seen["graph_launches"] >= 2 * 2 * 2
+
+
 def test_after_a_failure():
     """A call that fails ends the graphs. Later calls capture others."""
     check("""

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/passes/schedule/ArenaSearch.h"
+#include "meshwright/passes/schedule/PlacedBlocks.h"
 
 #include "gtest/gtest.h"
 
@@ -140,4 +141,41 @@ TEST(ArenaSearchTests, NearlyFindsAPlanWithoutGaps) {
   int64_t arena = assignOffsets(blocks, SearchEffort::Much);
   expectPlaced(blocks, arena);
   EXPECT_LE(arena, kBytes * 105 / 100);
+}
+
+/// The lowest gap, by a look at every block that is placed.
+int64_t findLowest(const std::vector<MemoryBlock> &placed, const MemoryBlock &block) {
+  std::vector<const MemoryBlock *> beside;
+  for (const MemoryBlock &other : placed)
+    if (other.begin <= block.end && block.begin <= other.end)
+      beside.push_back(&other);
+  std::sort(beside.begin(), beside.end(), [](auto *a, auto *b) { return a->offset < b->offset; });
+  int64_t end = 0;
+  for (const MemoryBlock *other : beside) {
+    if (other->offset - end >= block.bytes)
+      return end;
+    end = std::max(end, other->offset + other->bytes);
+  }
+  return end;
+}
+
+TEST(ArenaSearchTests, LongAndShortBlocksTakeTheLowestGap) {
+  for (int seed = 0; seed < 6; ++seed) {
+    std::mt19937 random(seed);
+    int64_t steps = 200 + random() % 6000;
+    std::vector<MemoryBlock> blocks, placed;
+    for (int i = 0; i < 700; ++i) {
+      int64_t most = random() % 3 == 0 ? steps : 1 + random() % 300;
+      int64_t begin = random() % steps, end = std::min<int64_t>(begin + random() % most, steps - 1);
+      blocks.push_back({64 * int64_t(1 + random() % 50), begin, end});
+    }
+    // One block alone stays to the end: blocks that do are stacked if they are many.
+    blocks.push_back({64, 0, steps});
+    PlacedBlocks search(blocks);
+    for (MemoryBlock block : blocks) {
+      block.offset = search.place(block);
+      ASSERT_EQ(block.offset, findLowest(placed, block)) << "seed " << seed << ", block " << placed.size();
+      placed.push_back(block);
+    }
+  }
 }
