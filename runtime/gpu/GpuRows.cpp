@@ -187,7 +187,7 @@ bool GpuDevice::returnRows(const mw_rt_moved_rows &what, void *const *buffers) {
   cuda::Stream *stream = getStream(0);
   HostNumbers host(what, members, memory.host.get());
   const void *leaving = buffers[0];
-  // What came goes back.
+  // Rows that came go back.
   int64_t leave = counts->received.ofAll(), arrive = counts->sent.ofAll();
   if (what.own > 1 && leave > 0) {
     helpers.gatherRows(stream, memory.rows.get(), leaving,
