@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 16
+#define MW_RT_ABI_VERSION 17
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -226,6 +226,8 @@ typedef struct mw_rt_collective {
   CALL(weight_grad)                                                                                \
   CALL(index_copy)                                                                                 \
   CALL(replace_rows)                                                                               \
+  CALL(send_rows)                                                                                  \
+  CALL(return_rows)                                                                                \
   CALL(mask)                                                                                       \
   CALL(axis_index)                                                                                 \
   CALL(reorder)                                                                                    \
@@ -403,10 +405,11 @@ typedef struct mw_rt_grouped_outer {
 /* Rows that move between the ranks of tokens and of experts. `group` names the ranks, has no tensors, and
  * is the identity of their meetings. A rank has rows of `experts` experts for its tokens, and of `own` ones
  * for all tokens of the group: those from its coordinate times `own` on. Rows are `inner` elements. Reports
- * name the routing `layer`. */
+ * name the routing `layer`. In a call of an entry, rows of one `routing` along the same axes are as many; -1 if
+ * that is not known. */
 typedef struct mw_rt_moved_rows {
   mw_rt_collective group;
-  int64_t dtype, inner, experts, own, from_capacity, to_capacity, layer;
+  int64_t dtype, inner, experts, own, from_capacity, to_capacity, layer, routing;
 } mw_rt_moved_rows;
 
 /* Rows of tokens to their experts. Buffers: rows, offsets [experts + 1], and the results: rows, expert by

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/TableRows.h"
 
+#include <iterator>
 #include <limits>
 
 using namespace mlir;
@@ -366,7 +367,17 @@ static LogicalResult describeGroupedOuter(nn::GroupedOuterOp op, mw_rt_grouped_o
   return success();
 }
 
-static LogicalResult describeMoved(Operation *op, ArrayAttr axes, Value rows, Value result,
+/// A number of the rows that offsets count: rows of other offsets may be others. -1 for arguments.
+static int64_t getRouting(Value offsets) {
+  Operation *source = rt::getSource(offsets).getDefiningOp();
+  if (!source)
+    return -1;
+  if (auto kernel = source->getParentOfType<rt::KernelOp>())
+    source = kernel;
+  return std::distance(source->getBlock()->begin(), source->getIterator());
+}
+
+static LogicalResult describeMoved(Operation *op, ArrayAttr axes, Value rows, Value result, Value offsets,
                                    mw_rt_moved_rows &what) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh) || failed(setAxes(op, dist::getAxes(axes, *mesh), what.group.group)))
@@ -376,6 +387,7 @@ static LogicalResult describeMoved(Operation *op, ArrayAttr axes, Value rows, Va
   what.inner = countOf(shapeOf(rows).drop_front());
   what.from_capacity = shapeOf(rows).front();
   what.to_capacity = shapeOf(result).front();
+  what.routing = getRouting(offsets);
   return success();
 }
 
@@ -384,13 +396,13 @@ static LogicalResult describeSendRows(nn::SendRowsOp op, mw_rt_send_rows &what, 
   what.what.experts = shapeOf(op.getOffsets()).front() - 1;
   what.what.own = shapeOf(op.getOwn()).front() - 1;
   what.what.layer = op.getLayer().value_or(-1);
-  return describeMoved(op, op.getAxes(), op.getRows(), op.getResult(), what.what);
+  return describeMoved(op, op.getAxes(), op.getRows(), op.getResult(), op.getOffsets(), what.what);
 }
 
 static LogicalResult describeReturnRows(nn::ReturnRowsOp op, mw_rt_return_rows &what,
                                         RuntimeCall &call) {
   call.inputs = {op.getRows(), op.getParts(), op.getOffsets()};
-  if (failed(describeMoved(op, op.getAxes(), op.getRows(), op.getResult(), what.what)))
+  if (failed(describeMoved(op, op.getAxes(), op.getRows(), op.getResult(), op.getOffsets(), what.what)))
     return failure();
   int64_t ranks = 1;
   for (int64_t i = 0; i < what.what.group.group.count; ++i)

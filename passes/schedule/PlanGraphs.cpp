@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/Codegen/RuntimeCalls.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 namespace meshwright {
@@ -20,6 +21,16 @@ using namespace meshwright;
 
 /// Returns true if an op is a part of what the device does: a launch, or the end of one.
 static bool isDeviceWork(Operation *op) { return isa<rt::KernelOp, rt::StartOp, rt::WaitOp>(op); }
+
+/// Returns true if a device waits for its results before later work: the sizes of messages depend on them.
+static bool isAwaited(Operation *op) {
+  auto moves = [](Operation &own) {
+    std::optional<int64_t> call = lower::getCallKind(&own);
+    return call == MW_RT_CALL_SEND_ROWS || call == MW_RT_CALL_RETURN_ROWS;
+  };
+  auto kernel = dyn_cast<rt::KernelOp>(op);
+  return kernel && llvm::any_of(kernel.getOps(), moves);
+}
 
 /// Returns true if a probe follows the op, which gives a value that has an `nn.id`.
 static bool isProbed(Operation *op) {
@@ -50,7 +61,8 @@ struct PlanGraphsPass : meshwright::impl::PlanGraphsPassBase<PlanGraphsPass> {
   }
 
 private:
-  /// Marks the longest lists of ops without probes, at whose ends no collective is in flight.
+  /// Marks the longest lists of ops without probes, or ops for which the host waits, at whose ends no
+  /// collective is in flight.
   void plan(Block &block) {
     Operation *first = nullptr, *last = nullptr;
     int64_t inFlight = 0;
@@ -66,7 +78,7 @@ private:
     for (Operation &op : llvm::make_early_inc_range(block)) {
       if (!isDeviceWork(&op))
         continue;
-      if (keepProbed && isProbed(&op))
+      if (isAwaited(&op) || (keepProbed && isProbed(&op)))
         finish();
       else if (!first && inFlight == 0)
         first = &op;

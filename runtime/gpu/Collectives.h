@@ -12,6 +12,12 @@
 
 namespace meshwright::rt::gpu {
 
+/// A message to a member of a group, or from one: bytes that follow one another. It may be empty.
+struct Piece {
+  char *data;
+  int64_t bytes;
+};
+
 /// The collectives of one rank. Only the rank's thread calls it, in the order of the program, which
 /// all ranks share. Functions throw Failure.
 ///
@@ -31,6 +37,12 @@ public:
   /// Enqueues a collective. Returns false after `World::fail`.
   virtual bool run(const Caller &caller, const mw_rt_collective &what, cuda::Stream *stream,
                    const void *const *inputs, void *const *outputs) = 0;
+  /// Makes ready what messages between the members of a group need.
+  virtual void prepareMessages(const Caller &caller, const mw_rt_axes &group) = 0;
+  /// Enqueues a message to each member, and one from each, by linear coordinate. Both sides know the sizes.
+  /// Returns false after `World::fail`.
+  virtual bool exchange(const Caller &caller, const mw_rt_axes &group, cuda::Stream *stream,
+                        const std::vector<Piece> &sends, const std::vector<Piece> &receives) = 0;
   /// Enqueues a copy of the `bytes` bytes at `data` from that rank to all others, where ranks are
   /// processes. Returns false after `World::fail`.
   virtual bool broadcast(int64_t from, void *data, int64_t bytes, cuda::Stream *stream) {

@@ -13,6 +13,8 @@
 #include "HelperKernels.h"
 #include "Products.h"
 
+#include "meshwright/runtime/src/ranks/MovedRows.h"
+
 #include <unordered_map>
 #include <utility>
 
@@ -58,7 +60,8 @@ private:
 ///   second time, and in later calls, ops are enqueued on streams of the GPU.
 /// - Later calls with the same addresses repeat graphs that one call has captured (Graphs.h). Ops
 ///   in a graph then enqueue nothing.
-/// - Between the first and the last op of a call the host does not wait for the GPU.
+/// - Between the first and the last op of a call the host waits for the GPU where it must know how many
+///   rows of experts move, once for each routing, and nowhere else.
 /// - An op that finds a wrong index or value writes a word. A call copies all words to the host at
 ///   its end.
 class GpuDevice : public Device {
@@ -155,6 +158,26 @@ private:
   MW_RT_GPU_CALLS(MW_RT_KIND)
 #undef MW_RT_KIND
 
+  /// The rows of a routing that go to each member of a group, and those that come.
+  struct Traffic {
+    /// The call that found the numbers.
+    const mw_rt_moved_rows *by = nullptr;
+    RowCounts sent, received;
+  };
+  /// Memory of a call that moves rows: on the host for all numbers, which may be copied still, and on the GPU
+  /// for the offsets of other ranks, the order of rows, and rows in another order.
+  struct RowMemory {
+    explicit RowMemory(Processor &processor) : copied(processor) {}
+    std::shared_ptr<char> host;
+    DeviceMemory offsets, order, rows;
+    Event copied;
+  };
+  /// How `watch` sees the GPU go on.
+  struct Progress {
+    std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now(), firstProblem = last;
+    size_t passed = 0;
+  };
+
   /// A constant array that an op copies from.
   using Tables = std::map<const void *, DeviceMemory>;
 
@@ -191,7 +214,15 @@ private:
   bool readNote(const Word &word, uint64_t number);
   void beginTimed(int64_t stream, const TraceEvent &event);
   void addTimes();
+  bool look(Progress &progress);
   bool watch(std::chrono::steady_clock::time_point deadline);
+  bool awaitStream(cuda::Stream *stream);
+  void prepareRows(const mw_rt_moved_rows &what, int64_t moved);
+  const Traffic *countRows(const mw_rt_moved_rows &what, const void *offsets, RowMemory &memory);
+  bool sendRows(const mw_rt_moved_rows &what, void *const *buffers, std::string &error);
+  bool returnRows(const mw_rt_moved_rows &what, void *const *buffers);
+  const char *writeOrder(RowMemory &memory, int64_t *order, const RowCounts &counts, bool byExpert);
+  bool openMemory(RowMemory &memory);
 
   mw_rt_context &context;
   std::shared_ptr<Processor> processor;
@@ -212,6 +243,11 @@ private:
   /// Where the compute stream was, and the end of the collective, by ticket.
   std::map<int64_t, std::pair<Event, Event>> tickets;
   Tables tables;
+  std::map<const mw_rt_moved_rows *, RowMemory> rowMemories;
+  /// Of the current call, by the routing and the ranks of the group.
+  std::map<std::pair<int64_t, std::vector<int64_t>>, Traffic> traffic;
+  /// Of the current call: rows that other ranks sent, by the number of the routing.
+  std::map<int64_t, ExpertRows> arrived;
   /// Copies of arrays of callers that are on other GPUs, until the next run ends.
   std::vector<DeviceMemory> borrowed;
   /// The end of the copies from arrays of callers.

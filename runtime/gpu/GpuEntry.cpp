@@ -109,6 +109,12 @@ void GpuDevice::readWords() {
   }
   for (auto &[layer, report] : context.experts)
     subtractOffsets(report.rows);
+  // A rank computes the rows that came to it.
+  for (const auto &[layer, rows] : arrived) {
+    ExpertRows &report = context.experts[layer];
+    report.first = rows.first;
+    report.rows = rows.rows;
+  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -148,6 +154,8 @@ int32_t GpuDevice::runEntry(mw_rt_entry entry, const RankBuffers &buffers,
   isEnqueued = false;
   recording = chooseRecording(buffers);
   nextGraph = 0;
+  traffic.clear();
+  arrived.clear();
   if (!state.isPrepared) {
     if (!prepareEntry(state, call))
       return 1;
@@ -183,9 +191,42 @@ int32_t GpuDevice::runEntry(mw_rt_entry entry, const RankBuffers &buffers,
   return 0;
 }
 
-/// Waits until all streams are idle. If the GPU does not come to the next mark within the timeout,
-/// the run fails with the op of that mark, and collectives are aborted. Returns false at the
-/// deadline, which moves as marks are passed.
+/// Looks how far the GPU is. If it does not come to the next mark within the timeout, or a collective has an
+/// error, the run fails with the op of that mark. Returns true if it has passed a mark.
+bool GpuDevice::look(Progress &progress) {
+  size_t before = progress.passed, &passed = progress.passed;
+  while (passed < marksUsed && cuda.cuEventQuery(current->marks[passed].event.get()) == cuda::Success)
+    ++passed;
+  Clock::time_point now = Clock::now();
+  if (passed > before)
+    progress.last = now;
+  int64_t op = passed < marksUsed ? current->marks[passed].op : -1;
+  bool isGraph = passed < marksUsed && current->marks[passed].isGraph;
+  // For errors of other ranks.
+  if (op >= 0)
+    context.goTo(op);
+  if (!context.world->hasFailed()) {
+    auto limit = std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(context.world->getTimeout()));
+    std::string problem = collectives->getError();
+    if (problem.empty())
+      progress.firstProblem = now;
+    // The end of another process names the reason.
+    if (!problem.empty() &&
+        (!collectives->crossesProcesses() || now - progress.firstProblem > kReasonTime))
+      context.world->fail(context.rank, op, problem);
+    else if (now - progress.last > limit)
+      context.world->fail(context.rank, op,
+                          op < 0    ? "timed out: the GPU has not finished the outputs"
+                          : isGraph ? "timed out: the GPU has not finished the graph that begins "
+                                      "with it"
+                                    : "timed out: the GPU has not finished it");
+  }
+  return passed > before;
+}
+
+/// Waits until all streams are idle. After a failure of the run, collectives are aborted. Returns false at
+/// the deadline, which moves as marks are passed.
 bool GpuDevice::watch(Clock::time_point deadline) {
   auto isIdle = [&] {
     for (cuda::Stream *stream : streams) {
@@ -199,46 +240,40 @@ bool GpuDevice::watch(Clock::time_point deadline) {
     return true;
   };
   bool isAborted = false;
-  size_t passed = 0;
-  auto limit = std::chrono::duration_cast<Clock::duration>(
-      std::chrono::duration<double>(context.world->getTimeout()));
-  Clock::time_point last = Clock::now(), firstProblem = last;
+  Progress progress;
   while (!isIdle()) {
-    size_t before = passed;
-    while (passed < marksUsed &&
-           cuda.cuEventQuery(current->marks[passed].event.get()) == cuda::Success)
-      ++passed;
-    Clock::time_point now = Clock::now();
-    if (passed > before) {
-      deadline += now - last;
-      last = now;
-    }
-    int64_t op = passed < marksUsed ? current->marks[passed].op : -1;
-    bool isGraph = passed < marksUsed && current->marks[passed].isGraph;
-    // For errors of other ranks.
-    if (op >= 0)
-      context.goTo(op);
-    if (!context.world->hasFailed()) {
-      std::string problem = collectives->getError();
-      if (problem.empty())
-        firstProblem = now;
-      // The end of another process names the reason.
-      if (!problem.empty() && (!collectives->crossesProcesses() || now - firstProblem > kReasonTime))
-        context.world->fail(context.rank, op, problem);
-      else if (now - last > limit)
-        context.world->fail(context.rank, op,
-                            op < 0    ? "timed out: the GPU has not finished the outputs"
-                            : isGraph ? "timed out: the GPU has not finished the graph that begins "
-                                        "with it"
-                                      : "timed out: the GPU has not finished it");
-    } else if (!std::exchange(isAborted, true)) {
+    bool hadFailed = context.world->hasFailed();
+    Clock::time_point last = progress.last;
+    bool goesOn = look(progress);
+    deadline += progress.last - last;
+    if (hadFailed && !std::exchange(isAborted, true))
       collectives->abort();
-    }
-    if (now > deadline)
+    if (Clock::now() > deadline)
       return false;
-    std::this_thread::sleep_for(std::chrono::microseconds(passed > before ? 5 : 50));
+    std::this_thread::sleep_for(std::chrono::microseconds(goesOn ? 5 : 50));
   }
   return true;
+}
+
+/// Waits in the course of a call until a stream is idle. Returns false after a failure of the run.
+bool GpuDevice::awaitStream(cuda::Stream *stream) {
+  constexpr int kQuick = 1000;
+  int64_t op = context.position;
+  Progress progress;
+  for (int64_t tries = 0;; ++tries) {
+    cuda::Result result = cuda.cuStreamQuery(stream);
+    if (result != cuda::NotReady) {
+      check(cuda, result, "the GPU's work");
+      context.goTo(op);
+      return !context.world->hasFailed();
+    }
+    if (tries < kQuick)
+      continue;
+    look(progress);
+    if (context.world->hasFailed())
+      return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(5));
+  }
 }
 
 bool GpuDevice::synchronize(Clock::time_point deadline) {

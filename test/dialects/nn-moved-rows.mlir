@@ -1,7 +1,7 @@
 // RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp" | FileCheck %s --check-prefix=SENT
 // RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp" --compact-rows | FileCheck %s --check-prefix=ROWS
 // RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp" --compact-rows --verify-placement -o /dev/null
-// RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp target=gpu:sm_90a" | FileCheck %s --check-prefix=GATHERED
+// RUN: sharding-opt %s --parallelize="mesh=dp=4 expert-parallel=dp target=gpu:sm_90a" | FileCheck %s --check-prefix=SENT
 // RUN: sharding-opt %s --parallelize="mesh=dp=2 expert-parallel=dp" | FileCheck %s --check-prefix=ONCE
 // RUN: sharding-opt %s --parallelize="mesh=dp=2 expert-parallel=dp" --compact-rows | FileCheck %s --check-prefix=SHARED
 // RUN: sharding-opt %s --parallelize="mesh=dp=2 expert-parallel=dp" --compact-rows --verify-placement -o /dev/null

@@ -61,6 +61,21 @@ def test_limit(tmp_path, dtype, tokens, capacity):
     assert torch.equal(run_module(tmp_path, text, {"i": i})["j"], want)
 
 
+@pytest.mark.parametrize("tokens,capacity", [(500, 500), (500, 3), (37, 1)])
+def test_limit_of_many_experts(tmp_path, tokens, capacity):
+    """More experts than a share of the choices tells."""
+    i = torch.where(randint(0, 9, tokens, 3) == 0, -1, randint(0, 300, tokens, 3))
+    text = f"""func.func @main(%i: {type_of(i)} {{nn.input = "i"}}) -> ({type_of(i)} {{nn.output = "j"}}) {{
+  %j = nn.limit %i {{capacity = {capacity} : i64}} : {type_of(i)}
+  return %j : {type_of(i)}
+}}
+"""
+    chosen = i.flatten()[:, None] == torch.arange(300)
+    place = (chosen.cumsum(0) * chosen).sum(1)
+    want = torch.where(place <= capacity, i.flatten(), -1).view(i.shape)
+    assert torch.equal(run_module(tmp_path, text, {"i": i})["j"], want)
+
+
 # Rows. The names of routings say what they are limits of.
 
 TOKENS = (3, 11)

@@ -10,8 +10,8 @@ import pytest
 import test_experts
 import torch
 from harness import ELEMENT, assert_close
-from test_experts import (Routing, draw, routing, test_limit, test_products, test_products_of_features,  # noqa: F401
-                          test_products_of_many_rows, test_products_in_wide_tiles, test_route, test_route_of_many_choices, test_rows,
+from test_experts import (Routing, draw, routing, test_limit, test_limit_of_many_experts, test_products,  # noqa: F401
+                          test_products_of_features, test_products_of_many_rows, test_products_in_wide_tiles, test_route, test_route_of_many_choices, test_rows,
                           test_rows_of_features, test_rows_of_integers, test_top_k, too_many_rows, top_k_program)
 from test_gpu_running import FAKEGPU, check
 from test_gpu_running import pytestmark as needs_stand_ins

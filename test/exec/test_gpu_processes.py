@@ -227,6 +227,36 @@ def test_a_killed_process():
     assert "rank 1: " in said[0] and ") has died" in said[0] and said[1] == "", said
 
 
+ROWS = """
+import os, signal, sys, threading, time
+sys.path.insert(0, %r)
+from test_moved_rows import Experts, inputs
+torch.manual_seed(0)
+net, given = Experts().eval(), inputs('random')
+with torch.no_grad(): want = net(*given)
+plan = mw.from_torch(net, given).parallelize(mesh={'dp': 2}, expert_parallel='dp', target='gpu:sm_90a')
+assert 'dist.all_to_all' in plan.ir()
+with plan.start(backend='nccl', timeout=10) as session:
+    assert (session.run(*given)[0] - want).abs().max() < 1e-5 * want.abs().max()
+    if os.environ['RANK'] == '1' and %r == 'kill': os.kill(os.getpid(), signal.SIGKILL)
+    begin = time.monotonic()
+    try:
+        session.run(*given)
+        print('ran')
+    except mw.Error as error:
+        print('after %%g s:' %% (time.monotonic() - begin), error)
+"""
+
+
+@pytest.mark.parametrize("what", ["run", "kill"])
+def test_rows_of_experts(what):
+    """Ranks that are processes send rows to one another. One that has died is named while another waits for its numbers."""
+    scripts = [subprocess.Popen([sys.executable, "-c", PROGRAM + ROWS % (os.path.dirname(os.path.abspath(__file__)), what)],
+                                env=environment(own), stdout=subprocess.PIPE, text=True) for own in torchrun(range(2))]
+    said = [p.communicate(timeout=TIMEOUT)[0] for p in scripts]
+    assert said == ["ran\n"] * 2 if what == "run" else "rank 1: " in said[0] and ") has died" in said[0] and said[1] == "", said
+
+
 def test_a_process_that_ends():
     said = session("raise SystemExit")
     assert "rank 1: its process has ended before the run" in said[0], said

@@ -77,6 +77,19 @@ def test_one_plan_runs_all_choices(module, plan, kind):
     assert layer["rows_per_rank"] == per_expert.view(4, 2).sum(1).tolist()
 
 
+def test_many_runs(module, plan):
+    """Numbers of rows change from run to run. A run has the bits of the one before with the same inputs."""
+    with plan.start() as session:
+        for run in range(200):
+            rng = torch.Generator().manual_seed(run)
+            given = (torch.randn(4, 6, WIDTH, generator=rng), torch.rand(4, 6, CHOICES, generator=rng),
+                     choices(("even", "one", "random")[run % 3], rng))
+            got, again = (torch.as_tensor(session.run(*given)[0]).clone() for _ in range(2))
+            assert torch.equal(got, again), run
+            with torch.no_grad():
+                torch.testing.assert_close(got, module(*given), rtol=1e-5, atol=1e-5)
+
+
 def test_bytes_are_those_of_balanced_load(plan):
     """Rows and weights go to the experts, and rows back."""
     most = 6 * CHOICES * (WIDTH + 1 + WIDTH) * 4  # of the tokens of a rank, in f32

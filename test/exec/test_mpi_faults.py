@@ -13,11 +13,13 @@ import subprocess
 import threading
 import time
 
+import meshwright as mw
 import pytest
 import torch
 from harness import TIMEOUT, tool
 from mpi_programs import BIN, NEEDS_MPI, Files, RankProgram, assert_same_bits, launch, mpirun, run_python
 from safetensors.torch import load_file, save_file
+from test_moved_rows import Experts, inputs
 from test_ranks import Mesh, values
 
 pytestmark = NEEDS_MPI
@@ -72,10 +74,10 @@ def sleeps(process):
     return None
 
 
-def strike(files, rank, what, timeout, link="latency=4s"):
-    """Starts the program, sends a signal to a rank while it runs, and waits; what it said."""
+def strike(files, rank, what, timeout, link="latency=4s", ranks=4, later=0):
+    """Starts the program, sends a signal to a rank while it runs, or some seconds later, and waits; what it said."""
     out = files.folder / "out.safetensors"
-    process = subprocess.Popen(mpirun(4, tool(), *files.arguments, "--backend=mpi", f"--outputs={out}"),
+    process = subprocess.Popen(mpirun(ranks, tool(), *files.arguments, "--backend=mpi", f"--outputs={out}"),
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env={**os.environ, "MESHWRIGHT_TIMEOUT": str(timeout), "MESHWRIGHT_LINK": link})
     try:
@@ -88,6 +90,8 @@ def strike(files, rank, what, timeout, link="latency=4s"):
             time.sleep(0.02)
             struck = struck or next((p for p in children(process.pid) if rank_of(p) == rank), None)
             first = first if first is not None or struck is None else sleeps(struck)
+        time.sleep(later)
+        assert process.poll() is None, process.communicate()
         os.kill(struck, what)
         said = process.communicate(timeout=TIMEOUT)
     finally:
@@ -99,7 +103,7 @@ def strike(files, rank, what, timeout, link="latency=4s"):
     while pathlib.Path(f"/proc/{struck}").exists() and time.monotonic() < end:
         time.sleep(0.1)
     assert not pathlib.Path(f"/proc/{struck}").exists()
-    assert sorted(p.name for p in files.folder.iterdir()) == ["in.safetensors", "m.mlir"]
+    assert {p.name for p in files.folder.iterdir()} <= {"in.safetensors", "m.mlir", "w.safetensors"}
     return "".join(said)
 
 
@@ -134,6 +138,24 @@ def test_a_killed_rank(slow):
     said = strike(slow, 2, signal.SIGKILL, 30)
     named = re.findall(r"rank 2: (.*)its process \(\d+\) has died", said)
     assert len(named) == 3 and all("dist.all_reduce" in n and "model.py:1" in n for n in named), said
+
+
+@pytest.mark.parametrize("what, timeout, words", [
+    (signal.SIGKILL, 60, r"rank 1: nn.send_rows.*its process \(\d+\) has died"),
+    (signal.SIGSTOP, 12, r"rank 0: nn.send_rows.*timed out after 12 s waiting for rank 1\b"),
+], ids=["killed", "stopped"])
+def test_an_end_between_the_numbers_of_rows_and_the_rows(tmp_path, what, timeout, words):
+    """Ranks have sent the numbers after 5 s, and wait until the rows have arrived after 10 s."""
+    torch.manual_seed(0)
+    module, given = Experts().eval(), inputs("random")
+    plan = mw.from_torch(module, given).parallelize(mesh={"dp": 2, "ep": 1}, expert_parallel="dp", target="cpu")
+    text = plan.ir(phase="spmd")
+    assert "dist.all_to_all" in text and "dist.all_gather" not in text
+    files = Files(tmp_path, text, dict(zip(["x", "weights", "chosen"], given, strict=True)), dict(module.named_parameters()))
+    begin = time.monotonic()
+    said = strike(files, 1, what, timeout, "latency=5s", ranks=2, later=7)
+    assert re.search(words, said), said
+    assert time.monotonic() - begin < 60, said
 
 
 def test_a_stopped_rank(slow):

@@ -9,14 +9,12 @@
 // another: the first one of all behind the one before, in the order of the result. So nothing is
 // noted about elements.
 //
-// Limit: a thread owns a choice. It counts the choices of its expert before its own, all of which
-// its block reads to shared memory, as many as it has threads at a time.
-//
 // Route: a block owns an expert, and one more block the choices without a row. A block goes over
 // all choices twice. Its warps share them, each some consecutive ones. First it counts the choices
 // of experts before its own, which is its first row, and those of its own in each warp. Then it
 // numbers its own ones, in their order. So no block waits for another one, and places follow from
-// the choices alone.
+// the choices alone. Where experts share rows, a choice has one if no choice of its token before is of the
+// same group. Where tokens are rows, they are of a group of experts, whose offsets a lane reads.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,6 +27,8 @@
 
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 #include "llvm/Support/MathExtras.h"
+
+#include <algorithm>
 
 using namespace mlir;
 
@@ -206,85 +206,6 @@ std::optional<KernelInfo> GpuKernelBuilder::buildTopK(rt::KernelOp launch) {
 }
 
 //===----------------------------------------------------------------------===//
-// Choices that an expert takes
-//===----------------------------------------------------------------------===//
-
-namespace {
-class Limit : LoopEmitter {
-public:
-  explicit Limit(nn::LimitOp op)
-      : LoopEmitter(op.getContext()), type(elementOf(op.getIndices())),
-        count(ShapedType::getNumElements(shapeOf(op.getIndices()))), capacity(op.getCapacity()) {}
-
-  static constexpr int64_t threads = 256;
-  int64_t getNumBlocks() const { return llvm::divideCeil(count, threads); }
-  int64_t getSharedBytes() const { return threads * type.getIntOrFloatBitWidth() / 8; }
-  /// Fills the function, whose arguments are the buffers and the shared memory.
-  void emit(func::FuncOp kernel);
-
-private:
-  /// Adds the choices of the expert among those of a tile of which `end` are before this one.
-  Value countTile(Value expert, Value tile, Value end, Value known);
-
-  Type type;
-  int64_t count, capacity;
-  Value indices, tileOfBlock, thread;
-};
-} // namespace
-
-Value Limit::countTile(Value expert, Value tile, Value end, Value known) {
-  Value number = add(mul(tile, threads), thread);
-  Value own = memref::LoadOp::create(b, indices, min(number, count - 1));
-  emitBarrier(b);
-  memref::StoreOp::create(b, own, tileOfBlock, thread);
-  emitBarrier(b);
-  return loop(getIndex(0), end, 1, known,
-              [&](Value i, ValueRange counted) {
-                Value other = memref::LoadOp::create(b, tileOfBlock, i);
-                Value isSame = arith::CmpIOp::create(b, Compare::eq, other, expert);
-                Value more = arith::SelectOp::create(b, isSame, getIndex(1), getIndex(0));
-                return SmallVector<Value>{add(counted.front(), more)};
-              })
-      .front();
-}
-
-void Limit::emit(func::FuncOp kernel) {
-  b.setInsertionPointToStart(&kernel.getBody().front());
-  indices = kernel.getArgument(0);
-  tileOfBlock = emitShared(b, kernel.getArgument(2), 0, threads, type);
-  thread = emitThread(b, threads);
-  Value block = emitBlock(b, getNumBlocks()), number = add(mul(block, threads), thread);
-  Value expert = memref::LoadOp::create(b, indices, min(number, count - 1));
-  Value before =
-      loop(getIndex(0), block, 1, getIndex(0), [&](Value tile, ValueRange known) {
-        return SmallVector<Value>{countTile(expert, tile, getIndex(threads), known.front())};
-      }).front();
-  before = countTile(expert, block, thread, before);
-  Value none = emitConstant(b, type, -1), isTaken = isBelow(before, getIndex(capacity));
-  when(isBelow(number, getIndex(count)), [&] {
-    memref::StoreOp::create(b, arith::SelectOp::create(b, isTaken, expert, none),
-                            kernel.getArgument(1), number);
-  });
-}
-
-std::optional<KernelInfo> GpuKernelBuilder::buildLimit(rt::KernelOp launch) {
-  auto op = dyn_cast_if_present<nn::LimitOp>(getSingleOp(launch));
-  if (!op)
-    return std::nullopt;
-  Limit emitter(op);
-  KernelInfo info;
-  info.kind = MW_RT_MOVE;
-  info.inputs = {op.getIndices()};
-  info.items = emitter.getNumBlocks();
-  info.grain = Limit::threads;
-  func::FuncOp kernel = begin(launch, info.inputs, emitter.getSharedBytes(), Limit::threads);
-  if (info.items > 0)
-    emitter.emit(kernel);
-  info.name = writer.finish(kernel, launch, info.inputs);
-  return info;
-}
-
-//===----------------------------------------------------------------------===//
 // Places of rows
 //===----------------------------------------------------------------------===//
 
@@ -312,6 +233,16 @@ private:
   /// the one before, and choices of lanes follow each other.
   SmallVector<Choice> getChoices(Value turn);
   Choice getChoice(Value number, Value exists, Value expert);
+  /// Whether no choice of the token before is of this group of experts.
+  Value isFirstOfToken(Value number, Value group);
+  /// Whether a token that is a row is one of the group of an expert of this rank.
+  Value isOfGroup(Value number, Value expert);
+  Value getGroup(Value expert) {
+    return shared == 1 ? expert : arith::DivSIOp::create(b, expert, getInteger(shared));
+  }
+  Value loadChoice(Value number) {
+    return emitCast(b, memref::LoadOp::create(b, indices, number), b.getI64Type());
+  }
   /// The first row of this block, and the first one of this warp.
   std::pair<Value, Value> findRows();
   void placeRows(Value firstOfWarp);
@@ -333,7 +264,10 @@ private:
   /// All choices, and the turns of a warp, of which each has `atOnce` choices of each lane.
   int64_t count, turns, atOnce = 4;
   int64_t experts, total, capacity, warps;
-  Value indices, first, offsets, choices, places, fault, counts;
+  /// The choices of a token, the experts that share a row, and the groups of which tokens are rows, or 0.
+  int64_t perToken, shared, groups = 0;
+  bool hasFirst;
+  Value indices, first, rows, offsets, choices, places, fault, counts;
   Value thread, warp, lane, block;
 };
 } // namespace
@@ -341,7 +275,11 @@ private:
 Route::Route(nn::RouteOp op)
     : LoopEmitter(op.getContext()), inputs(op->getOperands()),
       count(ShapedType::getNumElements(shapeOf(op.getIndices()))), experts(op.getExperts()),
-      total(op.getTotal().value_or(op.getExperts())), capacity(shapeOf(op.getChoices()).front()) {
+      total(op.getTotal().value_or(op.getExperts())), capacity(shapeOf(op.getChoices()).front()),
+      perToken(shapeOf(op.getIndices()).back()), shared(op.getShared().value_or(1)),
+      hasFirst(bool(op.getOffset())) {
+  if (op.getRows())
+    groups = shapeOf(op.getRows()).front() - 1;
   constexpr int64_t mostWarps = 16;
   int64_t chunks = llvm::divideCeil(count, Chip::warpSize);
   warps = std::clamp<int64_t>(llvm::PowerOf2Ceil(chunks), 1, mostWarps);
@@ -369,16 +307,46 @@ Route::Choice Route::getChoice(Value number, Value exists, Value expert) {
   Choice choice;
   choice.exists = exists;
   choice.number = number;
-  Value isExpert = compare(Compare::ult, expert, getInteger(total));
+  Value isExpert = compare(Compare::ult, expert, getInteger(total * shared));
   Value isNone = compare(Compare::eq, expert, getInteger(-1));
   choice.isInside = arith::OrIOp::create(b, isExpert, isNone);
+  Value own = getGroup(expert);
   if (first)
-    expert = arith::SubIOp::create(b, expert, first);
-  choice.hasRow =
-      both(both(choice.exists, isExpert), compare(Compare::ult, expert, getInteger(experts)));
-  choice.isBefore = both(choice.hasRow, compare(Compare::ult, expert, toInteger(block)));
-  choice.isOwn = both(choice.hasRow, compare(Compare::eq, expert, toInteger(block)));
+    own = arith::SubIOp::create(b, own, first);
+  choice.hasRow = both(both(choice.exists, isExpert), compare(Compare::ult, own, getInteger(experts)));
+  if (shared > 1)
+    choice.hasRow = both(choice.hasRow, isFirstOfToken(number, getGroup(expert)));
+  if (groups > 0) {
+    choice.hasRow = both(choice.hasRow, isOfGroup(number, own));
+    Value end = memref::LoadOp::create(b, rows, getIndex(groups));
+    Value isToken = compare(Compare::slt, toInteger(div(number, perToken)), end);
+    choice.isInside = arith::OrIOp::create(b, choice.isInside, negate(isToken));
+  }
+  choice.isBefore = both(choice.hasRow, compare(Compare::ult, own, toInteger(block)));
+  choice.isOwn = both(choice.hasRow, compare(Compare::eq, own, toInteger(block)));
   return choice;
+}
+
+Value Route::isFirstOfToken(Value number, Value group) {
+  Value place = rem(number, perToken), begin = sub(number, place), isOther = emitConstant(b, b.getI1Type(), 0);
+  for (int64_t i = 0; i + 1 < perToken; ++i) {
+    // A choice of no expert is of no group.
+    Value other = loadChoice(add(begin, i));
+    Value isSame = both(compare(Compare::sge, other, getInteger(0)), compare(Compare::eq, getGroup(other), group));
+    isOther = arith::OrIOp::create(b, isOther, both(isSame, isBelow(getIndex(i), place)));
+  }
+  return negate(isOther);
+}
+
+Value Route::isOfGroup(Value number, Value expert) {
+  Value token = toInteger(div(number, perToken));
+  // Experts of other ranks have no group here, and no row.
+  Value isHere = compare(Compare::ult, expert, getInteger(experts));
+  Value group = arith::DivSIOp::create(b, arith::SelectOp::create(b, isHere, expert, getInteger(0)),
+                                       getInteger(experts / groups));
+  group = arith::IndexCastOp::create(b, b.getIndexType(), group);
+  Value begin = memref::LoadOp::create(b, rows, group), end = memref::LoadOp::create(b, rows, add(group, 1));
+  return both(compare(Compare::sle, begin, token), compare(Compare::slt, token, end));
 }
 
 std::pair<Value, Value> Route::findRows() {
@@ -447,10 +415,12 @@ void Route::emit(func::FuncOp kernel) {
   b.setInsertionPointToStart(&entry);
   unsigned next = 0;
   indices = entry.getArgument(next++);
-  if (inputs.size() > 1) {
+  if (hasFirst) {
     first = memref::LoadOp::create(b, entry.getArgument(next++), getIndex(0));
     first = emitCast(b, first, b.getI64Type());
   }
+  if (groups > 0)
+    rows = entry.getArgument(next++);
   for (Value *buffer : {&offsets, &choices, &places, &fault})
     *buffer = entry.getArgument(next++);
   counts = emitShared(b, entry.getArgument(next), 0, 2 * warps, b.getI32Type());
@@ -469,8 +439,7 @@ void Route::emit(func::FuncOp kernel) {
 
 std::optional<KernelInfo> GpuKernelBuilder::buildRoute(rt::KernelOp launch) {
   auto op = dyn_cast_if_present<nn::RouteOp>(getSingleOp(launch));
-  // Rows that experts share move between ranks, which no kernel does yet.
-  if (!op || op.getRows() || op.getShared().value_or(1) != 1)
+  if (!op)
     return std::nullopt;
   Route emitter(op);
   KernelInfo info;

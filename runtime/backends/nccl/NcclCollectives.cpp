@@ -75,6 +75,9 @@ public:
   bool finishPreparing() override;
   bool run(const Caller &caller, const mw_rt_collective &what, cuda::Stream *stream,
            const void *const *inputs, void *const *outputs) override;
+  void prepareMessages(const Caller &caller, const mw_rt_axes &group) override;
+  bool exchange(const Caller &caller, const mw_rt_axes &group, cuda::Stream *stream,
+                const std::vector<Piece> &sends, const std::vector<Piece> &receives) override;
   bool broadcast(int64_t from, void *data, int64_t bytes, cuda::Stream *stream) override;
   void abort() override { close(/*aborts=*/true); }
   std::string getError() override;
@@ -87,15 +90,15 @@ private:
     int64_t tensor;
     Box box;
   };
-  /// All that goes to or comes from one member.
-  struct Message {
+  /// All that goes to or comes from one member, in staging memory.
+  struct Staged {
     int64_t peer, offset, bytes;
   };
   using Key = std::pair<int64_t, std::vector<int64_t>>;
   struct Plan {
     Key key;
     std::vector<Packed> pack, local, unpack;
-    std::vector<Message> sends, receives;
+    std::vector<Staged> sends, receives;
     /// The outputs that are cleared first, and their bytes.
     std::vector<std::pair<int64_t, int64_t>> clears;
     /// Of boxes that are combined, by tensor: where its packed chunks begin.
@@ -111,6 +114,7 @@ private:
                    Plan &plan);
   void moveBoxes(const Plan &plan, const std::vector<Packed> &boxes, cuda::Stream *stream,
                  const void *const *inputs, void *const *outputs);
+  void need(const Key &key);
   bool connect();
   void close(bool aborts);
 
@@ -169,9 +173,9 @@ static int64_t alignPacked(int64_t bytes) {
 
 void NcclCollectives::planExchange(const mw_rt_collective &what,
                                    const std::vector<int64_t> &group, int64_t self, Plan &plan) {
-  auto add = [&](std::vector<Packed> &boxes, std::vector<Message> &messages, int64_t peer,
+  auto add = [&](std::vector<Packed> &boxes, std::vector<Staged> &messages, int64_t peer,
                  int64_t receiver, int64_t sender, bool isSent) {
-    Message message{peer, plan.bytes, 0};
+    Staged message{peer, plan.bytes, 0};
     for (int64_t i = 0; i < what.num_tensors; ++i) {
       Arrivals arrivals = arrivalsOf(what, i, group[receiver]);
       for (const Move &move : arrivals.moves) {
@@ -230,14 +234,24 @@ void NcclCollectives::planScatter(const mw_rt_collective &what,
   }
 }
 
+/// Notes that a key has no communicator yet.
+void NcclCollectives::need(const Key &key) {
+  if (communicators.try_emplace(key, nullptr).second)
+    missing.push_back(key);
+}
+
+void NcclCollectives::prepareMessages(const Caller &caller, const mw_rt_axes &group) {
+  int64_t self = 0;
+  need({caller.stream, groupOf(group, rank, self)});
+}
+
 void NcclCollectives::prepare(const Caller &caller, const mw_rt_collective &what) {
   auto [found, isNew] = plans.try_emplace({caller.stream, &what});
   Plan &plan = found->second;
   int64_t self = 0;
   std::vector<int64_t> group = groupOf(what.group, rank, self);
   plan.key = {caller.stream, group};
-  if (communicators.try_emplace(plan.key, nullptr).second)
-    missing.push_back(plan.key);
+  need(plan.key);
   if (!isNew)
     return;
   switch (exchangeOf(what)) {
@@ -338,18 +352,41 @@ bool NcclCollectives::run(const Caller &caller, const mw_rt_collective &what,
       break;
     }
   }
-  for (const Message &message : plan.sends)
+  for (const Staged &message : plan.sends)
     check(nccl,
           nccl.ncclSend(plan.staging.get() + message.offset, message.bytes, nccl::Uint8,
                         int(message.peer), communicator, queue),
           "ncclSend");
-  for (const Message &message : plan.receives)
+  for (const Staged &message : plan.receives)
     check(nccl,
           nccl.ncclRecv(plan.staging.get() + message.offset, message.bytes, nccl::Uint8,
                         int(message.peer), communicator, queue),
           "ncclRecv");
   check(nccl, nccl.ncclGroupEnd(), "ncclGroupEnd");
   moveBoxes(plan, plan.unpack, stream, inputs, outputs);
+  return true;
+}
+
+bool NcclCollectives::exchange(const Caller &caller, const mw_rt_axes &group, cuda::Stream *stream,
+                               const std::vector<Piece> &sends, const std::vector<Piece> &receives) {
+  int64_t self = 0;
+  nccl::Communicator *communicator = communicators.at({caller.stream, groupOf(group, rank, self)});
+  auto *queue = reinterpret_cast<nccl::Stream *>(stream);
+  helpers.copyBytes(stream, receives[self].data, sends[self].data, sends[self].bytes);
+  check(nccl, nccl.ncclGroupStart(), "ncclGroupStart");
+  for (int64_t peer = 0; peer < int64_t(sends.size()); ++peer) {
+    if (peer == self)
+      continue;
+    if (sends[peer].bytes > 0)
+      check(nccl,
+            nccl.ncclSend(sends[peer].data, sends[peer].bytes, nccl::Uint8, int(peer), communicator, queue),
+            "ncclSend");
+    if (receives[peer].bytes > 0)
+      check(nccl,
+            nccl.ncclRecv(receives[peer].data, receives[peer].bytes, nccl::Uint8, int(peer), communicator, queue),
+            "ncclRecv");
+  }
+  check(nccl, nccl.ncclGroupEnd(), "ncclGroupEnd");
   return true;
 }
 

@@ -39,23 +39,32 @@ public:
   void prepare(const Caller &caller, const mw_rt_collective &what) override;
   bool run(const Caller &caller, const mw_rt_collective &what, cuda::Stream *stream,
            const void *const *inputs, void *const *outputs) override;
+  void prepareMessages(const Caller &caller, const mw_rt_axes &group) override;
+  bool exchange(const Caller &caller, const mw_rt_axes &group, cuda::Stream *stream,
+                const std::vector<Piece> &sends, const std::vector<Piece> &receives) override;
   bool canRecord() const override { return false; }
 
 private:
-  /// A rank's part in a collective.
-  struct Plan {
-    explicit Plan(Processor &processor) : ready(processor), done(processor) {}
+  /// Where a rank meets the others of its group.
+  struct Place {
+    explicit Place(Processor &processor) : ready(processor), done(processor) {}
     Meeting *meeting = nullptr;
     int64_t self = 0;
+    Event ready, done;
+  };
+  /// A rank's part in a collective.
+  struct Plan : Place {
+    using Place::Place;
     /// Coordinates in the order of their ranks.
     std::vector<int64_t> byRank;
     /// By tensor; empty if whole inputs are combined.
     std::vector<Arrivals> arrivals;
     /// By tensor: what is combined, an array for each member.
     std::vector<DeviceMemory> staging;
-    Event ready, done;
   };
 
+  template <typename Copy>
+  bool meet(Place &place, const Caller &caller, cuda::Stream *stream, std::vector<const void *> inputs, Copy copy);
   void copy(const Plan &plan, const mw_rt_collective &what, cuda::Stream *stream,
             const std::vector<Shown> &shown, void *const *outputs);
   void combine(const Plan &plan, const mw_rt_collective &what, cuda::Stream *stream,
@@ -66,6 +75,8 @@ private:
   Meetings &meetings;
   HelperKernels helpers;
   std::map<std::pair<int64_t, const mw_rt_collective *>, Plan> plans;
+  /// Of messages, by stream and the ranks of the group.
+  std::map<std::pair<int64_t, std::vector<int64_t>>, Place> places;
 };
 
 } // namespace
@@ -148,22 +159,20 @@ void PeerCollectives::combine(const Plan &plan, const mw_rt_collective &what,
   }
 }
 
-bool PeerCollectives::run(const Caller &caller, const mw_rt_collective &what,
-                          cuda::Stream *stream, const void *const *inputs,
-                          void *const *outputs) {
-  Plan &plan = plans.at({caller.stream, &what});
-  Meeting &meeting = *plan.meeting;
-  plan.ready.record(stream);
-  // Not in braces: they would be a list of two addresses.
-  std::vector<const void *> mine(inputs, inputs + what.num_tensors);
-  meeting.shown[plan.self] = {caller.op, plan.ready.get(), std::move(mine)};
-  if (!meetings.meet(meeting, caller, plan.self))
+/// Shows the others the addresses of inputs, and lets `copy` read theirs.
+template <typename Copy>
+bool PeerCollectives::meet(Place &place, const Caller &caller, cuda::Stream *stream,
+                           std::vector<const void *> inputs, Copy copy) {
+  Meeting &meeting = *place.meeting;
+  place.ready.record(stream);
+  meeting.shown[place.self] = {caller.op, place.ready.get(), std::move(inputs)};
+  if (!meetings.meet(meeting, caller, place.self))
     return false;
   std::vector<Shown> shown = meeting.shown;
   const Cuda &cuda = processor->getCuda();
   auto awaitAll = [&](const std::vector<Shown> &others) {
     for (size_t i = 0; i < others.size(); ++i)
-      if (int64_t(i) != plan.self)
+      if (int64_t(i) != place.self)
         check(cuda, cuda.cuStreamWaitEvent(stream, others[i].event, 0), "cuStreamWaitEvent");
   };
   for (size_t i = 0; i < shown.size(); ++i)
@@ -175,20 +184,54 @@ bool PeerCollectives::run(const Caller &caller, const mw_rt_collective &what,
       return false;
     }
   awaitAll(shown);
-  copy(plan, what, stream, shown, outputs);
-  plan.done.record(stream);
+  copy(shown);
+  place.done.record(stream);
   // No rank shows another event before all have read the first.
-  if (!meetings.meet(meeting, caller, plan.self))
+  if (!meetings.meet(meeting, caller, place.self))
     return false;
-  meeting.shown[plan.self].event = plan.done.get();
-  if (!meetings.meet(meeting, caller, plan.self))
+  meeting.shown[place.self].event = place.done.get();
+  if (!meetings.meet(meeting, caller, place.self))
     return false;
   std::vector<Shown> ended = meeting.shown;
-  if (!meetings.meet(meeting, caller, plan.self))
+  if (!meetings.meet(meeting, caller, place.self))
     return false;
   awaitAll(ended);
+  return true;
+}
+
+bool PeerCollectives::run(const Caller &caller, const mw_rt_collective &what,
+                          cuda::Stream *stream, const void *const *inputs,
+                          void *const *outputs) {
+  Plan &plan = plans.at({caller.stream, &what});
+  // Not in braces: they would be a list of two addresses.
+  std::vector<const void *> mine(inputs, inputs + what.num_tensors);
+  if (!meet(plan, caller, stream, std::move(mine),
+            [&](const std::vector<Shown> &shown) { copy(plan, what, stream, shown, outputs); }))
+    return false;
   combine(plan, what, stream, outputs);
   return true;
+}
+
+void PeerCollectives::prepareMessages(const Caller &caller, const mw_rt_axes &group) {
+  int64_t self = 0;
+  std::vector<int64_t> ranks = groupOf(group, rank, self);
+  Place &place = places.try_emplace({caller.stream, ranks}, *processor).first->second;
+  place.meeting = &meetings.join(caller.stream, ranks);
+  place.self = self;
+}
+
+/// A rank shows where its messages to each member are.
+bool PeerCollectives::exchange(const Caller &caller, const mw_rt_axes &group, cuda::Stream *stream,
+                               const std::vector<Piece> &sends, const std::vector<Piece> &receives) {
+  int64_t self = 0;
+  Place &place = places.at({caller.stream, groupOf(group, rank, self)});
+  std::vector<const void *> mine;
+  for (const Piece &message : sends)
+    mine.push_back(message.data);
+  return meet(place, caller, stream, std::move(mine), [&](const std::vector<Shown> &shown) {
+    for (size_t i = 0; i < shown.size(); ++i)
+      helpers.copyBytes(stream, receives[i].data, shown[i].inputs[self], receives[i].bytes);
+  });
 }
 
 std::unique_ptr<Collectives> createPeerCollectives(int64_t rank,

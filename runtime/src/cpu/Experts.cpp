@@ -14,6 +14,7 @@
 
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/src/ranks/Context.h"
+#include "meshwright/runtime/src/ranks/MovedRows.h"
 
 #include "meshwright/Calls.h"
 #include "meshwright/runtime/include/Types.h"
@@ -401,96 +402,40 @@ bool CpuDevice::perform(const mw_rt_grouped_outer &what, void *const *buffers, s
 // Rows that move between ranks
 //===----------------------------------------------------------------------===//
 
-namespace {
-
-/// Numbers of rows: of `count` experts for each member of a group.
-class Counts {
-public:
-  Counts(int64_t members, int64_t experts) : experts(experts), numbers(members * experts) {}
-
-  int64_t &at(int64_t member, int64_t expert) { return numbers[member * experts + expert]; }
-  int64_t ofMember(int64_t member) const {
-    auto first = numbers.begin() + member * experts;
-    return std::accumulate(first, first + experts, int64_t(0));
-  }
-  /// The sums by member times `factor`.
-  std::vector<int64_t> times(int64_t factor) const {
-    std::vector<int64_t> sums;
-    for (int64_t member = 0; member * experts < int64_t(numbers.size()); ++member)
-      sums.push_back(ofMember(member) * factor);
-    return sums;
-  }
-  void *data() { return numbers.data(); }
-
-private:
-  int64_t experts;
-  std::vector<int64_t> numbers;
-};
-
-} // namespace
-
-/// The rows that a rank has for the experts of each member, from the offsets of all experts. Experts beyond
-/// the last one are padding.
-static Counts countSent(const mw_rt_moved_rows &what, int64_t members, const int64_t *offsets) {
-  Counts counts(members, what.own);
-  for (int64_t expert = 0; expert < what.experts; ++expert)
-    counts.at(expert / what.own, expert % what.own) = offsets[expert + 1] - offsets[expert];
-  return counts;
-}
-
 /// Copies rows between the order by member, then by expert, and that by expert, then by member.
-static void reorderRows(Counts &counts, int64_t members, int64_t experts, int64_t bytes, const char *from,
-                        char *to, bool byExpert) {
-  std::vector<int64_t> starts(members, 0);
-  for (int64_t member = 1; member < members; ++member)
-    starts[member] = starts[member - 1] + counts.ofMember(member - 1);
-  int64_t next = 0;
-  for (int64_t expert = 0; expert < experts; ++expert)
-    for (int64_t member = 0; member < members; ++member) {
-      int64_t rows = counts.at(member, expert), &start = starts[member];
-      int64_t source = byExpert ? start : next, target = byExpert ? next : start;
-      std::memcpy(to + target * bytes, from + source * bytes, rows * bytes);
-      start += rows;
-      next += rows;
-    }
+static void reorderRows(const RowCounts &counts, int64_t bytes, const char *from, char *to, bool byExpert) {
+  forEachPart(counts, [&](int64_t ofMember, int64_t ofExpert, int64_t rows) {
+    int64_t source = byExpert ? ofMember : ofExpert, target = byExpert ? ofExpert : ofMember;
+    std::memcpy(to + target * bytes, from + source * bytes, rows * bytes);
+  });
 }
 
 bool CpuDevice::perform(const mw_rt_send_rows &send, void *const *buffers, std::string &error) {
   const mw_rt_moved_rows &what = send.what;
   int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
   Caller caller{context.rank, 0, context.position};
-  Counts sent = countSent(what, members, static_cast<const int64_t *>(buffers[1]));
-  Counts received(members, what.own);
+  RowCounts sent = countSent(what, members, static_cast<const int64_t *>(buffers[1]));
+  RowCounts received(members, what.own);
   std::vector<int64_t> alike(members, what.own * int64_t(sizeof(int64_t)));
   if (!collectives->exchange(caller, what.group, sent.data(), alike, received.data(), alike))
     return false;
   auto *rows = static_cast<char *>(buffers[2]);
   auto *parts = static_cast<int64_t *>(buffers[3]), *own = static_cast<int64_t *>(buffers[4]);
-  int64_t part = 0, total = 0;
-  for (int64_t expert = 0; expert < what.own; ++expert) {
-    own[expert] = total;
-    for (int64_t member = 0; member < members; ++member) {
-      parts[part++] = total;
-      total += received.at(member, expert);
-    }
-  }
-  parts[part] = own[what.own] = total;
+  int64_t total = placeParts(received, parts, own);
   if (what.layer >= 0) {
     ExpertRows &report = context.experts[what.layer];
     report.first = coordinateOf(what.group.group, context.rank) * what.own;
     report.rows.resize(what.own);
     std::adjacent_difference(own + 1, own + 1 + what.own, report.rows.begin());
   }
-  if (total > what.to_capacity) {
-    error = "expected at most " + std::to_string(what.to_capacity) + " rows from other ranks, got " +
-            std::to_string(total);
+  error = checkRoom(what, total);
+  if (!error.empty())
     return false;
-  }
   std::vector<char> arrived(total * bytes);
   if (!collectives->exchange(caller, what.group, buffers[0], sent.times(bytes), arrived.data(),
                              received.times(bytes)))
     return false;
-  reorderRows(received, members, what.own, bytes, arrived.data(), rows, /*byExpert=*/true);
+  reorderRows(received, bytes, arrived.data(), rows, /*byExpert=*/true);
   std::memset(rows + total * bytes, 0, (what.to_capacity - total) * bytes);
   return true;
 }
@@ -499,14 +444,13 @@ bool CpuDevice::perform(const mw_rt_return_rows &back, void *const *buffers, std
   const mw_rt_moved_rows &what = back.what;
   int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
   const auto *parts = static_cast<const int64_t *>(buffers[1]);
-  Counts received = countSent(what, members, static_cast<const int64_t *>(buffers[2]));
-  Counts sent(members, what.own);
+  RowCounts received = countSent(what, members, static_cast<const int64_t *>(buffers[2]));
+  RowCounts sent(members, what.own);
   for (int64_t expert = 0; expert < what.own; ++expert)
     for (int64_t member = 0; member < members; ++member, ++parts)
       sent.at(member, expert) = parts[1] - parts[0];
   std::vector<char> leaving(*parts * bytes);
-  reorderRows(sent, members, what.own, bytes, static_cast<const char *>(buffers[0]), leaving.data(),
-              /*byExpert=*/false);
+  reorderRows(sent, bytes, static_cast<const char *>(buffers[0]), leaving.data(), /*byExpert=*/false);
   auto *rows = static_cast<char *>(buffers[3]);
   std::vector<int64_t> arriving = received.times(bytes);
   if (!collectives->exchange({context.rank, 0, context.position}, what.group, leaving.data(),
