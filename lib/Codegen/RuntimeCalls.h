@@ -17,6 +17,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 
 #include "meshwright/Calls.h"
