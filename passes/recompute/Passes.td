@@ -27,7 +27,8 @@ def RecomputePass : Pass<"recompute", "::mlir::ModuleOp"> {
 
     Copies have the operands of their originals, and so the same bits: dropout depends on seed,
     step and index. Ops with effects are not copied, and neither is a value that the function
-    returns.
+    returns. Indices that an op chooses by numbers are kept, as experts by scores: they are few bytes,
+    and a copy must not choose others in a tie.
 
     - `none` copies nothing.
     - `full` copies all segments but the last.

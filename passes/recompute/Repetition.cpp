@@ -8,6 +8,7 @@
 #include "meshwright/passes/recompute/Repetition.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Weights/Weights.h"
 
@@ -50,11 +51,27 @@ static bool looksUpFetched(const ForwardPass &pass, Operation *op) {
   return lookup && pass.isFetched(lookup.getTable());
 }
 
+/// Returns true for an op that chooses indices by numbers, as those of experts by scores. If a copy had other bits
+/// in a tie, it would choose otherwise than the forward pass did. The indices are few bytes.
+static bool chooses(Operation *op) {
+  int64_t read = 0, chosen = 0;
+  for (Value operand : op->getOperands())
+    if (isa<FloatType>(getElementTypeOrSelf(operand.getType())))
+      read += getTensorBytes(operand.getType());
+  for (Value result : op->getResults()) {
+    Type element = getElementTypeOrSelf(result.getType());
+    if (!element.isInteger() || element.getIntOrFloatBitWidth() < 32)
+      return false;
+    chosen += getTensorBytes(result.getType());
+  }
+  return chosen < read;
+}
+
 bool Planner::canRepeat(Operation *op) const {
   return op && pass.isIn(op, segment) && isMemoryEffectFree(op) && op->getNumRegions() == 0 &&
          llvm::all_of(op->getResults(), [&](Value v) { return pass.takesMemory(v); }) &&
          !(cheap && (op->hasTrait<dist::Product>() || dist::communicates(op))) &&
-         !looksUpFetched(pass, op);
+         !looksUpFetched(pass, op) && !chooses(op);
 }
 
 /// Adds the ops that make the values from kept ones.

@@ -303,3 +303,27 @@ def test_expected_load(module):
     assert "all_to_all_v" not in sent(expert_load=3)[1]
     with pytest.raises(mw.Error, match="expert-load: expected a number from 1 on, got '0.5'"):
         sent(expert_load=0.5)
+
+
+class ThreeLayers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.routers = nn.ModuleList(nn.Linear(WIDTH, EXPERTS) for _ in range(3))
+        self.experts = nn.ModuleList(Experts() for _ in range(3))
+
+    def forward(self, x):
+        for router, experts in zip(self.routers, self.experts, strict=True):
+            weights, chosen = router(x).softmax(-1).topk(CHOICES)
+            x = x + experts(x, weights, chosen)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("mesh", [{"ep": 2}, {"dp": 2}])
+def test_recomputation_keeps_choices(mesh):
+    torch.manual_seed(0)
+    x = torch.randn(4, 6, WIDTH)
+    model = mw.from_torch(ThreeLayers().train(), (x,), training=True).differentiate()
+    plain, again = (model.parallelize(mesh=mesh, recompute=mode) for mode in ("none", "full"))
+    rows, chosen = ([plan.ir(phase="spmd").count(op) for plan in (plain, again)] for op in ("nn.grouped_linear", "nn.top_k"))
+    assert chosen == [3, 3] and rows[1] > rows[0]
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(plain.run(x), again.run(x), strict=True))
