@@ -30,9 +30,9 @@ struct ScheduleOptions {
 /// (passes/Pipeline.h).
 void buildSchedulePipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 
-/// The parts of `buildSchedulePipeline`: launches are formed, then those that a function leaves a choice
-/// are put into an order, and `overlapCollectives` orders them all. Memory is planned for that order. The
-/// first part is the same under any ceiling.
+/// The parts of `buildSchedulePipeline`. The first forms launches, and is the same under any ceiling. The
+/// second moves gathers of weights and updates to their places. `overlapCollectives` then orders all
+/// launches, and the last part plans memory for that order.
 void buildKernelPipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});
 void buildOrderPipeline(mlir::OpPassManager &pm);
 void buildPlanPipeline(mlir::OpPassManager &pm, const ScheduleOptions &options = {});

@@ -125,7 +125,7 @@ PlannedMemory RequestSchedulePass::chooseOrder(func::FuncOp func, MemoryPlanner 
 }
 
 /// Chooses the number of chunks of tokens for which experts run: as few as the ceiling leaves room for, else
-/// those that need least. Returns the error of these.
+/// the number that needs least. Returns the error of the chosen number; empty if it fits.
 std::string RequestSchedulePass::chooseExpertChunks(func::FuncOp func, MemoryPlanner &planner) {
   StringRef name = rt::RtDialect::kExpertChunksAttr, chunks = rt::RtDialect::kChunksAttr;
   Attribute given = func->getAttr(chunks);

@@ -158,7 +158,7 @@ private:
   MW_RT_GPU_CALLS(MW_RT_KIND)
 #undef MW_RT_KIND
 
-  /// The rows of a routing that go to each member of a group, and those that come.
+  /// The numbers of rows of a routing that a rank sends to each member of a group, and receives from it.
   struct Traffic {
     /// The call that found the numbers.
     const mw_rt_moved_rows *by = nullptr;

@@ -52,18 +52,6 @@ forEachReplicated(func::FuncOp func, const PlacementAnalysis &analysis,
       visitValue(result);
 }
 
-/// Runs `make` on a value, and gives its users the result.
-static void rewire(Value value, function_ref<Value(OpBuilder &)> make) {
-  OpBuilder builder(value.getContext());
-  builder.setInsertionPointAfterValue(value);
-  SmallVector<OpOperand *> uses;
-  for (OpOperand &use : value.getUses())
-    uses.push_back(&use);
-  Value changed = make(builder);
-  for (OpOperand *use : uses)
-    use->set(changed);
-}
-
 /// Sums of values that each rank has whole: they are as many times too large as there are ranks.
 void test::reduceReplicated(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   forEachReplicated(func, analysis, [&](Value value, ArrayAttr axes, int64_t) {

@@ -41,14 +41,6 @@ bool isFloatTensor(Value value) {
   return type && isa<FloatType>(type.getElementType()) && type.getRank() > 0;
 }
 
-/// Runs `make` on a value, and gives its users the result.
-template <typename Make> void rewire(Value value, Make make) {
-  OpBuilder builder(value.getContext());
-  builder.setInsertionPointAfterValue(value);
-  Value changed = make(builder);
-  value.replaceAllUsesExcept(changed, changed.getDefiningOp());
-}
-
 template <typename Visit> void forEachValue(func::FuncOp func, Visit visit) {
   for (BlockArgument argument : func.getArguments())
     visit(argument);

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "PlacementFaults.h"
+#include "Uses.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/ValueNumbers.h"
@@ -199,14 +200,7 @@ static void wrongRows(Value rows, Faults &faults) {
   Location loc = rows.getLoc();
   auto change = [&](StringRef what, auto make) {
     faults.push_back({what.str(), loc, [=] {
-                        OpBuilder builder(rows.getContext());
-                        builder.setInsertionPointAfterValue(rows);
-                        SmallVector<OpOperand *> uses;
-                        for (OpOperand &use : rows.getUses())
-                          uses.push_back(&use);
-                        Value changed = make(builder);
-                        for (OpOperand *use : uses)
-                          use->set(changed);
+                        rewire(rows, make);
                       }});
   };
   change("rows read behind the last one", [=](OpBuilder &builder) {

@@ -33,6 +33,17 @@ llvm::DenseSet<Value> test::getReadValues(func::FuncOp func) {
   return read;
 }
 
+void test::rewire(Value value, llvm::function_ref<Value(OpBuilder &)> make) {
+  OpBuilder builder(value.getContext());
+  builder.setInsertionPointAfterValue(value);
+  SmallVector<OpOperand *> uses;
+  for (OpOperand &use : value.getUses())
+    uses.push_back(&use);
+  Value changed = make(builder);
+  for (OpOperand *use : uses)
+    use->set(changed);
+}
+
 bool test::isSummed(Value value, int64_t dim) {
   return llvm::all_of(value.getUsers(), [&](Operation *user) {
     if (auto reduce = dyn_cast<nn::ReduceOp>(user))

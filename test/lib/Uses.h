@@ -18,6 +18,9 @@ bool reads(mlir::OpOperand &operand);
 /// The values on which results of a function depend.
 llvm::DenseSet<mlir::Value> getReadValues(mlir::func::FuncOp func);
 
+/// Gives the users of a value the one that `make` makes behind it.
+void rewire(mlir::Value value, llvm::function_ref<mlir::Value(mlir::OpBuilder &)> make);
+
 /// Returns true if the order of the elements along a dimension does not matter: they are summed, or ops that
 /// treat them alike give elements that are.
 bool isSummed(mlir::Value value, int64_t dim);

@@ -204,7 +204,7 @@ def compact(text):
 
 
 def experts(seed):
-    """A forward pass, or a training step, of two layers of experts, on all rows or on those that exist."""
+    """A forward pass, or a training step, of two layers of experts, on all rows, or on the existing rows alone."""
     rng = np.random.default_rng([seed, 8])
     options = EXPERT_MESHES[rng.integers(len(EXPERT_MESHES))]
     torch.manual_seed(seed)

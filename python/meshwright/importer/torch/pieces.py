@@ -83,7 +83,7 @@ class Pieces:
     def _start(self):
         """Forgets about other values that are joined."""
         self._known: dict[tuple, Whole] = {}
-        #: The values that are read, and those that are computed again, where the parts are joined.
+        #: Where the parts are joined, some values are read there and others are computed again.
         self._read: set[torch.fx.Node] = set()
         self._repeated: set[torch.fx.Node] = set()
         #: The numbers of rows of the parts, the terms of their sum, and the sum: that of all rows.
