@@ -38,6 +38,7 @@ KINDS = {
     "F64Attr": "f64",
     "FlatSymbolRefAttr": "symbol",
     "I64Attr": "i64",
+    "StrArrayAttr": "strings",
     "StrAttr": "string",
     "SymbolNameAttr": "symbol",
     "TypeAttrOf": "type",

@@ -342,7 +342,19 @@ static void printAxisRefs(AsmPrinter &printer, ArrayRef<AxisRefAttr> axes, bool 
   printer << '}';
 }
 
-/// factor ::= integer (`pad` integer)? ((`zigzag` | `striped`) integer)? axes?
+/// runtime-size ::= `size` symbol
+static ParseResult parseRuntimeSize(AsmParser &parser, FlatSymbolRefAttr &name) {
+  if (failed(parser.parseOptionalKeyword("size")))
+    return success();
+  return parser.parseAttribute(name);
+}
+
+static void printRuntimeSize(AsmPrinter &printer, FlatSymbolRefAttr name) {
+  if (name)
+    printer << " size " << name;
+}
+
+/// factor ::= integer (`pad` integer)? ((`zigzag` | `striped`) integer)? runtime-size? axes?
 static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
   int64_t size, padded = 0;
   SmallVector<AxisRefAttr> axes;
@@ -361,6 +373,9 @@ static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
       if (orderRanks < 1)
         return parser.emitError(loc, "order: expected at least 1 rank, got ") << orderRanks;
     }
+  FlatSymbolRefAttr runtimeSize;
+  if (parseRuntimeSize(parser, runtimeSize))
+    return failure();
   if (succeeded(parser.parseOptionalLBrace())) {
     if (failed(parser.parseOptionalRBrace())) {
       do {
@@ -378,7 +393,8 @@ static FailureOr<FactorShardingAttr> parseFactor(AsmParser &parser) {
   if (padded != 0 && padded < size)
     return parser.emitError(loc, "factor: expected a padded size of at least ")
            << size << ", got " << padded;
-  return FactorShardingAttr::get(parser.getContext(), size, padded, order, orderRanks, axes);
+  return FactorShardingAttr::get(parser.getContext(), size, padded, order, orderRanks, axes,
+                                 runtimeSize);
 }
 
 static void printFactor(AsmPrinter &printer, FactorShardingAttr factor) {
@@ -387,11 +403,12 @@ static void printFactor(AsmPrinter &printer, FactorShardingAttr factor) {
     printer << " pad " << factor.getPadded();
   if (factor.getOrder() != TokenOrder::Contiguous)
     printer << ' ' << stringify(factor.getOrder()) << ' ' << factor.getOrderRanks();
+  printRuntimeSize(printer, factor.getRuntimeSize());
   if (!factor.getAxes().empty())
     printAxisRefs(printer, factor.getAxes());
 }
 
-/// dim ::= `{` axes `}` | `(` factor (`,` factor)* `)`
+/// dim ::= `{` axes `}` runtime-size? | `(` factor (`,` factor)* `)`
 static FailureOr<DimShardingAttr> parseDim(AsmParser &parser) {
   MLIRContext *context = parser.getContext();
   SmallVector<FactorShardingAttr> factors;
@@ -410,7 +427,11 @@ static FailureOr<DimShardingAttr> parseDim(AsmParser &parser) {
   bool isOpen = false;
   if (parseAxisRefs(parser, axes, &isOpen))
     return failure();
-  factors.push_back(FactorShardingAttr::get(context, 0, 0, TokenOrder::Contiguous, 1, axes));
+  FlatSymbolRefAttr runtimeSize;
+  if (parseRuntimeSize(parser, runtimeSize))
+    return failure();
+  factors.push_back(
+      FactorShardingAttr::get(context, 0, 0, TokenOrder::Contiguous, 1, axes, runtimeSize));
   return DimShardingAttr::get(context, factors, isOpen);
 }
 
@@ -419,6 +440,8 @@ static void printDim(AsmPrinter &printer, DimShardingAttr dim) {
   if (factors.empty() || (factors.size() == 1 && factors[0].getSize() == 0)) {
     printAxisRefs(printer, factors.empty() ? ArrayRef<AxisRefAttr>() : factors[0].getAxes(),
                   dim.getIsOpen());
+    if (!factors.empty())
+      printRuntimeSize(printer, factors[0].getRuntimeSize());
     return;
   }
   printer << '(';

@@ -197,10 +197,18 @@ def Dist_FactorShardingAttr : Dist_Attr<"FactorSharding", "factor"> {
   let description = [{
     `size` is the factor's true size, `padded` its padded size; both are 0 when
     the factor is the whole dimension and its sizes follow from the types. `order`
-    is the order of its elements, which is made for `orderRanks` ranks.
+    is the order of its elements, which is made for `orderRanks` ranks. `runtimeSize` names
+    the number of true elements where it comes when the program runs; `size` is then the most
+    that it may be. It is null for a size that the program states.
   }];
   let parameters = (ins "int64_t":$size, "int64_t":$padded, "::meshwright::TokenOrder":$order,
-                        "int64_t":$orderRanks, ArrayRefParameter<"AxisRefAttr">:$axes);
+                        "int64_t":$orderRanks, ArrayRefParameter<"AxisRefAttr">:$axes,
+                        "::mlir::FlatSymbolRefAttr":$runtimeSize);
+  let builders = [AttrBuilder<(ins "int64_t":$size, "int64_t":$padded,
+      "::meshwright::TokenOrder":$order, "int64_t":$orderRanks,
+      "::llvm::ArrayRef<AxisRefAttr>":$axes), [{
+    return $_get($_ctxt, size, padded, order, orderRanks, axes, ::mlir::FlatSymbolRefAttr());
+  }]>];
   let hasCustomAssemblyFormat = 1;
 }
 
@@ -237,6 +245,14 @@ def Dist_ShardingAttr : Dist_Attr<"Sharding", "sharding"> {
 
     ```mlir
     #dist.sharding<@mesh, [(128 zigzag 4{"ring"}), {} ]>
+    ```
+
+    The true size of a dimension or factor may be a number that comes when the program runs:
+    an argument with this `nn.size`. Elements behind it are padding.
+
+    ```mlir
+    #dist.sharding<@mesh, [{"tp"} size @tokens, {} ]>
+    #dist.sharding<@mesh, [(4 size @batch{"dp"}, 24 size @tokens), {} ]>
     ```
   }];
   let parameters = (ins "::mlir::FlatSymbolRefAttr":$mesh,

@@ -373,6 +373,9 @@ LogicalResult PositionsOp::verify() {
     return emitOpError() << "expected to be in a function with 'dist.spmd'";
   if (failed(verifyFactor(*this, "factor", getFactor(), mesh)))
     return failure();
+  if (bool(getSize()) != bool(getFactor().getRuntimeSize()))
+    return emitOpError() << (getSize() ? "gives a size of a factor without a run-time size"
+                                       : "expected the size of a factor with a run-time size");
   auto type = cast<RankedTensorType>(getResult().getType());
   int64_t local = dist::getFactor(getFactor(), mesh).getLocalSize();
   if (type.getRank() != 1 || !type.getElementType().isInteger(64) || type.getDimSize(0) != local)

@@ -492,16 +492,19 @@ def Dist_PositionsOp : Dist_Op<"positions", [Pure, Dist_Generates, Dist_TouchesP
   let summary = "the true positions of a rank's elements of a sharded dimension";
   let description = [{
     One number for each element that the rank holds of a dimension with the layout
-    `factor`; -1 for padding. A `shift` as in `dist.slice`.
+    `factor`; -1 for padding. A `shift` as in `dist.slice`. `size` is the number of true
+    elements of a factor that has a run-time size.
 
     ```mlir
     %0 = dist.positions <14 pad 16 zigzag 2{"tp"}> : tensor<4xi64>
     %1 = dist.positions <14 pad 16 zigzag 2{"tp"}> shift 1 : tensor<4xi64>
+    %2 = dist.positions <16 size @tokens{"tp"}> of %n : tensor<i64> : tensor<4xi64>
     ```
   }];
-  let arguments = (ins Dist_FactorShardingAttr:$factor, DefaultValuedAttr<I64Attr, "0">:$shift);
+  let arguments = (ins Dist_FactorShardingAttr:$factor, Optional<0DTensorOf<[I64]>>:$size,
+                       DefaultValuedAttr<I64Attr, "0">:$shift);
   let results = (outs AnyRankedTensor:$result);
-  let assemblyFormat = "$factor (`shift` $shift^)? attr-dict `:` type($result)";
+  let assemblyFormat = "$factor (`of` $size^ `:` type($size))? (`shift` $shift^)? attr-dict `:` type($result)";
   let hasVerifier = 1;
 }
 

@@ -51,6 +51,10 @@ bool DimLayout::isPadded() const {
   return llvm::any_of(factors, [](const LayoutFactor &f) { return f.isPadded(); });
 }
 
+bool DimLayout::hasRuntimeSize() const {
+  return llvm::any_of(factors, [](const LayoutFactor &f) { return bool(f.runtimeSize); });
+}
+
 bool DimLayout::sameShardingAs(const DimLayout &other) const {
   return llvm::equal(factors, other.factors, [](const LayoutFactor &a, const LayoutFactor &b) {
     return a.sameShardingAs(b);
@@ -204,7 +208,7 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
     // dimension like any other: padding stays at the tail.
     if (factors.size() == 2 && factors[0].isPadded() && !factors[1].isPadded() &&
         factors[1].axes.empty() && factors[0].uniform == factors[1].uniform &&
-        factors[0].order == TokenOrder::Contiguous && factors[1].isContiguous()) {
+        !factors[0].runtimeSize && factors[0].order == TokenOrder::Contiguous && factors[1].isContiguous()) {
       factors[0].size *= factors[1].size;
       factors[0].padded *= factors[1].padded;
       factors.pop_back();
@@ -214,9 +218,19 @@ void dist::canonicalize(Layout &layout, MeshAttr mesh) {
   canonicalizeParts(layout, mesh);
 }
 
+void dist::dropRuntimeSizes(Layout &layout, MeshAttr mesh) {
+  for (DimLayout &dim : layout.dims)
+    for (LayoutFactor &factor : dim.factors)
+      factor.runtimeSize = {};
+  canonicalize(layout, mesh);
+}
+
 bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, LayoutFactor &upper,
                        LayoutFactor &lower) {
   if (minor <= 0 || factor.size % minor != 0 || factor.padded % minor != 0)
+    return false;
+  // A number that comes at run time is no product.
+  if (factor.runtimeSize && minor != 1)
     return false;
   int64_t local = factor.getLocalSize();
   bool cutsAxes = local % minor != 0;
@@ -228,6 +242,7 @@ bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, Layout
   upper.padded = factor.padded / minor;
   lower.size = lower.padded = minor;
   lower.padding = Padding::Zero;
+  lower.runtimeSize = {};
   lower.axes.clear();
   lower.shift = 0;
   if (!cutsAxes)
@@ -258,9 +273,9 @@ bool dist::splitFactor(LayoutFactor factor, int64_t minor, MeshAttr mesh, Layout
   return true;
 }
 
-std::optional<SmallVector<FactorPair>> dist::refine(const DimLayout &from, const DimLayout &to,
+std::optional<SmallVector<FactorPair, 2>> dist::refine(const DimLayout &from, const DimLayout &to,
                                                     MeshAttr mesh) {
-  SmallVector<FactorPair> pairs;
+  SmallVector<FactorPair, 2> pairs;
   SmallVector<LayoutFactor> a(from.factors.begin(), from.factors.end());
   SmallVector<LayoutFactor> b(to.factors.begin(), to.factors.end());
   while (!a.empty() && !b.empty()) {
@@ -311,9 +326,11 @@ static FailureOr<Layout> getLayoutImpl(ShardingAttr sharding, MeshAttr mesh,
                      (dimAttr.getFactors().empty() || dimAttr.getFactors()[0].getSize() == 0));
     if (!spelled) {
       LayoutFactor factor;
-      if (!dimAttr.getFactors().empty())
+      if (!dimAttr.getFactors().empty()) {
+        factor.runtimeSize = dimAttr.getFactors()[0].getRuntimeSize();
         for (AxisRefAttr axis : dimAttr.getFactors()[0].getAxes())
           factor.axes.push_back(getAxis(axis, mesh));
+      }
       int64_t shards = getNumShards(factor.axes);
       factor.size = global[d];
       factor.padding = padding;
@@ -377,6 +394,7 @@ int64_t dist::getOrderChunks(TokenOrder order, int64_t ranks) {
 LayoutFactor dist::getFactor(FactorShardingAttr attr, MeshAttr mesh) {
   LayoutFactor factor;
   factor.size = attr.getSize();
+  factor.runtimeSize = attr.getRuntimeSize();
   for (AxisRefAttr axis : attr.getAxes())
     factor.axes.push_back(getAxis(axis, mesh));
   factor.order = attr.getOrder();
@@ -403,7 +421,8 @@ static SmallVector<AxisRefAttr> getAxisRefs(ArrayRef<Axis> axes, MeshAttr mesh) 
 
 FactorShardingAttr dist::getFactorAttr(const LayoutFactor &factor, MeshAttr mesh) {
   return FactorShardingAttr::get(mesh.getContext(), factor.size, factor.padded, factor.order,
-                                 factor.orderRanks, getAxisRefs(factor.axes, mesh));
+                                 factor.orderRanks, getAxisRefs(factor.axes, mesh),
+                                 factor.runtimeSize);
 }
 
 static ShardingAttr spellSharding(const Layout &layout, FlatSymbolRefAttr symbol, MeshAttr mesh,
@@ -419,7 +438,8 @@ static ShardingAttr spellSharding(const Layout &layout, FlatSymbolRefAttr symbol
     for (const LayoutFactor &factor : dim.factors)
       factors.push_back(spelled ? getFactorAttr(factor, mesh)
                                 : FactorShardingAttr::get(context, 0, 0, TokenOrder::Contiguous, 1,
-                                                          getAxisRefs(factor.axes, mesh)));
+                                                          getAxisRefs(factor.axes, mesh),
+                                                          factor.runtimeSize));
     dims.push_back(DimShardingAttr::get(context, factors, /*isOpen=*/false));
   }
   return ShardingAttr::get(context, symbol, dims, getAxisRefs(layout.getUnreduced(), mesh),
@@ -449,7 +469,7 @@ llvm::hash_code dist::hash_value(const Layout &layout) {
   for (const DimLayout &dim : layout.dims) {
     for (const LayoutFactor &factor : dim.factors) {
       hash = llvm::hash_combine(hash, factor.size, factor.padded, factor.order, factor.orderRanks,
-                                factor.shift);
+                                factor.shift, factor.runtimeSize);
       add(factor.axes);
     }
     hash = llvm::hash_combine(hash, dim.factors.size());
@@ -476,17 +496,23 @@ std::string dist::toString(const Layout &layout, MeshAttr mesh) {
   llvm::raw_string_ostream os(text);
   os << '[';
   llvm::interleaveComma(layout.dims, os, [&](const DimLayout &dim) {
+    auto printRuntimeSize = [&](const LayoutFactor &factor) {
+      if (factor.runtimeSize)
+        os << " size " << factor.runtimeSize;
+    };
     if (dim.factors.size() == 1 && dim.factors[0].isContiguous()) {
       os << toString(dim.factors[0].axes, mesh);
+      printRuntimeSize(dim.factors[0]);
       return;
     }
     os << '(';
     llvm::interleaveComma(dim.factors, os, [&](const LayoutFactor &factor) {
       os << factor.size;
-      if (factor.isPadded())
+      if (factor.isExtended())
         os << " pad " << factor.padded;
       if (factor.order != TokenOrder::Contiguous)
         os << ' ' << stringify(factor.order) << ' ' << factor.orderRanks;
+      printRuntimeSize(factor);
       if (!factor.axes.empty())
         os << toString(factor.axes, mesh);
       if (factor.shift != 0)

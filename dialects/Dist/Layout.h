@@ -24,9 +24,13 @@ namespace meshwright::dist {
 struct LayoutFactor {
   int64_t size = 1;
   int64_t padded = 1;
+  /// The name of the number of true elements, if that comes when the program runs: `size` is then
+  /// the most that it may be, and elements behind the number are padding, whether the factor is
+  /// sharded or not. Null for a factor with `size` true elements.
+  mlir::FlatSymbolRefAttr runtimeSize = {};
   AxisList axes;
   /// The content of the tail beside true elements of the other factors. Has no meaning if
-  /// size == padded.
+  /// the factor is not padded.
   Padding padding = Padding::Zero;
   /// The value does not depend on this factor (a splat or a broadcast). It has every
   /// layout with a local size of `padded`. `axes` is empty.
@@ -38,7 +42,9 @@ struct LayoutFactor {
   /// chunks, as in step `shift` of a source (see Part).
   int64_t shift = 0;
 
-  bool isPadded() const { return size != padded; }
+  bool isPadded() const { return size != padded || runtimeSize; }
+  /// Returns true if there are elements behind `size`, which are padding in every run.
+  bool isExtended() const { return size != padded; }
   /// Returns true if elements are in contiguous order and chunk i is on rank i.
   bool isContiguous() const { return order == TokenOrder::Contiguous && shift == 0; }
   int64_t getLocalSize() const { return padded / getNumShards(axes); }
@@ -46,7 +52,8 @@ struct LayoutFactor {
   bool sameOrderAs(const LayoutFactor &other) const {
     return order == other.order && orderRanks == other.orderRanks && shift == other.shift;
   }
-  /// Returns true for equal sizes, axes and order. Does not compare the content of padding.
+  /// Returns true for equal sizes, axes and order. Does not compare run-time sizes, since true
+  /// elements may be read as padding, and the content of padding.
   bool sameShardingAs(const LayoutFactor &other) const {
     return size == other.size && padded == other.padded && axes == other.axes && sameOrderAs(other);
   }
@@ -65,6 +72,8 @@ struct DimLayout {
   AxisList getAxes() const;
   bool isSharded() const;
   bool isPadded() const;
+  /// Returns true if the number of true elements of a factor comes when the program runs.
+  bool hasRuntimeSize() const;
   bool sameShardingAs(const DimLayout &other) const;
 };
 
@@ -133,6 +142,9 @@ struct Layout {
 /// - a value is a block if and only if an axis shards two dimensions;
 /// - parts across ranks come first, and those of a sum or a maximum before others.
 void canonicalize(Layout &layout, MeshAttr mesh);
+
+/// Makes all elements of the layout's factors true ones.
+void dropRuntimeSizes(Layout &layout, MeshAttr mesh);
 
 /// Splits a factor into an upper one and a lower one of size `minor`. Returns false if the
 /// elements of a rank do not form such a product.

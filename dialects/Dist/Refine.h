@@ -15,7 +15,7 @@ namespace meshwright::dist {
 /// The factors of a dimension in two layouts, cut where either is; none where the
 /// cuts do not fit.
 using FactorPair = std::pair<LayoutFactor, LayoutFactor>;
-std::optional<mlir::SmallVector<FactorPair>> refine(const DimLayout &from, const DimLayout &to,
+std::optional<mlir::SmallVector<FactorPair, 2>> refine(const DimLayout &from, const DimLayout &to,
                                                     MeshAttr mesh);
 
 } // namespace meshwright::dist

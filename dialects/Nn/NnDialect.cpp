@@ -62,7 +62,8 @@ Operation *NnDialect::materializeConstant(OpBuilder &builder, Attribute value, T
 
 /// The attributes of an argument of a function: its role, and facts about it.
 static constexpr StringRef kArgumentAttrs[] = {
-    NnDialect::kInputAttr,   NnDialect::kDefaultAttr, NnDialect::kParameterAttr,
+    NnDialect::kInputAttr,   NnDialect::kDefaultAttr, NnDialect::kSizesAttr,
+    NnDialect::kSizeAttr,    NnDialect::kParameterAttr,
     NnDialect::kStateAttr,   NnDialect::kAliasesAttr, kBatchAttr,
     NnDialect::kParameterOffsetsAttr, NnDialect::kMagnitudeAttr};
 /// Facts that only a parameter has.
@@ -172,6 +173,41 @@ static LogicalResult verifyBatch(FunctionOpInterface function, unsigned index, A
   return success();
 }
 
+/// Checks that run-time sizes stand on an input, and that there is a name for each dimension.
+static LogicalResult verifySizes(FunctionOpInterface function, unsigned index, Attribute value) {
+  std::string where = "argument " + std::to_string(index);
+  if (!function.getArgAttr(index, NnDialect::kInputAttr))
+    return function.emitOpError() << "expected " << NnDialect::kSizesAttr
+                                  << " on an input, got it on " << where << ", which has no "
+                                  << NnDialect::kInputAttr;
+  auto names = dyn_cast<ArrayAttr>(value);
+  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[index]);
+  if (names && type && int64_t(names.size()) == type.getRank() &&
+      llvm::all_of(names, llvm::IsaPred<StringAttr>))
+    return success();
+  return function.emitOpError() << "expected " << NnDialect::kSizesAttr << " on " << where
+                                << " to be a string for each dimension of "
+                                << function.getArgumentTypes()[index] << ", got " << value;
+}
+
+/// Checks that a run-time size is an input that is one number, and the only one of its name.
+static LogicalResult verifySize(FunctionOpInterface function, unsigned index, NamedAttribute attr) {
+  std::string where = "argument " + std::to_string(index);
+  if (failed(verifyName(function, attr, where)))
+    return failure();
+  auto type = dyn_cast<RankedTensorType>(function.getArgumentTypes()[index]);
+  if (!function.getArgAttr(index, NnDialect::kInputAttr) || !type || type.getRank() != 0 ||
+      !type.getElementType().isInteger(64))
+    return function.emitOpError() << "expected " << NnDialect::kSizeAttr
+                                  << " on an input of type tensor<i64>, got it on " << where
+                                  << " of type " << function.getArgumentTypes()[index];
+  for (unsigned i = 0; i < index; ++i)
+    if (function.getArgAttr(i, NnDialect::kSizeAttr) == attr.getValue())
+      return function.emitOpError() << "expected one argument with the run-time size "
+                                    << attr.getValue() << ", got arguments " << i << " and " << index;
+  return success();
+}
+
 LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned regionIndex,
                                                   unsigned argIndex, NamedAttribute attribute) {
   auto function = dyn_cast<FunctionOpInterface>(op);
@@ -204,6 +240,10 @@ LogicalResult NnDialect::verifyRegionArgAttribute(Operation *op, unsigned region
     return verifyDefault(function, argIndex, attribute.getValue());
   if (name == kBatchAttr)
     return verifyBatch(function, argIndex, attribute.getValue());
+  if (name == kSizesAttr)
+    return verifySizes(function, argIndex, attribute.getValue());
+  if (name == kSizeAttr)
+    return verifySize(function, argIndex, attribute);
   std::string where = "argument " + std::to_string(argIndex);
   bool isParameter = function.getArgAttr(argIndex, kParameterAttr) != nullptr;
   if (!llvm::is_contained(kParameterFacts, name))

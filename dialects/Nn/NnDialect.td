@@ -29,6 +29,12 @@ def Nn_Dialect : Dialect {
     /// On an input: the number that each element has in a call that leaves the input out
     /// (a typed attribute of the element type).
     static constexpr llvm::StringLiteral kDefaultAttr = "nn.default";
+    /// On an input: for each dimension the name of its run-time size (array of strings, "" for a
+    /// dimension whose size is the type's). Elements behind that size are padding.
+    static constexpr llvm::StringLiteral kSizesAttr = "nn.sizes";
+    /// On an input of type tensor<i64>: it is the run-time size of this name, from 1 to the
+    /// largest size that a dimension of the name has in the function (string).
+    static constexpr llvm::StringLiteral kSizeAttr = "nn.size";
     /// On an argument of the entry: the parameter's key in the weights file.
     static constexpr llvm::StringLiteral kParameterAttr = "nn.parameter";
     /// On a parameter: its other names.

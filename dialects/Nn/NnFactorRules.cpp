@@ -117,6 +117,24 @@ FactorRule IotaOp::getFactorRule() {
   return rule;
 }
 
+/// A dimension that is cut is not tied to that of the result: its elements count in other places.
+static FactorRule getSizeRule(Value input, ArrayAttr sizes) {
+  FactorRule rule;
+  ValueFactors from = rule.addFactors(shapeOf(input)), to = from;
+  for (auto [d, name] : llvm::enumerate(sizes.getAsValueRange<StringAttr>())) {
+    if (name.empty())
+      continue;
+    rule.factors[from[d].front()].kind = FactorKind::Special;
+    to[d] = {rule.addFactor(shapeOf(input)[d], FactorKind::Special)};
+  }
+  rule.operands.push_back(std::move(from));
+  rule.results.push_back(std::move(to));
+  return withLinear(std::move(rule), {0});
+}
+
+FactorRule CutOp::getFactorRule() { return getSizeRule(getInput(), getSizes()); }
+FactorRule UncutOp::getFactorRule() { return getSizeRule(getInput(), getSizes()); }
+
 FactorRule nn::getReshapeFactorRule(ArrayRef<int64_t> from, ArrayRef<int64_t> to) {
   FactorRule rule;
   ValueFactors source(from.size()), target(to.size());

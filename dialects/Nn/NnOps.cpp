@@ -149,6 +149,29 @@ OpFoldResult ReshapeOp::fold(FoldAdaptor adaptor) {
   return {};
 }
 
+/// Checks that there is a name, or "", for each dimension.
+static LogicalResult verifySizes(Operation *op, ArrayAttr sizes) {
+  int64_t rank = shapeOf(op->getOperand(0)).size();
+  if (int64_t(sizes.size()) == rank)
+    return success();
+  return op->emitOpError() << "expected a size for each of " << rank << " dimensions, got "
+                           << sizes.size();
+}
+
+static bool isNameless(ArrayAttr sizes) {
+  return llvm::all_of(sizes.getAsValueRange<StringAttr>(), [](StringRef name) { return name.empty(); });
+}
+
+LogicalResult CutOp::verify() { return verifySizes(*this, getSizes()); }
+LogicalResult UncutOp::verify() { return verifySizes(*this, getSizes()); }
+
+OpFoldResult CutOp::fold(FoldAdaptor) {
+  return isNameless(getSizes()) && !isAnnotated(*this) ? getInput() : OpFoldResult();
+}
+OpFoldResult UncutOp::fold(FoldAdaptor) {
+  return isNameless(getSizes()) && !isAnnotated(*this) ? getInput() : OpFoldResult();
+}
+
 /// Checks that
 ///  - input and result have one element type;
 ///  - `permutation` has each dimension of the input once;

@@ -249,6 +249,41 @@ def Nn_ReshapeOp : Nn_Op<"reshape", [Dist_View, Dist_KeepsWeight]> {
   let hasFolder = 1;
 }
 
+/// Changes which elements of a dimension are padding, and no element.
+class Nn_SizeOp<string mnemonic>
+    : Nn_Op<mnemonic, [Dist_View, Dist_TouchesPadding, AllTypesMatch<["input", "result"]>]> {
+  let arguments = (ins Nn_MovedTensor:$input, StrArrayAttr:$sizes);
+  let results = (outs Nn_MovedTensor:$result);
+  let assemblyFormat = "$input `sizes` $sizes attr-dict `:` type($result)";
+  let hasVerifier = 1;
+  let hasFolder = 1;
+}
+
+def Nn_CutOp : Nn_SizeOp<"cut"> {
+  let summary = "the same elements, of which those behind run-time sizes are padding";
+  let description = [{
+    `sizes` has a name for each dimension, "" for a dimension that stays as it is. The number of
+    true elements of a dimension with a name is the argument with this `nn.size`. Ops that read
+    the result do not count elements behind it.
+
+    ```mlir
+    %1 = nn.cut %0 sizes ["tokens", ""] : tensor<24x8xf32>
+    ```
+  }];
+}
+
+def Nn_UncutOp : Nn_SizeOp<"uncut"> {
+  let summary = "true elements behind run-time sizes, which are zeros";
+  let description = [{
+    The derivative of `nn.cut`. All elements of the result are true elements; elements behind the
+    run-time sizes are zeros.
+
+    ```mlir
+    %1 = nn.uncut %0 sizes ["tokens", ""] : tensor<24x8xf32>
+    ```
+  }];
+}
+
 def Nn_TransposeOp : Nn_Op<"transpose", [Dist_Reindexes, Dist_KeepsWeight]> {
   let summary = "dimension i of the result is dimension permutation[i] of the operand";
   let arguments = (ins Nn_MovedTensor:$input, DenseI64ArrayAttr:$permutation);

@@ -369,6 +369,8 @@ Padding IotaOp::getResultPadding(const Operands &) {
 }
 
 Padding ReshapeOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
+Padding CutOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
+Padding UncutOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
 Padding TransposeOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
 Padding SliceOp::getResultPadding(const Operands &in) { return in.getConditional(0); }
 Padding BroadcastOp::getResultPadding(const Operands &in) { return in.getConditional(0); }

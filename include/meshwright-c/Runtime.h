@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 17
+#define MW_RT_ABI_VERSION 18
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -464,12 +464,12 @@ typedef struct mw_rt_place {
 } mw_rt_place;
 
 /* The positions (i64) of a rank's elements of a dimension of `size` elements in an order,
- * padded to `padded` and sharded over `axes`. Buffers: result. Coordinate i has chunk i - shift.
- * Padding has position -1. */
+ * padded to `padded` and sharded over `axes`. Buffers: if `has_size`, the number (i64) of elements
+ * that are no padding, then the result. Coordinate i has chunk i - shift. Padding has position -1. */
 typedef struct mw_rt_positions {
   mw_rt_call call;
   mw_rt_axes axes;
-  int64_t size, padded, order, order_ranks, shift;
+  int64_t size, padded, order, order_ranks, shift, has_size;
 } mw_rt_positions;
 
 /* Prepares a weight during the run. Buffers: the weight as it is stored, the result. */

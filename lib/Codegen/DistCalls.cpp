@@ -101,7 +101,7 @@ static LogicalResult describePlace(dist::PlaceOp op, mw_rt_place &what, RuntimeC
 }
 
 static LogicalResult describePositions(dist::PositionsOp op, mw_rt_positions &what,
-                                       RuntimeCall &) {
+                                       RuntimeCall &call) {
   FailureOr<dist::MeshAttr> mesh = getMesh(op);
   if (failed(mesh))
     return failure();
@@ -111,6 +111,9 @@ static LogicalResult describePositions(dist::PositionsOp op, mw_rt_positions &wh
   what.order = int64_t(factor.order);
   what.order_ranks = factor.orderRanks;
   what.shift = factor.shift;
+  what.has_size = bool(op.getSize());
+  if (op.getSize())
+    call.inputs = {op.getSize()};
   return setAxes(op, factor.axes, what.axes);
 }
 

@@ -45,8 +45,10 @@ bool isPrologueOp(Operation *op, RankedTensorType input) {
 }
 
 /// Returns true if the kernel of a region computes a free op of it for free: it has all of a
-/// padding mask, not only the end of it.
+/// padding mask, not only the end of it. Positions may read a run-time size.
 static bool isFreeIn(const KernelRegion &region, Operation *op) {
+  if (isa<dist::PositionsOp>(op))
+    return true;
   return isFree(op) && llvm::all_of(op->getOperands(), [&](Value operand) {
            Operation *producer = region.getDefiningOp(operand);
            return producer && isFree(producer);

@@ -47,6 +47,7 @@ void RowEmitter::startRow(const LoopSpace &space, ArrayRef<Value> indices) {
   width = 0;
   rowValues.clear();
   firsts.clear();
+  sizes.clear();
   streamed.clear();
   kept.clear();
   exponentials.clear();
@@ -319,12 +320,25 @@ Value RowEmitter::emitFirst(dist::PositionsOp op) {
   return first;
 }
 
+/// The run-time size of the positions' factor.
+Value RowEmitter::emitSize(dist::PositionsOp op) {
+  Value &size = sizes[op];
+  if (!size) {
+    OpBuilder::InsertionGuard guard(builder);
+    if (width && anchor)
+      builder.setInsertionPoint(anchor);
+    size = memref::LoadOp::create(builder, getBuffer(op.getSize()), emitIndex(builder, 0));
+  }
+  return size;
+}
+
 /// Padding follows the true elements, so the test is one of the index, in i32 where that is wide
 /// enough.
 Value RowEmitter::emitIsTrue(dist::PositionsOp op, const Access &access) {
   dist::LayoutFactor factor = dist::getFactor(op, dist::getSpmdMesh(op));
   Type type = factor.padded < (int64_t(1) << 31) ? builder.getI32Type() : builder.getI64Type();
-  Value limit = emitConstant(builder, type, double(factor.size));
+  Value limit = op.getSize() ? emitCast(builder, emitSize(op), type)
+                             : emitConstant(builder, type, double(factor.size));
   limit = arith::SubIOp::create(builder, limit, emitCast(builder, emitFirst(op), type));
   auto shape = cast<RankedTensorType>(op.getResult().getType()).getShape();
   Value count = emitCount(delinearize(access, shape, space)->front(), type);
@@ -342,8 +356,10 @@ Value RowEmitter::emitPositions(dist::PositionsOp op, const Access &access) {
     first = toVector(first);
   Value position = arith::AddIOp::create(builder, count, first);
   dist::LayoutFactor factor = dist::getFactor(op, dist::getSpmdMesh(op));
-  Value isTrue = arith::CmpIOp::create(builder, arith::CmpIPredicate::slt, position,
-                                       emitConstant(builder, position.getType(), factor.size));
+  Value size = op.getSize() ? emitSize(op) : emitConstant(builder, type, factor.size);
+  if (isa<VectorType>(position.getType()))
+    size = toVector(size);
+  Value isTrue = arith::CmpIOp::create(builder, arith::CmpIPredicate::slt, position, size);
   return arith::SelectOp::create(builder, isTrue, position,
                                  emitConstant(builder, position.getType(), -1));
 }

@@ -125,6 +125,7 @@ private:
   mlir::Value emitIsTrue(dist::PositionsOp op, const Access &access);
   /// The index of the rank's first element in the padded dimension.
   mlir::Value emitFirst(dist::PositionsOp op);
+  mlir::Value emitSize(dist::PositionsOp op);
   mlir::Value emitOperand(mlir::Operation *op, mlir::Value operand, const Access &access);
   mlir::Value toVector(mlir::Value value);
   mlir::Value emitExponential(mlir::Operation *op, const Access &row, mlir::Value x);
@@ -143,7 +144,7 @@ private:
   /// Inputs that columns have read in the order of the row.
   llvm::SmallVector<std::pair<mlir::Value, Access>> streamed;
   NodeMap<mlir::Value> rowValues, columnValues;
-  llvm::DenseMap<mlir::Operation *, mlir::Value> firsts;
+  llvm::DenseMap<mlir::Operation *, mlir::Value> firsts, sizes;
   NodeMap<KeptBuffer> kept, exponentials;
   std::map<unsigned, NodeMap<mlir::Value>> statistics;
 };

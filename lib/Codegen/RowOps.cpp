@@ -64,6 +64,9 @@ dist::PositionsOp getTestedPositions(const KernelRegion &region, Operation *op) 
   // One element for each position. Operands of other comparisons may be no integers.
   if (!positions || shapeOf(compare.getResult()) != shapeOf(positions.getResult()))
     return nullptr;
+  // In another order, elements behind a run-time size are not the last ones.
+  if (positions.getSize() && positions.getFactor().getOrder() != TokenOrder::Contiguous)
+    return nullptr;
   DenseElementsAttr bound;
   bool isTest = matchPattern(compare.getRhs(), m_Constant(&bound)) && bound.isSplat() &&
                 bound.getSplatValue<APInt>().isZero();

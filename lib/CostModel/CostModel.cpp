@@ -374,7 +374,7 @@ RedistributeCost meshwright::getRedistributeCost(const Layout &from, const Layou
   if (from.getRank() != to.getRank())
     return wholeTarget();
   for (auto [a, b] : llvm::zip_equal(from.dims, to.dims)) {
-    SmallVector<FactorPair> pairs;
+    SmallVector<FactorPair, 2> pairs;
     if (a.factors.size() == 1 && b.factors.size() == 1) {
       // The two sides may have different padded sizes.
       pairs.push_back({a.factors[0], b.factors[0]});

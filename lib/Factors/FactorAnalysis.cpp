@@ -280,13 +280,22 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(ArrayRef<func::FuncOp> functions) 
   analysis.separateUntied();
   for (func::FuncOp func : functions) {
     Block &block = func.getBody().front();
-    for (BlockArgument arg : block.getArguments())
-      if (failed(analysis.readOrders(arg, getShardingAttr(arg))))
+    for (BlockArgument arg : block.getArguments()) {
+      auto sizes = func.getArgAttrOfType<ArrayAttr>(arg.getArgNumber(), nn::NnDialect::kSizesAttr);
+      if (failed(analysis.readOrders(arg, getShardingAttr(arg))) ||
+          failed(analysis.readSizes(arg, sizes)))
         return failure();
-    for (Operation &op : block.without_terminator())
+    }
+    for (Operation &op : block.without_terminator()) {
+      auto cut = dyn_cast<nn::CutOp>(op);
+      auto uncut = dyn_cast<nn::UncutOp>(op);
+      if ((cut && failed(analysis.readSizes(cut.getResult(), cut.getSizes()))) ||
+          (uncut && failed(analysis.readSizes(uncut.getInput(), uncut.getSizes()))))
+        return failure();
       for (Value result : op.getResults())
         if (failed(analysis.readOrders(result, getShardingAttr(result))))
           return failure();
+    }
   }
   return analysis;
 }
@@ -304,6 +313,33 @@ SharedFactorAnalysis::get(AnalysisManager manager, ArrayRef<func::FuncOp> functi
   if (functions.size() == 1)
     return manager.getChildAnalysis<SharedFactorAnalysis>(functions.front()).factors;
   return manager.getAnalysis<SharedFactorAnalysis>().factors;
+}
+
+//===----------------------------------------------------------------------===//
+// Run-time sizes
+//===----------------------------------------------------------------------===//
+
+/// Notes the run-time sizes that `names` gives the dimensions of a value; null if there are none.
+LogicalResult FactorAnalysis::readSizes(Value value, ArrayAttr names) {
+  if (!names)
+    return success();
+  for (auto [d, attr] : llvm::enumerate(names.getAsRange<StringAttr>())) {
+    ArrayRef<int> classes = getClasses(value)[d];
+    // A dimension of one element has at least that element.
+    if (attr.empty() || classes.empty())
+      continue;
+    if (classes.size() != 1)
+      return emitError(value.getLoc())
+             << "dimension " << d << " has the run-time size @" << attr.getValue()
+             << ", and the program takes it apart into factors of " << getSize(classes[0]) << " and "
+             << getSize(classes[1]) << ": expected ops that leave it whole";
+    auto name = FlatSymbolRefAttr::get(attr);
+    auto [it, isNew] = runtimeSizes.try_emplace(classes[0], name);
+    if (!isNew && it->second != name)
+      return emitError(value.getLoc()) << "dimension " << d << " has the run-time size " << name
+                                       << ", and is tied to one of size " << it->second;
+  }
+  return success();
 }
 
 //===----------------------------------------------------------------------===//
@@ -357,6 +393,7 @@ int64_t FactorAnalysis::getMultiple(int cls, ArrayRef<Axis> axes) const {
 LayoutFactor FactorAnalysis::getFactor(int cls, ArrayRef<Axis> axes, int64_t padded) const {
   LayoutFactor factor;
   factor.size = factor.padded = getSize(cls);
+  factor.runtimeSize = getRuntimeSize(cls);
   if (axes.empty())
     return factor;
   Order order = getOrder(cls);

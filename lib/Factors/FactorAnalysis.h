@@ -54,6 +54,7 @@ struct ValueSharding {
 /// - Tied dimensions have the same classes. Sizes that do not divide leave a rest untied, which
 ///   the op reads and writes whole.
 /// - All places of a parameter or a state have the same classes, in all functions.
+/// - A class has the run-time size that an argument or `nn.cut` names for a dimension of it.
 /// - Classes are numbered densely, in the order in which the program mentions them.
 ///
 /// Linear in the program. Ops of the same signature (see OpSignature) share one rule. Not
@@ -93,6 +94,8 @@ public:
   };
   Order getOrder(int cls) const { return orders.lookup(cls); }
   void setOrder(int cls, Order order) { orders[cls] = order; }
+  /// The name of the run-time size of a class; null if its size is the one that the program states.
+  mlir::FlatSymbolRefAttr getRuntimeSize(int cls) const { return runtimeSizes.lookup(cls); }
   /// The number that divides the padded size of a class where these axes, one at least, shard it.
   int64_t getMultiple(int cls, mlir::ArrayRef<dist::Axis> axes) const;
   /// A layout factor for a class over these axes, in the class's order if there are axes. It
@@ -125,6 +128,7 @@ private:
   void numberClasses(Ties &ties);
   class Separation;
   void separateUntied();
+  mlir::LogicalResult readSizes(mlir::Value value, mlir::ArrayAttr names);
   mlir::LogicalResult readOrders(mlir::Value value, dist::ShardingAttr attr);
 
   std::vector<SharedValue> shared;
@@ -138,6 +142,7 @@ private:
   /// Ops for which some dimension of a value is not tied to all of its factors.
   llvm::SetVector<mlir::Operation *> untied;
   llvm::SmallDenseMap<int, Order> orders;
+  llvm::SmallDenseMap<int, mlir::FlatSymbolRefAttr> runtimeSizes;
   /// The number of elements of which a shard of a class has a multiple, where it is not 1.
   llvm::SmallDenseMap<int, int64_t> alignments;
   std::unique_ptr<Memo> memo;

@@ -72,7 +72,7 @@ static FailureOr<ValueSharding> computeSharding(ShardingAttr attr, Value value,
       }
       // The attribute joins several factors. Its chunks may be whole rows of the upper one.
       LayoutFactor upper, lower;
-      if (factor.size % size == 0 && !factor.isPadded() &&
+      if (factor.size % size == 0 && !factor.isExtended() &&
           splitFactor(factor, size, mesh, upper, lower)) {
         sharding.dims[d][i] = lower.axes;
         rest.push_back(upper);
@@ -172,6 +172,7 @@ ShardingAttr meshwright::writeSharding(const ValueSharding &sharding, Value valu
     key.add(classes.size());
     for (auto [classAxes, cls] : llvm::zip_equal(axes, classes)) {
       key.add(factors.getSize(cls));
+      key.add(factors.getRuntimeSize(cls).getAsOpaquePointer());
       key.add(classAxes.size());
       if (classAxes.empty())
         continue;

@@ -16,6 +16,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Sizes.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/Models.h"
 #include "meshwright/lib/Placement/RingSteps.h"
@@ -53,6 +54,7 @@ private:
   /// null if the keys are whole.
   LogicalResult checkMissing(const LayoutFactor *sharded, ArrayRef<llvm::SmallBitVector> needing);
   bool hidesPadding(Value positions, const LayoutFactor &piece) const;
+  bool hidesBehindSize(const LayoutFactor &piece);
 
   nn::ScoresOpInterface attention;
 };
@@ -352,7 +354,14 @@ bool ScoresTransfer::hidesPadding(Value positions, const LayoutFactor &piece) co
   LayoutFactor own = getFactor(op.getFactor(), mesh);
   int64_t repeats = own.size == 0 ? 1 : piece.size / own.size;
   return own.size * repeats == piece.size && own.padded * repeats == piece.padded &&
-         own.axes == piece.axes;
+         own.axes == piece.axes && (!piece.runtimeSize || own.runtimeSize == piece.runtimeSize);
+}
+
+/// Returns true if lengths that count indices hide what is behind the run-time size.
+bool ScoresTransfer::hidesBehindSize(const LayoutFactor &piece) {
+  return piece.runtimeSize && !piece.isExtended() && piece.isContiguous() &&
+         attention.getKvLengths() && !attention.getKvPositions() &&
+         nn::isAtMostSize(attention.getKvLengths(), piece.runtimeSize.getAttr(), rt::getSource);
 }
 
 LogicalResult ScoresTransfer::checkOwnPadding() {
@@ -364,7 +373,10 @@ LogicalResult ScoresTransfer::checkOwnPadding() {
       continue;
     Tail tail{keys, &piece};
     std::optional<int64_t> length = attention.getKvLength();
-    if (length && pieces[keys].size() == 1 && *length <= piece.size)
+    if (length && pieces[keys].size() == 1 && *length <= piece.size && !piece.runtimeSize)
+      continue;
+    // Nothing behind a length is read.
+    if (pieces[keys].size() == 1 && hidesBehindSize(piece))
       continue;
     // No query sees a key of negative position, nor a key where a mask is false.
     bool isHidden = hidesPadding(attention.getKvPositions(), piece) ||

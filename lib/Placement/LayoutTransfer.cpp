@@ -63,6 +63,9 @@ void layout_transfer::collapse(DimLayout &dim) {
       return;
   if (!factors.front().isContiguous() && factors.size() > 1)
     return;
+  // The rows of a run-time size stay apart.
+  if (factors.front().runtimeSize && factors.size() > 1)
+    return;
   LayoutFactor joined = factors.front();
   for (const LayoutFactor &factor : ArrayRef<LayoutFactor>(factors).drop_front()) {
     joined.size *= factor.size;
@@ -133,17 +136,31 @@ bool layout_transfer::removeAxes(AxisList &from, ArrayRef<Axis> axes) {
 }
 
 bool meshwright::isSameCandidate(const Layout &a, const Layout &b) {
-  auto isSame = [](const LayoutFactor &x, const LayoutFactor &y) { return x.uniform == y.uniform; };
+  auto isSame = [](const LayoutFactor &x, const LayoutFactor &y) {
+    return x.uniform == y.uniform && x.runtimeSize == y.runtimeSize;
+  };
   return a.sameShardingAs(b) &&
          llvm::equal(a.dims, b.dims, [&](const DimLayout &x, const DimLayout &y) {
            return llvm::equal(x.factors, y.factors, isSame);
          });
 }
 
+/// Returns true if each run-time size of `have` is one of `want`. True elements may be taken for
+/// padding, but not padding for true elements.
+static bool hasRuntimeSizesOf(const DimLayout &want, const DimLayout &have) {
+  return llvm::all_of(have.factors, [&](const LayoutFactor &factor) {
+    return !factor.runtimeSize || llvm::any_of(want.factors, [&](const LayoutFactor &other) {
+      return other.runtimeSize == factor.runtimeSize;
+    });
+  });
+}
+
 bool meshwright::isLayout(const Layout &layout, const Layout &expected, MeshAttr mesh) {
   if (layout.dims.size() != expected.dims.size() || layout.parts != expected.parts)
     return false;
   for (auto [have, want] : llvm::zip_equal(layout.dims, expected.dims)) {
+    if (!hasRuntimeSizesOf(want, have))
+      return false;
     if (have.sameShardingAs(want))
       continue;
     Pieces pieces(have.factors.begin(), have.factors.end());
@@ -181,8 +198,15 @@ void meshwright::describeArgument(Layout &layout, DictionaryAttr attributes, Typ
   }
   layout.corner = Padding::Zero;
   for (DimLayout &dim : layout.dims)
-    for (LayoutFactor &factor : dim.factors)
+    for (LayoutFactor &factor : dim.factors) {
       factor.padding = layout.corner;
+      // The caller may leave anything behind a run-time size.
+      if (factor.runtimeSize)
+        factor.padding = padding::meet(factor.padding, layout.data);
+    }
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors)
+      layout.corner = padding::meet(layout.corner, factor.padding);
 }
 
 //===----------------------------------------------------------------------===//

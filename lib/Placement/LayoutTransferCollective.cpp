@@ -292,6 +292,8 @@ LogicalResult CollectiveTransfer::mask(MaskPaddingOp op, Layout &layout) {
   if (!factor.isPadded())
     return success();
   Padding content = padding::ofConstant(value);
+  if (factor.runtimeSize)
+    content = padding::meet(content, padding::getUnconditional(factor.padding));
   factor.padding = content;
   layout.corner = others > 1 ? padding::meet(layout.corner, content) : content;
   return success();
@@ -310,6 +312,7 @@ LogicalResult CollectiveTransfer::pad(PadOp op, Layout &layout) {
                         toString(layout, mesh) + ": padding would be within it",
                     0);
     LayoutFactor factor = makeFactor(dim.getGlobalSize());
+    factor.runtimeSize = dim.factors.front().runtimeSize;
     Padding old = dim.isPadded() ? dim.factors.front().padding : Padding::Zero;
     others -= dim.isPadded();
     factor.padding = padding::meet(old, Padding::Zero);

@@ -44,6 +44,17 @@ static bool stretches(ArrayRef<LayoutFactor> coarse, ArrayRef<LayoutFactor> fine
   return removeAxes(many, few) && !many.empty();
 }
 
+/// Gives a factor the run-time size of an equal one: what is padding of one of them is padding of
+/// both. Returns false if they have two.
+static bool takeRuntimeSize(LayoutFactor &factor, const LayoutFactor &other) {
+  if (!other.runtimeSize || factor.runtimeSize == other.runtimeSize)
+    return true;
+  if (factor.runtimeSize)
+    return false;
+  factor.runtimeSize = other.runtimeSize;
+  return true;
+}
+
 /// Walks both lists from their minor ends. Cuts the larger of two factors to the smaller.
 /// A uniform factor takes the factors of the other list that have its local size. With
 /// `takesCoordinates`, one element takes the coordinate of a rank, too, which else stays for the
@@ -99,6 +110,8 @@ static bool alignPieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr mesh,
       continue;
     }
     if (x.sameShardingAs(y)) {
+      if (!takeRuntimeSize(x, y))
+        return false;
       result.push_back(x);
       left.pop_back();
       right.pop_back();
@@ -180,8 +193,10 @@ bool layout_transfer::mergePieces(Pieces &a, ArrayRef<LayoutFactor> b, MeshAttr 
       x = y;
       return true;
     }
-    if ((y.uniform && y.size == x.getLocalSize()) || (!x.uniform && x.sameShardingAs(y)))
+    if (y.uniform && y.size == x.getLocalSize())
       return true;
+    if (!x.uniform && x.sameShardingAs(y))
+      return takeRuntimeSize(x, y);
   }
   auto isUniform = [](const LayoutFactor &f) { return f.uniform; };
   bool uniform = llvm::any_of(a, isUniform) || llvm::any_of(b, isUniform);

@@ -102,6 +102,9 @@ std::optional<padding::Padding> RuleTransfer::getTail(unsigned i, const Tail &ta
       if (!own.isPadded())
         continue;
       bool isSame = isSameTail(operands[i]->dims[d].factors, own, all, all[place], mesh);
+      // Its last true elements are padding beside another operand.
+      if (isSame && tail.piece->runtimeSize && !own.runtimeSize)
+        return padding::meet(padding::getUnconditional(own.padding), operands[i]->data);
       if (isSame)
         return own.padding;
       Padding other = padding::getUnconditional(own.padding);
@@ -110,6 +113,11 @@ std::optional<padding::Padding> RuleTransfer::getTail(unsigned i, const Tail &ta
     // Cut otherwise than in the other operands: anything that it may be.
     if (others)
       content = padding::meet(*others, operands[i]->data);
+    // True elements of this operand alone, beside padding of another one.
+    else if (tail.piece->runtimeSize &&
+             llvm::any_of(operands[i]->dims[d].factors,
+                          [](const LayoutFactor &own) { return !own.uniform && own.padded > 1; }))
+      content = operands[i]->data;
   }
   return content;
 }
@@ -196,6 +204,14 @@ bool layout_transfer::keepsBlocks(Operation *op) {
 // Reads of padding
 //===----------------------------------------------------------------------===//
 
+/// `the padding behind the 6 true of 8 rows`.
+static std::string describeTail(const LayoutFactor &piece) {
+  std::string rows = std::to_string(piece.padded) + " rows";
+  if (piece.runtimeSize)
+    return "the padding behind the @" + piece.runtimeSize.getValue().str() + " true of at most " + rows;
+  return "the padding behind the " + std::to_string(piece.size) + " true of " + rows;
+}
+
 LogicalResult RuleTransfer::readsPadding(const Tail &tail, Padding content, StringRef need) {
   const LayoutFactor &piece = *tail.piece;
   StringRef first = need, second = padding::toString(content);
@@ -203,8 +219,7 @@ LogicalResult RuleTransfer::readsPadding(const Tail &tail, Padding content, Stri
   if (!isExpectation)
     std::swap(first, second);
   return report(context,
-                "reads the padding behind the " + Twine(piece.size) + " true of " +
-                    Twine(piece.padded) + " rows" + (isExpectation ? ": " : ", which is ") + first +
+                "reads " + describeTail(piece) + (isExpectation ? ": " : ", which is ") + first +
                     (isExpectation ? ", got " : ", ") + second,
                 owners[tail.factor]);
 }
@@ -252,8 +267,7 @@ LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
       if (!reports)
         return failure();
       return report(context,
-                    "sums over the padding behind the " + Twine(piece.size) + " true of " +
-                        Twine(piece.padded) + " rows of operand " + Twine(i) + ": expected " +
+                    "sums over " + describeTail(piece) + " of operand " + Twine(i) + ": expected " +
                         (padding::isMaskable(*need) ? padding::toString(*need) : "a number") +
                         ", got " + padding::toString(*own),
                     i);
@@ -262,11 +276,12 @@ LogicalResult RuleTransfer::checkSum(int f, bool reports) const {
   return success();
 }
 
-/// An op sums over the factors that it contracts, and over those along which an operand broadcasts
+/// An op sums over the factors that it contracts or reads whole, and over those along which an operand broadcasts
 /// for the result that is as this operand.
 LogicalResult RuleTransfer::checkSums() {
   for (auto [f, factor] : llvm::enumerate(rule.factors))
-    if (factor.kind == FactorKind::Contracted && failed(checkSum(f, /*reports=*/true)))
+    if ((factor.kind == FactorKind::Contracted || isWhole(factor)) &&
+        failed(checkSum(f, /*reports=*/true)))
       return failure();
   for (auto [result, operand] : rule.broadcastResults)
     for (auto [d, factors] : llvm::enumerate(rule.results[result]))

@@ -258,7 +258,7 @@ void Reshape::splitDigits() {
         upper.factor.axes = digits;
         auto &own = longer.back();
         size_t place = own.size();
-        while (!upper.factor.axes.empty() &&
+        while (!upper.factor.axes.empty() && !upper.factor.runtimeSize &&
                upper.factor.size % upper.factor.axes.back().size == 0) {
           Piece part = upper;
           Axis digit = upper.factor.axes.pop_back_val();

@@ -50,6 +50,76 @@ static MaybeLayouts transferIota(nn::IotaOp op, const TransferContext &) {
 }
 
 //===----------------------------------------------------------------------===//
+// Run-time sizes
+//===----------------------------------------------------------------------===//
+
+/// The only factor of a dimension that is whole and in contiguous order; null, after an error, for
+/// another dimension.
+static LayoutFactor *getWhole(const TransferContext &context, Layout &layout, unsigned dim) {
+  DimLayout &own = layout.dims[dim];
+  collapse(own);
+  if (own.factors.size() == 1 && own.factors[0].axes.empty() && own.factors[0].isContiguous())
+    return &own.factors[0];
+  (void)report(context,
+               "needs the whole of dimension " + Twine(dim) + " of operand 0, got layout " +
+                   toString(layout, context.mesh),
+               0);
+  return nullptr;
+}
+
+static MaybeLayouts transferCut(nn::CutOp op, const TransferContext &context) {
+  Layout layout = *context.operands[0];
+  for (auto [d, name] : llvm::enumerate(op.getSizes().getAsRange<StringAttr>())) {
+    if (name.empty() || op.getType().getDimSize(d) == 1)
+      continue;
+    LayoutFactor *factor = getWhole(context, layout, d);
+    if (!factor)
+      return failure();
+    auto size = FlatSymbolRefAttr::get(name);
+    if (factor->runtimeSize && factor->runtimeSize != size)
+      return LogicalResult(report(context,
+                                  "cuts dimension " + Twine(d) + " of operand 0 to the size @" +
+                                      name.getValue() + ", which has the size @" +
+                                      factor->runtimeSize.getValue(),
+                                  0));
+    int others = countPadded(layout) - factor->isPadded();
+    factor->padding = factor->isPadded()
+                          ? padding::meet(padding::getUnconditional(factor->padding), layout.data)
+                          : layout.data;
+    if (factor->uniform)
+      *factor = LayoutFactor{factor->size, factor->padded, size, {}, factor->padding};
+    factor->runtimeSize = size;
+    if (others)
+      layout.corner = padding::meet(overallContent(*context.operands[0]), factor->padding);
+  }
+  return ResultLayouts{std::move(layout)};
+}
+
+static MaybeLayouts transferUncut(nn::UncutOp op, const TransferContext &context) {
+  Layout layout = *context.operands[0];
+  for (auto [d, name] : llvm::enumerate(op.getSizes().getAsRange<StringAttr>())) {
+    if (name.empty() || op.getType().getDimSize(d) == 1)
+      continue;
+    LayoutFactor *factor = getWhole(context, layout, d);
+    if (!factor)
+      return failure();
+    if (!factor->runtimeSize)
+      continue;
+    bool isZero = padding::isZero(factor->padding) && !factor->padding.cause &&
+                  (countPadded(layout) < 2 || padding::isZero(layout.corner));
+    if (!isZero)
+      return LogicalResult(report(context,
+                                  "makes true elements of the padding behind the size @" +
+                                      factor->runtimeSize.getValue() + " of dimension " + Twine(d) +
+                                      ": expected zero, got " + padding::toString(factor->padding),
+                                  0));
+    factor->runtimeSize = {};
+    layout.data = padding::meet(layout.data, Padding::Zero);
+  }
+  return ResultLayouts{std::move(layout)};
+}
+
+//===----------------------------------------------------------------------===//
 // Slices and concatenations
 //===----------------------------------------------------------------------===//
 
@@ -109,6 +179,22 @@ static MaybeLayouts transferSlice(nn::SliceOp op, const TransferContext &context
     DimLayout &dim = layout.dims[d];
     collapse(dim);
     int64_t size = dim.getGlobalSize(), start = op.getStarts()[d];
+    if (dim.hasRuntimeSize()) {
+      bool isFirst = start == 0 && op.getLimits()[d] == 1;
+      // Padding behind the largest size is taken off.
+      if (start == 0 && op.getStrides()[d] == 1 && to[d] >= size) {
+        dim.factors.front().padded = to[d];
+        continue;
+      }
+      if (!isFirst)
+        return LogicalResult(report(context,
+                                    "takes rows " + Twine(start) + " to " + Twine(op.getLimits()[d]) +
+                                        " of dimension " + Twine(d) + " of operand 0, which has the "
+                                        "run-time size @" +
+                                        dim.factors.front().runtimeSize.getValue() +
+                                        ": expected the first row alone, or a gather",
+                                    0));
+    }
     int64_t last = to[d] == 0 ? 0 : start + (to[d] - 1) * op.getStrides()[d] + 1;
     if (last > size && start < size && op.getStrides()[d] == 1 && op.getLimits()[d] == from[d]) {
       // The slice takes the last rows with all of the padding.
@@ -197,6 +283,11 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
     const Layout *operand = &own;
     if (failed(checkIndexed(context, i, dim)))
       return failure();
+    if (operand->dims[dim].hasRuntimeSize() && operands.size() > 1)
+      return LogicalResult(report(context,
+                                  "joins operand " + Twine(i) + " in dimension " + Twine(dim) +
+                                      ", of which the size is a number at run time",
+                                  i));
     if (size != padded)
       return LogicalResult(report(
           context, "would leave padding between its operands in dimension " + Twine(dim), i - 1));
@@ -242,6 +333,10 @@ static MaybeLayouts transferConcat(nn::ConcatOp op, const TransferContext &conte
   LayoutFactor joined = makeFactor(size);
   joined.padding = content;
   joined.padded = padded;
+  if (operands.size() == 1)
+    for (const LayoutFactor &factor : operands[0].dims[dim].factors)
+      if (factor.runtimeSize)
+        joined.runtimeSize = factor.runtimeSize;
   layout.dims[dim] = DimLayout(joined);
   canonicalize(layout, context.mesh);
   AxisList axes = layout.getShardedAxes();
@@ -297,6 +392,8 @@ private:
 void layout_transfer::attachMovementModels(MLIRContext *context) {
   nn::ConstantOp::attachInterface<OwnModel<nn::ConstantOp, transferConstant>>(*context);
   nn::IotaOp::attachInterface<OwnModel<nn::IotaOp, transferIota>>(*context);
+  nn::CutOp::attachInterface<OwnModel<nn::CutOp, transferCut>>(*context);
+  nn::UncutOp::attachInterface<OwnModel<nn::UncutOp, transferUncut>>(*context);
   nn::SliceOp::attachInterface<OwnModel<nn::SliceOp, transferSlice>>(*context);
   nn::ConcatOp::attachInterface<OwnModel<nn::ConcatOp, transferConcat>>(*context);
   nn::ReshapeOp::attachInterface<ReshapeModel>(*context);

@@ -363,9 +363,12 @@ bool meshwright::mayPad(func::FuncOp func, MeshAttr mesh) {
       return true;
     int64_t shards = 1;
     for (DimShardingAttr dim : sharding.getDims())
-      for (FactorShardingAttr factor : dim.getFactors())
+      for (FactorShardingAttr factor : dim.getFactors()) {
+        if (factor.getRuntimeSize())
+          return true;
         for (AxisRefAttr axis : factor.getAxes())
           shards *= getAxis(axis, mesh).size;
+      }
     auto whole = dyn_cast<RankedTensorType>(global.getValue());
     return !whole || local.getNumElements() * shards != whole.getNumElements();
   };

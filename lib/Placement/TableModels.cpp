@@ -140,7 +140,45 @@ LogicalResult TableTransfer::checkOwnPadding() {
   return success();
 }
 
+namespace {
+
+/// Rows by their indices in a whole dimension.
+class RowTransfer : public RuleTransfer {
+public:
+  using RuleTransfer::RuleTransfer;
+
+private:
+  LogicalResult checkOwnPadding() override;
+};
+
+/// Returns true if the program computes a value from nothing that comes at run time.
+bool isStatic(Value value) {
+  Operation *op = rt::getSource(value).getDefiningOp();
+  return op && !op->hasTrait<TouchesPadding>() && llvm::all_of(op->getOperands(), isStatic);
+}
+
+} // namespace
+
+/// Checks that no row of padding is read. An index that comes at run time is one of a true row, or
+/// the program before its sizes were numbers would fail. An index that the program counts itself, up
+/// to the largest size, is not.
+LogicalResult RowTransfer::checkOwnPadding() {
+  for (auto [d, factors] : llvm::enumerate(rule.operands[0]))
+    for (int factor : factors)
+      for (const LayoutFactor &piece : pieces[factor])
+        if (piece.runtimeSize && isWhole(rule.factors[factor]) && isStatic(op->getOperand(1)) &&
+            padding::getSplat(op->getOperand(1)) != 0.0)
+          return report(context,
+                        "takes rows of dimension " + Twine(d) + " of operand 0 by indices that do "
+                            "not depend on its run-time size @" +
+                            piece.runtimeSize.getValue(),
+                        1);
+  return success();
+}
+
 void layout_transfer::attachTableModels(MLIRContext *context) {
+  nn::GatherOp::attachInterface<RuleModel<nn::GatherOp, RowTransfer>>(*context);
+  nn::TakeAlongOp::attachInterface<RuleModel<nn::TakeAlongOp, RowTransfer>>(*context);
   nn::EmbeddingOp::attachInterface<RuleModel<nn::EmbeddingOp, TableTransfer>>(*context);
   nn::ScatterAddOp::attachInterface<RuleModel<nn::ScatterAddOp, TableTransfer>>(*context);
   nn::DispatchOp::attachInterface<RuleModel<nn::DispatchOp, TableTransfer>>(*context);

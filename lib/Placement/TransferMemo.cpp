@@ -20,7 +20,7 @@ using namespace meshwright::dist;
 namespace {
 
 bool sameFactor(const LayoutFactor &a, const LayoutFactor &b) {
-  return a.sameShardingAs(b) && a.uniform == b.uniform &&
+  return a.sameShardingAs(b) && a.uniform == b.uniform && a.runtimeSize == b.runtimeSize &&
          (!a.isPadded() || a.padding == b.padding);
 }
 

@@ -141,6 +141,7 @@ Layout Emitter::getLayout(const ReshardLayout &layout) const {
     factor.axes = layout.axes[f];
     factor.order = entry.order;
     factor.orderRanks = entry.orderRanks;
+    factor.runtimeSize = entry.runtimeSize;
     result.dims.back().factors.push_back(std::move(factor));
   }
   canonicalize(result, mesh);

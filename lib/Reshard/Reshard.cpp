@@ -107,7 +107,8 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
   problem.source.unreduced = from.getUnreduced();
   problem.target.unreduced = to.getUnreduced();
   auto add = [&](int dim, int cut, const LayoutFactor &a, const LayoutFactor &b) {
-    problem.factors.push_back({dim, cut, a.size, a.order, a.orderRanks});
+    problem.factors.push_back({dim, cut, a.size, a.order, a.orderRanks,
+                               a.runtimeSize ? a.runtimeSize : b.runtimeSize});
     problem.source.axes.push_back(a.axes);
     problem.source.padded.push_back(a.padded);
     problem.target.axes.push_back(b.axes);
@@ -184,7 +185,7 @@ struct Resharder::Memo {
         return false;
       for (auto [x, y] : llvm::zip_equal(a.dims, b.dims))
         for (auto [f, g] : llvm::zip_equal(x.factors, y.factors))
-          if (f.uniform != g.uniform)
+          if (f.uniform != g.uniform || f.runtimeSize != g.runtimeSize)
             return false;
       return true;
     }

@@ -34,6 +34,8 @@ struct ReshardFactor {
   /// The order of its elements, which no plan changes.
   TokenOrder order = TokenOrder::Contiguous;
   int64_t orderRanks = 1;
+  /// The name of its run-time size, if it has one.
+  mlir::FlatSymbolRefAttr runtimeSize = {};
 };
 
 /// A layout during the move: for each factor of the plan its axes and padded

@@ -52,6 +52,42 @@ def BindStatePass : Pass<"bind-state", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def BindSizesPass : Pass<"bind-sizes", "::mlir::ModuleOp"> {
+  let summary = "give ops that count elements the run-time sizes of their dimensions";
+  let description = [{
+    A dimension may have fewer true elements than its type says: `nn.sizes` on an argument, and
+    `nn.cut`, name the argument that has their number. Elements behind it are padding, which most
+    ops do not read and `--partition` hides from those that sum. Three kinds of ops count elements, and
+    are told where the true ones end: a mean becomes a sum divided by the number, attention sees no key
+    behind it, and a running sum runs over zeros behind it.
+
+    Guarantees that no such op of a global function counts elements of a dimension with a run-time
+    size. A module that is bound does not change.
+
+    Before:
+    ```mlir
+    func.func @main(%x: tensor<4x24x8xf32> {nn.input = "x", nn.sizes = ["", "tokens", ""]},
+                    %n: tensor<i64> {nn.input = "size.tokens", nn.size = "tokens"})
+        -> (tensor<4x8xf32> {nn.output = "y"}) {
+      %0 = nn.reduce mean %x dims [1] : (tensor<4x24x8xf32>) -> tensor<4x8xf32>
+      return %0 : tensor<4x8xf32>
+    }
+    ```
+    After:
+    ```mlir
+    func.func @main(%x: tensor<4x24x8xf32> {nn.input = "x", nn.sizes = ["", "tokens", ""]},
+                    %n: tensor<i64> {nn.input = "size.tokens", nn.size = "tokens"})
+        -> (tensor<4x8xf32> {nn.output = "y"}) {
+      %0 = nn.reduce sum %x dims [1] : (tensor<4x24x8xf32>) -> tensor<4x8xf32>
+      %1 = nn.cast %n : (tensor<i64>) -> tensor<f32>
+      %2 = nn.div %0, %1 : (tensor<4x8xf32>, tensor<f32>) -> tensor<4x8xf32>
+      return %2 : tensor<4x8xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
 def ReleaseParametersPass : Pass<"release-parameters", "::mlir::ModuleOp"> {
   let summary = "make trained parameters plain state";
   let description = [{

@@ -12,7 +12,10 @@
 using namespace mlir;
 using namespace meshwright;
 
-void meshwright::buildBindPipeline(OpPassManager &pm) { pm.addPass(createBindStatePass()); }
+void meshwright::buildBindPipeline(OpPassManager &pm) {
+  pm.addPass(createBindStatePass());
+  pm.addPass(createBindSizesPass());
+}
 
 void meshwright::buildTiePipeline(OpPassManager &pm, bool keepFirst) {
   pm.addPass(createTieEntriesPass({keepFirst}));

@@ -26,6 +26,21 @@ static LogicalResult differentiateReshape(ReshapeOp op, Vjp &vjp) {
   return success();
 }
 
+/// Padding has no part in the gradient of the elements before the cut, and none is true behind it.
+static LogicalResult differentiateCut(CutOp op, Vjp &vjp) {
+  Writer &w = vjp.getWriter();
+  vjp.add(0, UncutOp::create(w.getBuilder(), w.getLoc(), vjp.getCotangent().getType(),
+                             vjp.getCotangent(), op.getSizes()));
+  return success();
+}
+
+static LogicalResult differentiateUncut(UncutOp op, Vjp &vjp) {
+  Writer &w = vjp.getWriter();
+  vjp.add(0, CutOp::create(w.getBuilder(), w.getLoc(), vjp.getCotangent().getType(),
+                           vjp.getCotangent(), op.getSizes()));
+  return success();
+}
+
 static LogicalResult differentiateTranspose(TransposeOp op, Vjp &vjp) {
   SmallVector<int64_t> inverse(op.getPermutation().size());
   for (auto [to, from] : llvm::enumerate(op.getPermutation()))
@@ -98,6 +113,8 @@ static LogicalResult differentiateConcat(ConcatOp op, Vjp &vjp) {
 
 void meshwright::attachMovementModels(MLIRContext *context) {
   attachVjp<ReshapeOp, differentiateReshape>(context);
+  attachVjp<CutOp, differentiateCut>(context);
+  attachVjp<UncutOp, differentiateUncut>(context);
   attachVjp<TransposeOp, differentiateTranspose>(context);
   attachVjp<BroadcastOp, differentiateBroadcast>(context);
   attachVjp<SliceOp, differentiateSlice>(context);

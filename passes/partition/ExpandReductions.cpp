@@ -38,6 +38,14 @@ static bool shouldExpand(ExpandOpInterface op, MeshAttr mesh) {
   Value input = op->getOperand(0);
   ShardingAttr sharding = getShardingAttr(input);
   SmallVector<int64_t, 2> dims = op.getExpandedDims();
+  // Maxima and sums can leave out padding, which is there on one rank, too.
+  auto hasRuntimeSize = [&](int64_t d) {
+    return llvm::any_of(sharding.getDims()[d].getFactors(), [](FactorShardingAttr factor) {
+      return bool(factor.getRuntimeSize());
+    });
+  };
+  if (llvm::any_of(dims, hasRuntimeSize))
+    return true;
   AxisList axes;
   int64_t rows = 1, columns = 1;
   for (auto [d, dim] : llvm::enumerate(sharding.getDims())) {

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/OperandLayouts.h"
+#include "meshwright/dialects/Nn/Sizes.h"
 #include "meshwright/lib/Placement/CandidateCombinations.h"
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/passes/partition/Partitioner.h"
@@ -95,13 +96,42 @@ const Layout *Partitioner::derive(Value local) {
   return it == derived.end() ? nullptr : it->second.front();
 }
 
+/// Checks that the function has the number of each run-time size of its values.
+LogicalResult Partitioner::checkSizes() {
+  auto check = [&](Value value) -> LogicalResult {
+    for (const FactorClasses &dim : factors.getClasses(value))
+      for (int cls : dim)
+        if (FlatSymbolRefAttr name = factors.getRuntimeSize(cls);
+            name && failed(nn::getSize(func, name.getAttr(), value.getLoc())))
+          return failure();
+    return success();
+  };
+  Block &block = func.getBody().front();
+  for (BlockArgument arg : block.getArguments())
+    if (failed(check(arg)))
+      return failure();
+  for (Operation &op : block.without_terminator())
+    for (Value value : op.getResults())
+      if (failed(check(value)))
+        return failure();
+  return success();
+}
+
+Value Partitioner::getSize(const LayoutFactor &factor) {
+  if (!factor.runtimeSize)
+    return {};
+  // `prepare` has checked that there is one.
+  return getForm(nn::findSize(func, factor.runtimeSize.getAttr())).local.value;
+}
+
 /// A truth value for each of the rank's elements of a factor: false in padding.
 Value Partitioner::getTruth(const LayoutFactor &factor, Location loc) {
   for (auto &[known, truth] : truths)
-    if (known.sameShardingAs(factor))
+    if (known.sameShardingAs(factor) && known.runtimeSize == factor.runtimeSize)
       return truth;
   auto type = RankedTensorType::get({factor.getLocalSize()}, builder.getI64Type());
   Value positions = PositionsOp::create(builder, loc, type, getFactorAttr(factor, mesh),
+                                        getSize(factor),
                                         builder.getI64IntegerAttr(factor.shift));
   Value zero = nn::ConstantOp::create(
       builder, loc,
@@ -175,7 +205,9 @@ LogicalResult Partitioner::maskSums(Operation *op, ArrayRef<int> summed,
   auto reads = [&](int factor) {
     return llvm::is_contained(summed, factor) &&
            llvm::any_of(opFactors.classes[factor],
-                        [&](int cls) { return padded[cls] != factors.getSize(cls); });
+                        [&](int cls) {
+                          return padded[cls] != factors.getSize(cls) || factors.getRuntimeSize(cls);
+                        });
   };
   for (auto [i, dims] : llvm::enumerate(opFactors.rule.operands))
     for (auto [d, dim] : llvm::enumerate(dims))
@@ -211,16 +243,19 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
     return success();
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   bool isPadded = false;
+  // Such an op may sum over factors that it reads whole, too.
+  bool sumsWhole = cast<PaddingOpInterface>(op).statesSummedNeeds();
   SmallVector<int, 2> summed;
   for (auto [i, factor] : llvm::enumerate(opFactors.rule.factors))
-    if (factor.kind == FactorKind::Contracted) {
+    if (factor.kind == FactorKind::Contracted ||
+        (sumsWhole && factor.kind == FactorKind::Special)) {
       summed.push_back(i);
       for (auto [cls, axes] : llvm::zip_equal(opFactors.classes[i], assignment[i]))
-        isPadded |= !axes.empty() && padded[cls] != factors.getSize(cls);
+        isPadded |= this->isPadded(cls, axes);
     }
   if (!isPadded)
     return success();
-  if (cast<PaddingOpInterface>(op).statesSummedNeeds())
+  if (sumsWhole)
     return maskSums(
         op, summed,
         [&](unsigned i) {

@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/passes/partition/Models.h"
+#include "meshwright/passes/partition/Partitioner.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -48,6 +49,24 @@ struct SliceModel : LocalOpInterface::ExternalModel<SliceModel, nn::SliceOp> {
   }
 };
 
+/// Padding becomes zeros before its elements count as true ones.
+struct UncutModel : LocalOpInterface::ExternalModel<UncutModel, nn::UncutOp> {
+  LogicalResult maskOperands(Operation *op, Partitioner &partitioner, const Assignment &,
+                             MutableArrayRef<Value> operands) const {
+    auto uncut = cast<nn::UncutOp>(op);
+    for (auto [d, name] : llvm::enumerate(uncut.getSizes().getAsValueRange<StringAttr>())) {
+      if (name.empty())
+        continue;
+      const dist::Layout *layout = partitioner.derive(operands[0]);
+      if (!layout)
+        return failure();
+      if (layout->dims[d].hasRuntimeSize())
+        operands[0] = partitioner.mask(operands[0], dist::Layout(*layout), d, op->getLoc());
+    }
+    return success();
+  }
+};
+
 struct ReshapeModel : LocalOpInterface::ExternalModel<ReshapeModel, nn::ReshapeOp> {
   bool hidesDims(Operation *) const { return true; }
 };
@@ -65,6 +84,7 @@ void local_models::attachMovementModels(MLIRContext *context) {
   nn::ConstantOp::attachInterface<ConstantModel>(*context);
   nn::IotaOp::attachInterface<IotaModel>(*context);
   nn::SliceOp::attachInterface<SliceModel>(*context);
+  nn::UncutOp::attachInterface<UncutModel>(*context);
   nn::ReshapeOp::attachInterface<ReshapeModel>(*context);
   nn::BroadcastOp::attachInterface<BroadcastModel>(*context);
 }

@@ -136,7 +136,7 @@ void Partitioner::choosePadding(PaddedSizes &sizes) {
   padded.assign(sizes.multiple.size(), 1);
   for (auto [cls, multiple] : llvm::enumerate(sizes.multiple)) {
     padded[cls] = llvm::alignTo(factors.getSize(cls), multiple);
-    hasPadding |= padded[cls] != factors.getSize(cls);
+    hasPadding |= padded[cls] != factors.getSize(cls) || factors.getRuntimeSize(cls);
   }
 
   // Report the cost of padding once for each class.
@@ -529,7 +529,7 @@ LogicalResult Partitioner::partitionByRule(Operation *op, const Assignment &assi
 //===----------------------------------------------------------------------===//
 
 LogicalResult Partitioner::prepare(PaddedSizes &sizes) {
-  if (failed(readTargets()))
+  if (failed(readTargets()) || failed(checkSizes()))
     return failure();
   addShards(sizes);
   return success();
@@ -542,9 +542,13 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
   auto *local = new Block();
   func.getBody().push_back(local);
   builder.setInsertionPointToStart(local);
-  auto describe = [&](Value value, const ValueSharding &sharding, const Part &unreduced) {
-    return std::pair(getSharding(getLayout(value, sharding, unreduced), symbol, mesh),
-                     TypeAttr::get(value.getType()));
+  // `hasSizes` is false for a value whose elements are all true, though it is tied to others.
+  auto describe = [&](Value value, const ValueSharding &sharding, const Part &unreduced,
+                      bool hasSizes) {
+    Layout layout = getLayout(value, sharding, unreduced);
+    if (!hasSizes)
+      dropRuntimeSizes(layout, mesh);
+    return std::pair(getSharding(layout, symbol, mesh), TypeAttr::get(value.getType()));
   };
   SmallVector<Type> argumentTypes, resultTypes;
   SignatureAttrs signatures;
@@ -556,7 +560,8 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
     if (form.isDeferred && form.unreduced.reduction == ReductionKind::Sum)
       statedParts.insert(arg);
     argumentTypes.push_back(type);
-    auto [sharding, global] = describe(arg, form.target, form.unreduced);
+    bool hasSizes = bool(func.getArgAttr(i, nn::NnDialect::kSizesAttr));
+    auto [sharding, global] = describe(arg, form.target, form.unreduced, hasSizes);
     signatures.setArgument(func, i, DistDialect::kShardingAttr, sharding);
     signatures.setArgument(func, i, DistDialect::kGlobalAttr, global);
   }
@@ -580,7 +585,8 @@ LogicalResult Partitioner::run(PaddedSizes &sizes) {
       return failure();
     results.push_back(*result);
     resultTypes.push_back(result->getType());
-    auto [sharding, global] = describe(value, target, unreduced);
+    bool hasSizes = !func.getResultAttr(i, nn::NnDialect::kStateAttr);
+    auto [sharding, global] = describe(value, target, unreduced, hasSizes);
     signatures.setResult(func, i, DistDialect::kShardingAttr, sharding);
     signatures.setResult(func, i, DistDialect::kGlobalAttr, global);
   }

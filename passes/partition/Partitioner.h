@@ -116,8 +116,12 @@ public:
   dist::LayoutFactor getFactor(int cls, const dist::AxisList &axes) const {
     return factors.getFactor(cls, axes, padded[cls]);
   }
-  /// Returns true if a class has padding where it is sharded.
-  bool isPadded(int cls) const { return padded[cls] != factors.getSize(cls); }
+  /// Returns true if a class has padding where these axes shard it.
+  bool isPadded(int cls, const dist::AxisList &axes) const {
+    return factors.getRuntimeSize(cls) || (!axes.empty() && padded[cls] != factors.getSize(cls));
+  }
+  /// The number of true elements of a factor with a run-time size; null for another factor.
+  mlir::Value getSize(const dist::LayoutFactor &factor);
 
   LocalForm &getForm(mlir::Value value) { return forms[formIndices.find(value)->second]; }
   const LocalForm &getForm(mlir::Value value) const {
@@ -205,6 +209,7 @@ private:
   }
 
   mlir::LogicalResult readTargets();
+  mlir::LogicalResult checkSizes();
   mlir::FailureOr<dist::Part>
   readUnreduced(dist::ShardingAttr attr, mlir::Type type,
                 mlir::function_ref<mlir::InFlightDiagnostic()> emitError) const;

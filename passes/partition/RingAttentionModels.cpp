@@ -296,6 +296,7 @@ LogicalResult RingPartitioner::findKeys() {
                               << toString(axes, mesh) << ": a ring moves chunks of one";
     found = true;
     keys.factor = partitioner.getFactor(cls, own);
+    keys.size = partitioner.getSize(keys.factor);
   }
   return success();
 }

@@ -36,7 +36,7 @@ Value ChunkWriter::prepare(Value whole, int64_t dim) {
     whole = reshape(whole, shape);
     ++dim;
   }
-  if (keys.factor.isPadded()) {
+  if (keys.factor.isExtended()) {
     shape[dim] = keys.factor.padded;
     whole =
         PadOp::create(builder, loc, type.clone(shape), whole, builder.getDenseI64ArrayAttr({dim}));
@@ -94,14 +94,14 @@ Value ChunkWriter::join(ValueRange blocks, int64_t dim, ArrayRef<int64_t> shifts
                       getAxesAttr(builder.getContext(), keys.factor.axes, mesh),
                       builder.getI64IntegerAttr(dim), builder.getDenseI64ArrayAttr(shifts));
   whole = reorder(whole, dim, /*toContiguous=*/true);
-  if (keys.factor.isPadded())
+  if (keys.factor.isExtended())
     whole = nn::Writer(builder, loc).slice(whole, dim, 0, keys.factor.size);
   return reshape(whole, result);
 }
 
 Value ChunkWriter::getPositions(int64_t shift) {
   auto type = RankedTensorType::get({keys.factor.getLocalSize()}, builder.getI64Type());
-  Value own = PositionsOp::create(builder, loc, type, getFactorAttr(keys.factor, mesh),
+  Value own = PositionsOp::create(builder, loc, type, getFactorAttr(keys.factor, mesh), keys.size,
                                   builder.getI64IntegerAttr(shift));
   if (keys.above * keys.below == 1)
     return own;
@@ -180,9 +180,11 @@ static Value makeQueryPositions(OpBuilder &builder, Location loc, MeshAttr mesh,
                                 ArrayRef<LayoutFactor> queries) {
   nn::Writer writer(builder, loc);
   Type element = builder.getI64Type();
-  auto getPositions = [&](const LayoutFactor &factor) -> Value {
+  // Queries behind a run-time size are padding of the result.
+  auto getPositions = [&](LayoutFactor factor) -> Value {
+    factor.runtimeSize = {};
     auto type = RankedTensorType::get({factor.getLocalSize()}, element);
-    return PositionsOp::create(builder, loc, type, getFactorAttr(factor, mesh),
+    return PositionsOp::create(builder, loc, type, getFactorAttr(factor, mesh), /*size=*/Value(),
                                builder.getI64IntegerAttr(0));
   };
   if (queries.empty())

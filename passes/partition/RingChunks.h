@@ -22,6 +22,8 @@ namespace meshwright {
 struct KeyDim {
   /// The sharded class.
   dist::LayoutFactor factor;
+  /// The number of true elements of the factor, if it has a run-time size; else null.
+  mlir::Value size = {};
   /// The numbers of elements of the classes above and below it.
   int64_t above = 1, below = 1;
 

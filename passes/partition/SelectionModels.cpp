@@ -31,7 +31,7 @@ static LogicalResult maskCondition(nn::SelectOp select, Partitioner &partitioner
     bool isPadded = false;
     for (int factor : condition[dim - missing])
       for (auto [cls, axes] : llvm::zip_equal(opFactors.classes[factor], assignment[factor]))
-        isPadded |= !axes.empty() && partitioner.isPadded(cls);
+        isPadded |= partitioner.isPadded(cls, axes);
     if (!isPadded)
       continue;
     const Layout *layout = partitioner.derive(operands[0]);

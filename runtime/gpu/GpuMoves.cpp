@@ -174,7 +174,12 @@ bool GpuDevice::perform(const mw_rt_place &what, void *const *buffers, std::stri
   return true;
 }
 
-bool GpuDevice::perform(const mw_rt_positions &what, void *const *buffers, std::string &) {
+bool GpuDevice::perform(const mw_rt_positions &what, void *const *buffers, std::string &error) {
+  if (what.has_size) {
+    error = "positions behind a run-time size, in an order that is not contiguous, are not computed "
+            "on GPUs";
+    return false;
+  }
   int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
   const char *table = getTable(&what, [&] {
     int64_t chunk = (coordinateOf(what.axes, context.rank) - what.shift + chunks) % chunks;

@@ -1143,7 +1143,7 @@ func.func @both(%x: tensor<2xf32> {nn.input = "x", nn.parameter = "y"}) { return
 
 // -----
 
-// expected-error@+1 {{expected one of nn.input, nn.default, nn.parameter, nn.state, nn.aliases, nn.batch, nn.parameter_offsets, nn.magnitude on argument 0, got nn.imput}}
+// expected-error@+1 {{expected one of nn.input, nn.default, nn.sizes, nn.size, nn.parameter, nn.state, nn.aliases, nn.batch, nn.parameter_offsets, nn.magnitude on argument 0, got nn.imput}}
 func.func @unknown(%x: tensor<2xf32> {nn.imput = "x"}) { return }
 
 // -----

@@ -170,9 +170,13 @@ bool CpuDevice::perform(const mw_rt_place &what, void *const *buffers, std::stri
 bool CpuDevice::perform(const mw_rt_positions &what, void *const *buffers, std::string &) {
   int64_t chunks = sizeOfGroup(what.axes), count = what.padded / chunks;
   int64_t chunk = (coordinateOf(what.axes, context.rank) - what.shift + chunks) % chunks;
-  for (int64_t i = 0; i < count; ++i)
-    static_cast<int64_t *>(buffers[0])[i] = getTokenInSlot(
-        TokenOrder(what.order), what.order_ranks, what.size, what.padded, chunk * count + i);
+  int64_t size = what.has_size ? *static_cast<const int64_t *>(buffers[0]) : what.size;
+  auto *positions = static_cast<int64_t *>(buffers[what.has_size]);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t position = getTokenInSlot(TokenOrder(what.order), what.order_ranks, what.size,
+                                      what.padded, chunk * count + i);
+    positions[i] = position < size ? position : -1;
+  }
   return true;
 }
 
