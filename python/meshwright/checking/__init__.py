@@ -18,7 +18,7 @@ from ..errors import CheckFailed, Diagnostic, Error, MeshwrightWarning
 from ..importer import ImportFailed
 from ..importer.graph.dialect import FLOATS
 from ..model import _convert, _model_of
-from ..session import find_entry
+from ..inputs import find_entry
 from ..state_dicts import _tensor as to_tensor
 from ..tensors import is_torch
 from ..training import TrainedModel

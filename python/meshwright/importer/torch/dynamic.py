@@ -189,8 +189,7 @@ class Dynamic:
             raise ImportFailed([Diagnostic(p) for p in problems.values()])
         return result
 
-    @property
-    def names(self) -> list[dict[str, int]]:
+    def capacities(self) -> list[dict[str, int]]:
         """The sizes of each bucket, the last one fastest."""
         return [dict(zip(self.buckets, sizes)) for sizes in itertools.product(*self.buckets.values())]
 

@@ -1,0 +1,274 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Models, plans and sessions with an entry for each bucket of sizes.
+
+All entries share weights and state. A plan and a session hold the entries that were called; another one is
+planned and compiled at its first call, and the session goes on with the state that it has.
+"""
+
+import threading
+
+import numpy as np
+
+from . import _core
+from .buckets import Buckets, checked
+from .errors import Error, unwrap
+from .inputs import Prepared, check_inputs, find_entry
+from .model import Model, _model_of, join
+from .options import spell
+from .plan import Plan, target_name
+from .session import Session, session_options
+
+
+def import_buckets(module, args, kwargs, shapes, buckets, options) -> "BucketModel":
+    """A module as a program for each bucket. Raises ImportFailed."""
+    from .importer.torch.dynamic import Dynamic, entry_name
+    from .importer.torch.program import import_module
+
+    dynamic = Dynamic(module, args, kwargs or {}, shapes, checked(buckets))
+    imported, constants = {}, {}
+    for capacities in dynamic.capacities():
+        program = import_module(
+            module,
+            args,
+            kwargs,
+            dynamic=dynamic,
+            capacities=capacities,
+            constants=constants,
+            **options,
+        )
+        constants = program.graph.constants
+        imported[entry_name(capacities)] = program
+    return BucketModel({name: _model_of(program, name) for name, program in imported.items()})
+
+
+class BucketModel(Model):
+    """A model whose sizes change from call to call: what `from_torch` with `buckets` returns."""
+
+    def __init__(self, parts: dict[str, Model]):
+        joined = join(parts)
+        super().__init__(joined._program, joined._parameters, joined._imported)
+        #: The entries, each as a model of its own.
+        self._parts = parts
+        self._buckets = Buckets({name: i.sizes for name, i in self._imported.items()})
+
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the inputs, in order. The sizes of a call are none of them."""
+        return [port.name for port in self._given(self._program.entries[0])]
+
+    def bucket(self, *args, **kwargs) -> str:
+        """The entry that a call takes: of those that hold it the one with the least product of sizes."""
+        return self._buckets.choose(self._call(args, kwargs)[0])
+
+    def parallelize(self, **options) -> "BucketPlan":
+        return BucketPlan(self, options)
+
+    parallelize.__doc__ = Model.parallelize.__doc__
+
+    def part(self, names) -> "BucketModel":
+        """The model with some of its entries."""
+        part = BucketModel({name: part for name, part in self._parts.items() if name in names})
+        part._parameters = {name: self._parameters[name] for name in part._parameters}
+        return part
+
+    def _given(self, entry):
+        """The ports of an entry that callers give."""
+        sizes = {f"size.{name}" for name in self._buckets.entries[entry.name].arguments}
+        return [port for port in entry.inputs if port.name not in sizes]
+
+    def _call(self, args, kwargs):
+        """The sizes of a call, and the values of its inputs."""
+        first = self._program.entries[0]
+        ports = self._given(first)
+        values = self._values(first.name, ports, args, kwargs)
+        return self._buckets.sizes([port.name for port in ports], values), values
+
+    def _prepare(self, entries, name, args, kwargs) -> Prepared:
+        sizes, values = self._call(args, kwargs)
+        chosen = name is None
+        entry = find_entry(entries, self._buckets.choose(sizes) if chosen else name)
+        ports = self._given(entry)
+        if not chosen:
+            self._buckets.check_holds(entry.name, sizes, [port.name for port in ports])
+        call = self._buckets.entries[entry.name].at(sizes)
+        inputs = iter(check_inputs(ports, self._buckets.padded(entry.name, ports, values)))
+        numbers = {
+            f"size.{size}": np.asarray(value, np.int64) for size, value in call.arguments.items()
+        }
+        given = {port.name for port in ports}
+        every = [
+            next(inputs) if port.name in given else check_inputs([port], [numbers[port.name]])[0]
+            for port in entry.inputs
+        ]
+        return Prepared(entry, every, call.cut)
+
+
+class BucketPlan(Plan):
+    """The plan of a model with buckets: of each entry one, from its first call on."""
+
+    def __init__(self, model, options):
+        self._model, self._spelled = model, spell(options)
+        self._lock = threading.Lock()
+        self._parts: dict[tuple, Plan] = {}
+        # Options that do not fit are an error at once.
+        self._first = self._part(model.entries[:1])
+
+    def _part(self, names) -> Plan:
+        """The plan of some entries."""
+        key = tuple(name for name in self._model.entries if name in names)
+        with self._lock:
+            if key not in self._parts:
+                part = self._model.part(key)
+                plan = unwrap(_core.Plan.parallelize(part._program, self._spelled))
+                self._parts[key] = Plan(part, plan)
+            return self._parts[key]
+
+    def _of_call(self, entry, args, kwargs):
+        """The plan of the entry of a call, and its name."""
+        if entry is not None and not isinstance(entry, str):
+            kwargs["entry"], entry = entry, None  # an input of that name
+        self._check_weights()
+        if entry is None:
+            entry = self._model.bucket(*args, **kwargs)
+        return self._part([find_entry(self._model._program.entries, entry).name]), entry
+
+    @property
+    def ranks(self) -> int:
+        return self._first.ranks
+
+    @property
+    def _plan(self):
+        """The plan of all entries."""
+        return self._part(self._model.entries)._plan
+
+    def report(self, format: str = "text", entry: str | None = None):
+        name = find_entry(self._model._program.entries, entry).name
+        return self._part([name]).report(format, name)
+
+    def run(self, *args, entry: str | None = None, **options) -> list:
+        plan, entry = self._of_call(entry, args, options)
+        return plan.run(*args, entry=entry, **options)
+
+    def check(self, *args, tolerance: float | None = None, entry: str | None = None, **kwargs):
+        plan, entry = self._of_call(entry, args, kwargs)
+        return plan.check(*args, tolerance=tolerance, entry=entry, **kwargs)
+
+    def compile(self, path, target: str | None = None, **options) -> dict:
+        return self._part(self._model.entries).compile(path, target, **options)
+
+    def start(
+        self,
+        backend: str = "local",
+        threads_per_rank: int | None = None,
+        timeout: float | None = None,
+        state=None,
+        recover: bool = True,
+        graphs: str = "auto",
+        target: str | None = None,
+    ) -> "BucketSession":
+        options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
+        options.target = target_name(target)
+        return BucketSession(self, options)
+
+    for _method in (report, run, check, compile, start):
+        _method.__doc__ = getattr(Plan, _method.__name__).__doc__
+    del _method
+
+
+class BucketSession(Session):
+    """A session with the entries that were called so far: what `start` of a plan with buckets returns."""
+
+    def __init__(self, plan, options):
+        self._bucket_plan, self._options = plan, options
+        self._model = plan._model
+        self._begun: tuple = ()
+        self._weights: dict = {}
+        self._open, self._is_closed = None, False
+        if options.state:
+            self._enter(self._model.entries[:1])  # a folder that does not fit is an error at once
+
+    @property
+    def entries(self) -> list[str]:
+        self._check_open()
+        return self._model.entries
+
+    def run(self, *args, entry: str | None = None, check_finite: bool = False, **kwargs) -> list:
+        if entry is not None and not isinstance(entry, str):
+            kwargs["entry"], entry = entry, None  # an input of that name
+        self._check_open()
+        name = self._model.bucket(*args, **kwargs) if entry is None else entry
+        self._enter([find_entry(self._model._program.entries, name).name])
+        return super().run(*args, entry=name, check_finite=check_finite, **kwargs)
+
+    run.__doc__ = Session.run.__doc__
+
+    def warm_up(self) -> None:
+        """Plans and compiles all entries, each of which would be at its first call."""
+        self._check_open()
+        self._enter(self._model.entries)
+
+    def close(self) -> None:
+        super().close()
+        self._is_closed = True
+
+    @property
+    def _session(self):
+        self._check_open()
+        if self._open is None:
+            self._enter(self._model.entries[:1])
+        return self._open
+
+    def _check_open(self):
+        if self._is_closed:
+            raise Error("the session is closed")
+
+    def _enter(self, names):
+        """Takes entries into the session. Ranks and their memory are made anew, with the state that
+        there is."""
+        wanted = tuple(n for n in self._model.entries if n in names or n in self._begun)
+        if wanted == self._begun:
+            return
+        plan = self._bucket_plan._part(wanted)
+        if self._open is None:
+            return self._begin(plan, wanted)
+        before, begun = self._bucket_plan._part(self._begun), self._begun
+        self._check_weights(plan)
+        state, extras = self.state(), self._open.extras
+        self._open = None  # frees the weights before the others are there
+        try:
+            self._begin(plan, wanted, state, extras)
+        except BaseException:
+            self._begin(before, begun, state, extras)
+            raise
+
+    def _begin(self, plan, names, state=None, extras=None):
+        started = plan._started(self._options)
+        if state:
+            started.set_state(state)
+        if extras is not None:
+            unwrap(started._session.set_extras(extras))
+        self._options.state = ""
+        self._begun, self._weights = names, self._versions(plan)
+        vars(self).update(vars(started))
+
+    def _check_weights(self, plan):
+        """A session keeps the weights that it began with."""
+        plan._set_parameters()
+        now = self._versions(plan)
+        changed = next((n for n, version in self._weights.items() if now.get(n) != version), None)
+        if changed is not None:
+            raise Error(
+                f"'{changed}' has changed since the session began, and a new entry would not have the "
+                "session's own value: expected `warm_up` before, or another session"
+            )
+
+    @staticmethod
+    def _versions(plan):
+        known = plan._model._dense
+        return {name: (known[name][1], id(known[name][2])) for name in plan._parameters}
+
+    def __repr__(self):
+        if self._is_closed:
+            return "<meshwright.BucketSession, closed>"
+        return f"<meshwright.BucketSession entries=[{', '.join(self.entries)}]>"
