@@ -265,8 +265,12 @@ class BucketSession(Session):
 
     @staticmethod
     def _versions(plan):
-        known = plan._model._dense
-        return {name: (known[name][1], id(known[name][2])) for name in plan._parameters}
+        known, states = plan._model._dense, {port.name for port in plan._plan.states}
+        return {
+            name: (known[name][1], id(known[name][2]))
+            for name in plan._parameters
+            if name not in states
+        }
 
     def __repr__(self):
         if self._is_closed:

@@ -13,6 +13,7 @@ the bucket's.
     Size(24, tokens) ** 0.5            # a `Quantity`, of which only the expression matters
 """
 import functools
+from numbers import Integral
 
 import sympy
 
@@ -49,7 +50,7 @@ class Size(int):
     def _with(self, other, capacity, function):
         if isinstance(other, (float, Quantity)):
             return quantity(function(self.expr, expression(other)))
-        if not isinstance(other, int):
+        if not isinstance(other, Integral):
             return NotImplemented
         return size(capacity(int(self), int(other)), function(self.expr, expression(other)))
 
@@ -66,16 +67,16 @@ class Size(int):
         return self._with(other, lambda a, b: b - a, lambda a, b: b - a)
 
     def __mul__(self, other):
-        return merged(self, other) if isinstance(other, int) else \
+        return merged(self, other) if isinstance(other, Integral) else \
             self._with(other, None, lambda a, b: a * b)
 
     def __rmul__(self, other):
-        return merged(other, self) if isinstance(other, int) else \
+        return merged(other, self) if isinstance(other, Integral) else \
             self._with(other, None, lambda a, b: b * a)
 
     def __floordiv__(self, other):
         """Of a merged size without one of its parts the rest; else that of the capacity."""
-        if isinstance(other, int) and int(other) and int(self) % int(other) == 0:
+        if isinstance(other, Integral) and int(other) and int(self) % int(other) == 0:
             rest = sympy.cancel(self.expr / expression(other))
             if rest.is_polynomial() and rest.free_symbols:
                 return size(int(self) // int(other), rest, ())
@@ -90,7 +91,7 @@ class Size(int):
         return quantity(expression(other) / self.expr)
 
     def __pow__(self, other, modulo=None):
-        if isinstance(other, int) and other >= 0 and not isinstance(other, Size):
+        if isinstance(other, Integral) and other >= 0 and not isinstance(other, Size):
             return size(int(self) ** other, self.expr ** other, ())
         return quantity(self.expr ** expression(other))
 
@@ -115,7 +116,7 @@ class Quantity:
         return f"Quantity({self.expr})"
 
     def _with(self, other, function):
-        if not isinstance(other, (int, float, Quantity)):
+        if not isinstance(other, (Integral, float, Quantity)):
             return NotImplemented
         return quantity(function(self.expr, expression(other)))
 

@@ -239,10 +239,10 @@ class Convert(Context):
             self.known_shape = None
             read = rule(self, node, args, kwargs)
             args = read.args
-        folded = self._fold(node, target, name, args, kwargs) if read.folds and read.result is None else None
+        folded = self._fold(node, target, name, args, kwargs) if read.folds else None
         if folded is not None:
             return folded
-        result = self._handler(target, name)(self, *args, **kwargs) if read.result is None else read.result
+        result = read.make() if read.make else self._handler(target, name)(self, *args, **kwargs)
         if self.bucket is not None:
             result = self._sized(result, node.meta["val"], _leaves(args, kwargs))
         if isinstance(result, Node):
@@ -253,7 +253,7 @@ class Convert(Context):
                 result = self.build.cast(result, element_type(val.dtype))
             if val.dtype == torch.uint8:
                 result = _in_a_byte(self.build, result)
-            if result.thunk is None and result.form is None and read.folds and read.result is None:
+            if result.thunk is None and result.form is None and read.folds and not read.make:
                 result.thunk = self._thunk(target, args, kwargs)
         return with_derivative(self, result, name, args, kwargs)
 

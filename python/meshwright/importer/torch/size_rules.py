@@ -55,11 +55,11 @@ _SIZES_ALONE = {"arange", "zeros", "ones", "full", "empty", "new_zeros", "new_on
 
 
 class Rule:
-    """How an operation is read: the result, if a rule made it; else the arguments of its handler, and
-    whether it may be computed of values that are known."""
+    """How an operation is read: the arguments of its handler, whether it may be computed of values that
+    are known, and what makes its result in place of the handler."""
 
-    def __init__(self, args, folds=True, result=None):
-        self.args, self.folds, self.result = args, folds, result
+    def __init__(self, args, folds=True, make=None):
+        self.args, self.folds, self.make = args, folds, make
 
 
 def rule(c, node, args, kwargs) -> Rule:
@@ -201,8 +201,8 @@ def _bound(x: Node, dim: int, at, default):
 def _slice(c, args, kwargs):
     x, dim, start, end, step = (*args, *(0, None, None, 1)[len(args) - 1:])
     dim %= x.rank
-    return Rule(args, result=None) if _is_static(x, dim, start, end) else \
-        Rule(args, result=_sliced(c, x, dim, start, end, step))
+    return Rule(args) if _is_static(x, dim, start, end) else \
+        Rule(args, False, lambda: _sliced(c, x, dim, start, end, step))
 
 
 def _is_static(x, dim, start, end):
@@ -240,7 +240,7 @@ def _narrow(c, args, kwargs):
     dim %= x.rank
     if _is_static(x, dim, start, length):
         return Rule(args)
-    return Rule(args, result=_sliced(c, x, dim, start, None, size=length))
+    return Rule(args, False, lambda: _sliced(c, x, dim, start, None, size=length))
 
 
 def _select(c, args, kwargs):
@@ -251,9 +251,9 @@ def _select(c, args, kwargs):
     _along(c, x, dim)
     rest = x.shape[:dim] + x.shape[dim + 1:]
     if not is_dynamic(index) and index >= 0:
-        return Rule(args, result=c.build.reshape(c.build.slice_dim(x, dim, index, index + 1), rest))
+        return Rule(args, False, lambda: c.build.reshape(c.build.slice_dim(x, dim, index, index + 1), rest))
     place = c.build.reshape(_whole(c, index if is_dynamic(index) else x.shape[dim] + index), (1,))
-    return Rule(args, result=c.build.reshape(_taken(c, x, dim, place), rest))
+    return Rule(args, False, lambda: c.build.reshape(_taken(c, x, dim, place), rest))
 
 
 def _split(c, args, kwargs):
@@ -268,7 +268,7 @@ def _split(c, args, kwargs):
     for n in sizes:
         results.append(_sliced(c, x, dim, start, None, size=n))
         start = start + n
-    return Rule(args, result=results)
+    return Rule(args, False, lambda: results)
 
 
 def _flip(c, args, kwargs):
@@ -280,7 +280,7 @@ def _flip(c, args, kwargs):
             x = _taken(c, x, dim, c.build.binary("sub", _whole(c, n - 1), _steps(c, n)), below=True)
         else:
             x = c.build.gather(x, c.build.static(_descending(n), (n,), "i64"), dim)
-    return Rule(args, result=x)
+    return Rule(args, False, lambda: x)
 
 
 def _descending(n):
@@ -297,7 +297,7 @@ def _cat(c, args, kwargs):
         return Rule(args)
     for x in inputs:
         _along(c, x, dim)
-    return Rule(args, folds=False, result=joined(c, inputs, dim))
+    return Rule(args, False, lambda: joined(c, inputs, dim))
 
 
 def joined(c, inputs, dim: int) -> Node:
@@ -335,7 +335,25 @@ def _pad(c, args, kwargs):
         left, right = widths[at], widths[at + 1]
         x = joined(c, [p for p in (piece(left) if left else None, x, piece(right) if right else None)
                        if p is not None], dim)
-    return Rule(args, result=x)
+    return Rule(args, False, lambda: x)
+
+
+def _diff(c, args, kwargs):
+    x, times, dim = (*args, *(1, -1)[len(args) - 1:])[:3]
+    dim %= x.rank
+    if not isinstance(x.shape[dim], Size):
+        return Rule(args)
+    pieces = [p for p in (kwargs.get("prepend"), x, kwargs.get("append")) if p is not None]
+
+    def differences():
+        y = joined(c, pieces, dim)
+        for _ in range(times):
+            n = y.shape[dim]
+            later, earlier = (_sliced(c, y, dim, start, None, size=n - 1) for start in (1, 0))
+            y = c.build.binary("xor" if y.dtype == "i1" else "sub", later, earlier)
+        return y
+
+    return Rule(args, True, differences)
 
 
 def _repeat(c, args, kwargs):
@@ -376,7 +394,7 @@ def _linspace(c, args, kwargs):
     steps = c.build.cast(_steps(c, c.shape[0]), "f64")
     share = c.build.binary("div", steps, c.build.scalar(count - 1, "f64"))
     span = c.build.binary("mul", share, c.build.scalar(end - start, "f64"))
-    return Rule(args, result=c.build.cast(c.build.binary("add", span, c.build.scalar(start, "f64")), c.dtype))
+    return Rule(args, False, lambda: c.build.cast(c.build.binary("add", span, c.build.scalar(start, "f64")), c.dtype))
 
 
 def _along_one(c, args, kwargs):
@@ -452,11 +470,11 @@ _SPECIAL = {
     **dict.fromkeys(_VIEWS, _view), "slice": _slice, "narrow": _narrow, "select": _select, "flip": _flip,
     **dict.fromkeys(("split_with_sizes", "split", "split_with_sizes_copy", "split_copy", "unsafe_split",
                      "unsafe_split_with_sizes"), _split),
-    **dict.fromkeys(("cat", "concat", "concatenate"), _cat), "constant_pad_nd": _pad, "repeat": _repeat,
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat), "constant_pad_nd": _pad, "repeat": _repeat, "diff": _diff,
     "tile": _repeat, "repeat_interleave": _repeat_interleave, "arange": _arange, "linspace": _linspace,
     **dict.fromkeys(("argmax", "argmin", "max.dim", "min.dim", "cumsum"), _along_one),
     **dict.fromkeys(("sort", "argsort"), _sorted), "topk": _top_k,
-    **dict.fromkeys(("prod", "cumprod", "cummax", "cummin", "logcumsumexp", "unbind", "roll", "diff", "glu"),
+    **dict.fromkeys(("prod", "cumprod", "cummax", "cummin", "logcumsumexp", "unbind", "roll", "glu"),
                     _product),
     **dict.fromkeys(("chunk", "unsafe_chunk", "tensor_split"),
                     lambda c, args, kwargs: _elsewhere(
