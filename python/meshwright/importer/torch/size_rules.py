@@ -202,7 +202,12 @@ def _slice(c, args, kwargs):
     x, dim, start, end, step = (*args, *(0, None, None, 1)[len(args) - 1:])
     dim %= x.rank
     return Rule(args) if _is_static(x, dim, start, end) else \
-        Rule(args, False, lambda: _sliced(c, x, dim, start, end, step))
+        Rule(args, _from_the_beginning(start), lambda: _sliced(c, x, dim, start, end, step))
+
+
+def _from_the_beginning(start) -> bool:
+    """Whether a slice of known values begins at the same place for all sizes."""
+    return start is None or not is_dynamic(start) and start >= 0
 
 
 def _is_static(x, dim, start, end):
@@ -240,7 +245,7 @@ def _narrow(c, args, kwargs):
     dim %= x.rank
     if _is_static(x, dim, start, length):
         return Rule(args)
-    return Rule(args, False, lambda: _sliced(c, x, dim, start, None, size=length))
+    return Rule(args, _from_the_beginning(start), lambda: _sliced(c, x, dim, start, None, size=length))
 
 
 def _select(c, args, kwargs):
@@ -251,7 +256,7 @@ def _select(c, args, kwargs):
     _along(c, x, dim)
     rest = x.shape[:dim] + x.shape[dim + 1:]
     if not is_dynamic(index) and index >= 0:
-        return Rule(args, False, lambda: c.build.reshape(c.build.slice_dim(x, dim, index, index + 1), rest))
+        return Rule(args, True, lambda: c.build.reshape(c.build.slice_dim(x, dim, index, index + 1), rest))
     place = c.build.reshape(_whole(c, index if is_dynamic(index) else x.shape[dim] + index), (1,))
     return Rule(args, False, lambda: c.build.reshape(_taken(c, x, dim, place), rest))
 
@@ -297,7 +302,8 @@ def _cat(c, args, kwargs):
         return Rule(args)
     for x in inputs:
         _along(c, x, dim)
-    return Rule(args, False, lambda: joined(c, inputs, dim))
+    is_last = not any(isinstance(x.shape[dim], Size) for x in inputs[:-1])
+    return Rule(args, is_last, lambda: joined(c, inputs, dim))
 
 
 def joined(c, inputs, dim: int) -> Node:
@@ -398,16 +404,30 @@ def _linspace(c, args, kwargs):
 
 
 def _along_one(c, args, kwargs):
-    """The position of an extreme, running sums: along one dimension, or none that changes."""
+    """The position of an extreme: along one dimension, or none that changes."""
     x = args[0]
     dim = args[1] if len(args) > 1 else kwargs.get("dim")
-    if dim is None:
-        if dynamic_dims(x.shape) not in ([], [0]) or not all(map(_is_whole, x.shape)):
-            raise Uncovered(f"{c.fx.target} of all elements is not covered where sizes of inner dimensions change from "
-                            "call to call: expected one dimension")
-    else:
+    if dim is not None:
         _along(c, x, dim % max(x.rank, 1))
+    elif dynamic_dims(x.shape) not in ([], [0]) or not all(map(_is_whole, x.shape)):
+        raise Uncovered(f"{c.fx.target} of all elements is not covered where sizes of inner dimensions change from "
+                        "call to call: expected one dimension")
     return Rule(args, folds=not dynamic_dims(x.shape))
+
+
+def _running(c, args, kwargs):
+    """Each result depends on the elements before it alone."""
+    x, dim = args[0], args[1] if len(args) > 1 else kwargs["dim"]
+    if not x.rank or not isinstance(x.shape[dim % x.rank], Size):
+        return Rule(args)
+    _along(c, x, dim % x.rank)
+    if operation_name(c.fx.target).split(".")[0] == "cumsum":
+        return Rule(args)
+
+    def refuse():
+        raise Uncovered(_refusal(c.fx, [x], c))
+
+    return Rule(args, True, refuse)
 
 
 def _elsewhere(c, args, kwargs):
@@ -472,9 +492,10 @@ _SPECIAL = {
                      "unsafe_split_with_sizes"), _split),
     **dict.fromkeys(("cat", "concat", "concatenate"), _cat), "constant_pad_nd": _pad, "repeat": _repeat, "diff": _diff,
     "tile": _repeat, "repeat_interleave": _repeat_interleave, "arange": _arange, "linspace": _linspace,
-    **dict.fromkeys(("argmax", "argmin", "max.dim", "min.dim", "cumsum"), _along_one),
+    **dict.fromkeys(("argmax", "argmin", "max.dim", "min.dim"), _along_one),
+    **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _running),
     **dict.fromkeys(("sort", "argsort"), _sorted), "topk": _top_k,
-    **dict.fromkeys(("prod", "cumprod", "cummax", "cummin", "logcumsumexp", "unbind", "roll", "glu"),
+    **dict.fromkeys(("prod", "unbind", "roll", "glu"),
                     _product),
     **dict.fromkeys(("chunk", "unsafe_chunk", "tensor_split"),
                     lambda c, args, kwargs: _elsewhere(
