@@ -472,10 +472,11 @@ def join(models) -> Model:
 
     models: {"prefill": model, "decode": other}, by the names of the entries; the first is the
     default. Each model has one entry. Parameters and states of one name are one: they must have one
-    type and equal values. A buffer that one model writes to is state in the others too.
+    type and equal values. A buffer that one model writes to is state in the others too. Constants that
+    imports computed, such as tables of positions, are one where they are equal.
     """
     _check_models(models)
-    models = _joined_alike(_with_states_of_others(models))
+    models = _with_constants_apart(_joined_alike(_with_states_of_others(models)))
     program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
     parameters, owners, problems = {}, {}, []
     for port in program.parameters:
@@ -515,6 +516,27 @@ def _with_states_of_others(models):
             result[entry] = _model_of(imported.again(states), entry)
         except ImportFailed as error:
             raise Error(_convert(error.diagnostics)) from error
+    return result
+
+
+def _with_constants_apart(models):
+    """Imports those again that have a constant of another one's name and of other content."""
+    from .importer import ImportFailed
+
+    result, contents = dict(models), {}
+    for entry, model in models.items():
+        imported = model._imported.get(model.entries[0])
+        if imported is None:
+            continue
+        own = imported.graph.constants
+        taken = {key: content for content, key in contents.items()}
+        if any(taken.get(key, content) != content for content, key in own.items()):
+            try:
+                imported = imported.beside(contents)
+            except ImportFailed as error:
+                raise Error(_convert(error.diagnostics)) from error
+            result[entry], own = _model_of(imported, entry), imported.graph.constants
+        contents = {**contents, **own}
     return result
 
 

@@ -74,6 +74,8 @@ class ImportedProgram:
     again: Callable[[set[str]], "ImportedProgram"]
     #: Imports the module again, with parameters that are only stacked as those of the module.
     apart: Callable[[], "ImportedProgram"]
+    #: Imports the module again; constants that another import computed, by their content, have its names.
+    beside: Callable[[dict], "ImportedProgram"]
     #: Imports the module with the first of several chunks of rows of the inputs that are named. The
     #: other inputs are whole.
     chunk: Callable[[int, list[str]], "ImportedProgram"]
@@ -259,6 +261,8 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         again=lambda names: repeat(
             args, kwargs, {*variable, *names}, training, evaluation, constants, batch_inputs,
             joins=joins),
+        beside=lambda others: repeat(
+            args, kwargs, variable, training, evaluation, others, batch_inputs, joins=joins),
         apart=lambda: repeat(
             args, kwargs, variable, training, evaluation, constants, batch_inputs, joins=False),
         remarks=[Diagnostic(r.message, "remark", *_place(r.loc)) for r in graph.remarks],
