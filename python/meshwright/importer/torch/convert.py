@@ -233,7 +233,9 @@ class Convert(Context):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor) and val.dtype.is_complex or any(
                 isinstance(a, ops_complex.Complex) for a in _leaves(args, kwargs)):
-            return ops_complex.convert(self, name, args, kwargs)
+            self.known_shape = None
+            result = ops_complex.convert(self, name, args, kwargs)
+            return result if self.bucket is None else self._sized(result, val, [*_leaves(args, kwargs)])
         read = Rule(args)
         if self.bucket is not None:
             self.known_shape = None
@@ -244,7 +246,7 @@ class Convert(Context):
             return folded
         result = read.make() if read.make else self._handler(target, name)(self, *args, **kwargs)
         if self.bucket is not None:
-            result = self._sized(result, node.meta["val"], _leaves(args, kwargs))
+            result = self._sized(result, node.meta["val"], [*_leaves(args, kwargs)])
         if isinstance(result, Node):
             val = node.meta["val"]
             if result.shape != self.shape:
@@ -262,6 +264,8 @@ class Convert(Context):
         if isinstance(result, (list, tuple)):
             self.known_shape = None
             return [r if v is None else self._sized(r, v, operands) for r, v in zip(result, value)]
+        if isinstance(result, ops_complex.Complex):
+            return ops_complex.Complex(*(self._sized(p, value, [*operands]) for p in (result.real, result.imag)))
         if not isinstance(result, Node):
             return result
         wanted = self.known_shape or self.shape_of(value)
@@ -367,7 +371,7 @@ class Convert(Context):
         except Uncovered:
             return None
         if self.bucket is not None:
-            result = self._sized(result, node.meta["val"], _leaves(args, kwargs))
+            result = self._sized(result, node.meta["val"], [*_leaves(args, kwargs)])
         result = self.build.cast(result, element_type(node.meta["val"].dtype))
         return self.build.broadcast(result, self.shape)
 

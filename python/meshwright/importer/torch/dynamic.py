@@ -10,23 +10,34 @@ torch.export takes a size of 1 for a static one, so the trace has sizes of its o
 """
 import inspect
 import itertools
+import os
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import sympy
 import torch
 from torch.export import Dim
-from torch.fx.experimental.symbolic_shapes import symbol_is_type
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, symbol_is_type
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT
 
 from ..errors import Diagnostic, ImportFailed
 from ..graph.sizes import quantity, size
+from .locations import calling_line, is_in_torch, is_model_file
+from .names import operation_name
+from .patches import patched
 
 #: Functions of PyTorch's expressions that are arithmetic.
 _SAME = {"ToFloat": lambda a: a, "Identity": lambda a: a, "IntTrueDiv": lambda a, b: a / b,
          "FloatTrueDiv": lambda a, b: a / b, "FloatPow": lambda a, b: a ** b,
          "PowByNatural": lambda a, b: a ** b}
+#: A range of a size in the message of an export that takes a part of the sizes.
+_RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
+#: A size of which the message says that the module takes one alone.
+_ONE_SIZE = re.compile(r"guards generated for (\w+) = .* specialized value of (\d+)")
 #: Symbols of numbers that depend on values.
 _UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 
@@ -39,12 +50,44 @@ class _Dims(dict):
     """Of a leaf of the arguments: dimension -> the name of its size. No tree of PyTorch's."""
 
 
+class Guard(NamedTuple):
+    """A condition on sizes that a trace has met."""
+    condition: sympy.Basic
+    line: tuple[str, int] | None
+    #: Whether the module itself compares, and not a function of PyTorch.
+    is_of_module: bool
+
+
+def _line_of_module() -> tuple[str, int] | None:
+    """The line of the model that runs now. What torch.export itself asks has none."""
+    line = calling_line()
+    return line if line and not os.path.realpath(line[0]).startswith(_PACKAGE) else None
+
+
+_PACKAGE = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..")) + os.sep
+
+
+def _is_of_module() -> bool:
+    frame = sys._getframe(2)
+    while frame is not None and is_in_torch(frame.f_code.co_filename):
+        if os.path.basename(frame.f_code.co_filename) not in _OF_SYMBOLS:
+            return False
+        frame = frame.f_back
+    return frame is not None and is_model_file(frame.f_code.co_filename)
+
+
+#: Files of PyTorch by way of which a number of a trace compares.
+_OF_SYMBOLS = {"symbolic_shapes.py", "sym_node.py", "__init__.py", "recording.py", "_stats.py"}
+
+
 @dataclass
 class Check:
     """A condition on sizes under which the program is that of the module."""
     condition: sympy.Basic
     file: str | None
     line: int | None
+    #: Whether only one value of a size is excluded, which PyTorch does for layouts in memory, too.
+    is_layout: bool = False
 
 
 class Dynamic:
@@ -71,8 +114,9 @@ class Dynamic:
         #: Of each leaf of the arguments: dimension -> the name of its size.
         self.leaves: list[dict[int, str]] = pytree.tree_leaves(spread(1))
         self._shapes = {name: tree[2] for name, tree in trees.items()}
-        #: The exports so far, by how they were made.
+        #: The exports so far, by how they were made, and the conditions of the last trace.
         self.exports: dict[tuple, object] = {}
+        self.guards: list[Guard] = []
 
     def _by_name(self, shapes, named):
         if isinstance(shapes, Mapping):
@@ -159,17 +203,54 @@ class Dynamic:
     def export(self, module):
         """torch.export of the module, with a symbol for each size. Conditions on sizes are assertions of
         the program."""
-        run = lambda shapes: torch.export.export(
-            module, self.args, self.kwargs, dynamic_shapes=shapes, strict=False,
-            prefer_deferred_runtime_asserts_over_guards=True)
         try:
-            return run(self._shapes)
+            return self._trace_once(module)
         except torch._dynamo.exc.UserError as error:
-            if "Suggested fixes" not in str(error):
-                raise
-            from torch.export.dynamic_shapes import refine_dynamic_shapes_from_suggested_fixes
+            # The module takes a part of the sizes: calls of others are refused.
+            ranges = {name: bounds for name, *bounds in _RANGE.findall(str(error)) if name in self._dims}
+            if not ranges:
+                raise self._specialised(str(error)) from error
+        for name, bounds in ranges.items():
+            least, most = (int(b) if b else None for b in bounds)
+            largest = self.buckets[name][-1]
+            if most is not None and most < largest:
+                raise ImportFailed([Diagnostic(
+                    f"the bucket {name}={largest} is above the largest size that the module takes, {most}",
+                    "error", *self._line_of(most))])
+            self._dims[name] = Dim(name, min=least, max=largest)
+        self._shapes = pytree.tree_map(lambda d: self._dims[d.__name__], self._shapes,
+                                       is_leaf=lambda d: isinstance(d, Dim))
+        return self._trace_once(module)
 
-            return run(refine_dynamic_shapes_from_suggested_fixes(str(error), self._shapes))
+    def _trace_once(self, module):
+        self.guards = []
+        log = ShapeEnv._log_guard
+
+        def note(env, prefix, guard, *args, **kwargs):
+            self.guards.append(Guard(guard, _line_of_module(), _is_of_module()))
+            return log(env, prefix, guard, *args, **kwargs)
+
+        with patched() as patch:
+            patch(ShapeEnv, "_log_guard", note)
+            return torch.export.export(
+                module, self.args, self.kwargs, dynamic_shapes=self._shapes, strict=False,
+                prefer_deferred_runtime_asserts_over_guards=True)
+
+    def _specialised(self, text: str) -> Exception:
+        """The error of a module that takes one size alone."""
+        found = _ONE_SIZE.findall(text)
+        if not found:
+            return ImportFailed([Diagnostic(f"torch.export fails: {text.splitlines()[0]}")])
+        return ImportFailed([Diagnostic(
+            f"size '{name}' cannot change: the module computes with one size of it alone", "error",
+            *self._line_of(value)) for name, value in found])
+
+    def _line_of(self, number):
+        """The line of a condition that names a number."""
+        lines = [g.line for g in self.guards if g.line is not None]
+        named = [g.line for g in self.guards if g.line is not None and
+                 sympy.Integer(number) in sympy.preorder_traversal(g.condition)]
+        return (named or lines or [(None, None)])[0]
 
     def symbols(self, exported, values) -> dict[sympy.Symbol, str]:
         """PyTorch's symbols -> the names of sizes. `values` are those of the leaves in the trace."""
@@ -187,6 +268,27 @@ class Dynamic:
                         f"computes with {expr} alone"
         if problems:
             raise ImportFailed([Diagnostic(p) for p in problems.values()])
+        return result
+
+    def checks(self, program) -> list[Check]:
+        """The conditions on sizes that the trace took for granted."""
+        result, lines = [], {g.condition: g for g in reversed(self.guards)}
+
+        def add(condition, line=None):
+            guard = lines.get(condition)
+            line = guard.line if guard and guard.line else line or (None, None)
+            result.append(Check(condition, *line, isinstance(condition, sympy.Ne) and
+                                not (guard and guard.is_of_module)))
+
+        for node in program.graph.nodes:
+            if node.op == "call_function" and operation_name(node.target) == "_assert_scalar.default" and \
+                    isinstance(node.args[0], torch.fx.Node):
+                value = node.args[0].meta.get("val")
+                if isinstance(value, torch.SymBool) and is_known(value):
+                    add(value.node.expr)
+        for own, bounds in program.range_constraints.items():
+            if bounds.lower.is_finite:
+                add(sympy.Ge(own, bounds.lower), self._line_of(bounds.lower) if bounds.lower > 1 else None)
         return result
 
     def capacities(self) -> list[dict[str, int]]:
@@ -277,7 +379,7 @@ class Bucket:
         for check in exported.checks:
             condition = plain(check.condition.xreplace(self._replaced))
             if condition.free_symbols and condition.free_symbols <= set(self._values) and \
-                    not isinstance(condition, sympy.Ne):
+                    not check.is_layout:
                 result.setdefault(condition, Check(condition, check.file, check.line))
             elif condition == sympy.false:
                 raise ImportFailed([Diagnostic(

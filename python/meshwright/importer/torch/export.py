@@ -9,7 +9,6 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
-import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.experimental.proxy_tensor import PythonKeyTracer
@@ -17,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Diagnostic, ImportFailed
 from .decompose import kept_whole, take_apart
-from .dynamic import Check, Dynamic, is_known
+from .dynamic import Check, Dynamic
 from .functionalize import functionalize, writes_to_arguments, written_placeholders
 from .gradient_flow import (
     AskedInCheckpoints,
@@ -26,7 +25,6 @@ from .gradient_flow import (
     tracing_gradients,
 )
 from .locations import LINE, Locations, calling_line, is_model_file
-from .names import operation_name
 from .own_derivatives import refusing_other_derivatives
 from .patches import patched
 from .regions import inline_regions
@@ -392,7 +390,7 @@ def _signature(module, program, args, kwargs, variable, dynamic) -> Exported:
             result.fixed.append(leaf)
     if dynamic is not None:
         result.symbols = dynamic.symbols(result, [values.get(getattr(s.arg, "name", None)) for s in users])
-        result.checks = _checks(program)
+        result.checks = dynamic.checks(program)
     state, constants = program.state_dict, program.constants
     shared = shared_names(module)
     for spec in specs:
@@ -414,23 +412,6 @@ def _signature(module, program, args, kwargs, variable, dynamic) -> Exported:
             f"{s.target or s.arg.name} is written to in place in a way that is not covered")
             for s in unsupported])
     result.outputs = _output_names(program, flat)
-    return result
-
-
-def _checks(program) -> list[Check]:
-    """The conditions on sizes that the trace took for granted."""
-    result, locations = [], Locations()
-    for node in program.graph.nodes:
-        if node.op == "call_function" and operation_name(node.target) == "_assert_scalar.default" and \
-                isinstance(node.args[0], torch.fx.Node):
-            value = node.args[0].meta.get("val")
-            if isinstance(value, torch.SymBool) and is_known(value):
-                frame = locations.frame(node.meta.get("stack_trace") or "") or (None, None)
-                result.append(Check(value.node.expr, *frame))
-    for symbol, bounds in program.range_constraints.items():
-        for bound, relation in ((bounds.lower, sympy.Ge), (bounds.upper, sympy.Le)):
-            if bound.is_finite:
-                result.append(Check(relation(symbol, bound), None, None))
     return result
 
 

@@ -398,10 +398,10 @@ def flat_index(c, x: Node, indices, indexed) -> Node:
             inside += [c.build.compare("ge", part, c.build.scalar(0, "i64")),
                        c.build.compare("lt", part, c.build.scalar(x.shape[d], "i64"))]
         if flat is not None:
-            flat = c.build.binary("mul", flat, c.build.scalar(x.shape[d], "i64"))
+            flat = c.build.binary("mul", flat, c.build.scalar(int(x.shape[d]), "i64"))
             part = c.build.binary("add", flat, part)
         flat = part
-    merged = numel([x.shape[d] for d in indexed])
+    merged = int(numel([x.shape[d] for d in indexed]))
     # An index that is out of range in its own dimension must not be in range of the merged ones.
     if inside:
         inside = functools.reduce(lambda a, b: c.build.binary("and", a, b), inside)
