@@ -120,8 +120,8 @@ class BucketPlan(Plan):
         with self._lock:
             if key not in self._parts:
                 part = self._model.part(key)
-                plan = unwrap(_core.Plan.parallelize(part._program, self._spelled))
-                self._parts[key] = Plan(part, plan)
+                plan = _core.Plan.parallelize(part._program, self._spelled)
+                self._parts[key] = Plan(part, unwrap(plan, stacklevel=5))
             return self._parts[key]
 
     def _of_call(self, entry, args, kwargs):

@@ -5,7 +5,7 @@ import math
 
 from .dialect import float_text, operation, quoted, tensor_type
 from .nodes import Graph, Location, Node
-from .sizes import Size, dynamic_dims
+from .sizes import dynamic_dims, names
 
 # The bound on parameters that state none (NnDialect::kParameterMagnitude).
 _MAGNITUDE = 1024
@@ -143,7 +143,7 @@ def used_sizes(graph: Graph, order: list[Node]) -> dict[str, tuple]:
 
 def size_names(shape) -> str:
     """For each dimension the name of its size, empty for one that no call changes."""
-    return f"[{', '.join(quoted(n.name if isinstance(n, Size) else '') for n in shape)}]"
+    return f"[{', '.join(map(quoted, names(shape)))}]"
 
 
 def _type(node: Node) -> str:

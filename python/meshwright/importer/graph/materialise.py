@@ -6,6 +6,7 @@ import numpy as np
 from .dialect import BINARY, FLOATS
 from .forms import Dense, Diagonal, cast, greatest, largest, rounded
 from .nodes import Builder, Graph, Node
+from .sizes import names
 
 # Constants above _INLINE elements are parameters of the program, kept with the weights. Constants
 # above _KEPT elements, such as tables that grow with the sequence, are computed by the program if
@@ -70,6 +71,8 @@ class Materialise:
         self.cache: dict[int, Node] = {}
         self.tables: dict[tuple, Node] = {}
         self.keep: list[Node] = []
+        #: Tables that have a shape.
+        self.shaped: dict[int, Node] = {}
 
     def run(self):
         for node in self.graph.nodes():
@@ -92,9 +95,19 @@ class Materialise:
             value = node.attrs.get("exact", node.form.values.item())
             return build.broadcast(build.make("constant", [], (), node.dtype, value=value),
                                    node.shape)
-        return build.broadcast(self._table(build, node.form, node.dtype), node.shape)
+        own = [n if size != 1 else 1 for n, size in zip(node.shape, node.form.values.shape)]
+        return build.broadcast(self._table(build, node.form, node.dtype, own), node.shape)
 
-    def _table(self, build: Builder, form: Dense, dtype: str) -> Node:
+    def _table(self, build: Builder, form: Dense, dtype: str, shape=None) -> Node:
+        """The values, perhaps with sizes of the call in their shape. One parameter may stand for tables
+        of several sizes."""
+        table, shape = self._made(build, form, dtype), tuple(shape or form.values.shape)
+        if id(table) not in self.shaped:
+            self.shaped[id(table)], table.shape = table, shape
+        return table if names(table.shape) == names(shape) else \
+            build.make("cut", [table], shape, dtype)
+
+    def _made(self, build: Builder, form: Dense, dtype: str) -> Node:
         shape = form.values.shape
         if form.known:
             values = np.ascontiguousarray(cast(form.values, dtype))

@@ -189,6 +189,11 @@ def dynamic_dims(shape) -> list[int]:
     return [d for d, n in enumerate(shape) if isinstance(n, Size)]
 
 
+def names(shape) -> tuple[str, ...]:
+    """The name of the size of each dimension, empty where no call changes it."""
+    return tuple(n.name if isinstance(n, Size) else "" for n in shape)
+
+
 def number_of(build, value, dtype: str):
     """A number that a call decides as a value of the program, of an element type. The program computes
     it as Python does: in integers, or in f64."""

@@ -37,7 +37,7 @@ _SAME = {"ToFloat": lambda a: a, "Identity": lambda a: a, "IntTrueDiv": lambda a
 #: A range of a size in the message of an export that takes a part of the sizes.
 _RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 #: A size of which the message says that the module takes one alone.
-_ONE_SIZE = re.compile(r"guards generated for (\w+) = .* specialized value of (\d+)")
+_ONE_SIZE = re.compile(r"^  (\w+) = (\d+)$|guards generated for (\w+) = .* specialized value of (\d+)", re.M)
 #: Symbols of numbers that depend on values.
 _UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
 
@@ -238,12 +238,12 @@ class Dynamic:
 
     def _specialised(self, text: str) -> Exception:
         """The error of a module that takes one size alone."""
-        found = _ONE_SIZE.findall(text)
+        found = {a or c: b or d for a, b, c, d in _ONE_SIZE.findall(text)}
         if not found:
             return ImportFailed([Diagnostic(f"torch.export fails: {text.splitlines()[0]}")])
         return ImportFailed([Diagnostic(
             f"size '{name}' cannot change: the module computes with one size of it alone", "error",
-            *self._line_of(value)) for name, value in found])
+            *self._line_of(value)) for name, value in found.items()])
 
     def _line_of(self, number):
         """The line of a condition that names a number."""

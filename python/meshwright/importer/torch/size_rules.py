@@ -51,7 +51,9 @@ _BATCHED = ("conv", "max_pool", "avg_pool", "adaptive_", "upsample", "_upsample"
 _SIZES_ALONE = {"arange", "zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty",
                 "expand", "broadcast_to", "view", "_unsafe_view", "reshape", "view_copy", "_reshape_alias",
                 "unflatten", "repeat", "tile", "eye", "rand", "randn", "slice", "narrow", "select",
-                "split_with_sizes", "split_with_sizes_copy", "linspace"}
+                "split_with_sizes", "split_with_sizes_copy"}
+#: So many of their arguments are sizes or tensors; a number follows.
+_SIZES_FIRST = {"full": 1, "new_full": 2}
 
 
 class Rule:
@@ -67,7 +69,8 @@ def rule(c, node, args, kwargs) -> Rule:
     name = operation_name(node.target)
     base = name.split(".")[0]
     folds = True
-    if any(is_dynamic(a) for a in _flat(args, kwargs)) and base not in _SIZES_ALONE:
+    numbers = args[_SIZES_FIRST.get(base, 0):] if base in _SIZES_FIRST else args
+    if any(is_dynamic(a) for a in _flat(numbers, kwargs)) and (base not in _SIZES_ALONE or base in _SIZES_FIRST):
         if base not in _NUMBERS | _TAKES and not _is_pointwise(node.target):
             raise Uncovered(f"operation {node.target} cannot take a number that depends on sizes that "
                             "change from call to call")
@@ -326,7 +329,13 @@ def joined(c, inputs, dim: int) -> Node:
 
 
 def _pad(c, args, kwargs):
-    x, widths, value = (*args, 0)[:3] if len(args) < 3 else args[:3]
+    if operation_name(c.fx.target).startswith("pad"):
+        x, widths, mode, value = (*args, *("constant", None)[len(args) - 2:])
+        if mode != "constant":
+            return _elsewhere(c, (x, [x.rank - 1 - d for d in range(len(widths) // 2)]), {}) and Rule(args)
+        args, value = (x, widths, value or 0), value or 0
+    else:
+        x, widths, value = (*args, 0)[:3]
     dims = {x.rank - 1 - i // 2 for i, n in enumerate(widths) if expression(n) != 0}
     if not any(isinstance(x.shape[d], Size) for d in dims):
         return Rule(args)
@@ -341,7 +350,7 @@ def _pad(c, args, kwargs):
         left, right = widths[at], widths[at + 1]
         x = joined(c, [p for p in (piece(left) if left else None, x, piece(right) if right else None)
                        if p is not None], dim)
-    return Rule(args, False, lambda: x)
+    return Rule(args, False, lambda: c.build.cast(x, c.dtype))
 
 
 def _diff(c, args, kwargs):
@@ -391,16 +400,6 @@ def _arange(c, args, kwargs):
         raise Uncovered(f"positions of the merged sizes '{c.shape[0].name}', which change from call to call, are "
                         "not covered")
     return Rule(args, folds=not is_dynamic(start) and not is_dynamic(step))
-
-
-def _linspace(c, args, kwargs):
-    start, end, count = args
-    if not any(map(is_dynamic, args)):
-        return Rule(args)
-    steps = c.build.cast(_steps(c, c.shape[0]), "f64")
-    share = c.build.binary("div", steps, c.build.scalar(count - 1, "f64"))
-    span = c.build.binary("mul", share, c.build.scalar(end - start, "f64"))
-    return Rule(args, False, lambda: c.build.cast(c.build.binary("add", span, c.build.scalar(start, "f64")), c.dtype))
 
 
 def _along_one(c, args, kwargs):
@@ -490,8 +489,8 @@ _SPECIAL = {
     **dict.fromkeys(_VIEWS, _view), "slice": _slice, "narrow": _narrow, "select": _select, "flip": _flip,
     **dict.fromkeys(("split_with_sizes", "split", "split_with_sizes_copy", "split_copy", "unsafe_split",
                      "unsafe_split_with_sizes"), _split),
-    **dict.fromkeys(("cat", "concat", "concatenate"), _cat), "constant_pad_nd": _pad, "repeat": _repeat, "diff": _diff,
-    "tile": _repeat, "repeat_interleave": _repeat_interleave, "arange": _arange, "linspace": _linspace,
+    **dict.fromkeys(("cat", "concat", "concatenate"), _cat), "constant_pad_nd": _pad, "pad": _pad, "repeat": _repeat, "diff": _diff,
+    "tile": _repeat, "repeat_interleave": _repeat_interleave, "arange": _arange,
     **dict.fromkeys(("argmax", "argmin", "max.dim", "min.dim"), _along_one),
     **dict.fromkeys(("cumsum", "cumprod", "cummax", "cummin", "logcumsumexp"), _running),
     **dict.fromkeys(("sort", "argsort"), _sorted), "topk": _top_k,
