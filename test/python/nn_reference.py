@@ -64,7 +64,7 @@ def _rotary(a, x, cos, sin):
 def _evaluate(node, x):
     a, op = node.attrs, node.op
     if op == "cut":
-        return x[0]
+        return x[0][tuple(map(slice, node.shape))]
     if op == "constant":
         value = to_tensor(a["value"]) if isinstance(a["value"], np.ndarray) else a["value"]
         if isinstance(value, torch.Tensor):

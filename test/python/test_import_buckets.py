@@ -149,3 +149,124 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_at_the_sizes_of_calls(name):
     compare(Calls(FUNCTIONS[name]), [(x_of(*s),) for s in SIZES], {"args": (NAMES,)})
+
+
+def test_sizes_of_equal_buckets_stay_apart():
+    """Tables and positions of one bucket's size are those of several sizes, and of none."""
+    function = lambda m, x, y: (
+        m.table[:24].sum(0),
+        m.table[: x.shape[1]].sum(0),
+        torch.arange(24).float().mean(),
+        torch.arange(x.shape[1]).float().mean(),
+        torch.arange(y.shape[1]).float().mean(),
+        x * torch.linspace(0, 1, 24)[: x.shape[1], None] * torch.linspace(0, 1, 24).sum(),
+        y * torch.linspace(0, 1, 24)[: y.shape[1], None],
+    )
+    calls = [(x_of(2, 20), x_of(2, 7)), (x_of(2, 3), x_of(2, 24))]
+    compare(Calls(function), calls, {"args": ({1: "a"}, {1: "b"})}, {"a": [24], "b": [24]})
+
+
+class Joint(nn.Module):
+    """Text and image tokens in one sequence, taken apart again."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.o = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, text, image):
+        x = torch.cat([self.a(text), self.b(image)], 1)
+        y = F.scaled_dot_product_attention(self.o(x), x, x)
+        return y[:, : text.shape[1]].sum(1), y[:, text.shape[1] :]
+
+
+def test_two_sizes_in_one_sequence():
+    found = compare(
+        Joint(),
+        [(x_of(2, 5), x_of(2, 11)), (x_of(1, 3), x_of(1, 20))],
+        {"text": {0: "batch", 1: "text"}, "image": {0: "batch", 1: "image"}},
+        {"batch": [2], "text": [8], "image": [16, 24]},
+    )
+    assert list(found) == ["batch=2,text=8,image=16", "batch=2,text=8,image=24"]
+    assert list(found["batch=2,text=8,image=24"].sizes.arguments) == ["batch", "text", "image", "image + text"]
+
+
+CONFIG = dict(hidden_size=48, num_hidden_layers=2, num_attention_heads=4, intermediate_size=70, vocab_size=97)
+
+
+def transformer(name):
+    tf = pytest.importorskip("transformers")
+    torch.manual_seed(1)
+    config, kind = {
+        "bert": (tf.BertConfig(**CONFIG), tf.BertModel),
+        "llama": (tf.LlamaConfig(**CONFIG, num_key_value_heads=2), tf.LlamaForCausalLM),
+        "mistral": (tf.MistralConfig(**CONFIG, num_key_value_heads=2, sliding_window=5), tf.MistralForCausalLM),
+        "gpt2": (tf.GPT2Config(n_embd=48, n_layer=2, n_head=4, vocab_size=97), tf.GPT2LMHeadModel),
+        "t5": (tf.T5Config(d_model=48, d_kv=12, d_ff=70, num_layers=2, num_heads=4, vocab_size=97), tf.T5EncoderModel),
+        "bloom": (tf.BloomConfig(hidden_size=48, n_layer=2, n_head=4, vocab_size=97), tf.BloomForCausalLM),
+    }[name]
+    return kind(config).eval()
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "mistral", "gpt2", "t5", "bloom"])
+def test_transformers_at_the_sizes_of_calls(name):
+    net = transformer(name)
+    ids = [torch.randint(3, 97, s, generator=torch.Generator().manual_seed(0)) for s in SIZES]
+    masks = [(torch.arange(t) < torch.arange(t, t - b, -1).clamp(min=1)[:, None]).long() for b, t in SIZES]
+    calls = [(i, m) for i, m in zip(ids, masks, strict=True)] if name == "bert" else [(i,) for i in ids]
+    found = compare(net, calls, {"input_ids": NAMES, **({"attention_mask": NAMES} if name == "bert" else {})})
+    ops = [n.op for n in list(found.values())[-1].graph.nodes()]
+    assert ops.count("attention") == 2 and "cut" not in ops and "softmax" not in ops
+
+
+def test_text_of_a_bucket():
+    """The sizes of arguments, the sizes as arguments, and marks where no operand tells the size."""
+    found = programs(
+        Calls(lambda m, x: (x.sum(1) / x.shape[1] ** 0.5, x + m.table[: x.shape[1]], m.table[: x.shape[1]].sum(0))),
+        (x_of(3, 1),),
+        {"args": ({0: Dim("batch"), 1: Dim("tokens")},)},
+    )
+    text = re.sub(r" loc\(.*\)| \{nn\.id = \d+ : i64\}|, nn\.id = \d+ : i64", "", found["batch=4,tokens=24"].mlir)
+    for line in [
+        '%arg0: tensor<4x24x16xf32> {nn.input = "args.0", nn.sizes = ["batch", "tokens", ""]},',
+        '%arg2: tensor<i64> {nn.name = "size.batch", nn.size = "batch"},',
+        '%arg3: tensor<i64> {nn.name = "size.tokens", nn.size = "tokens"})',
+        "= nn.cast %arg3 : (tensor<i64>) -> tensor<f64>",
+        '= nn.cut %5 sizes ["tokens", ""] : tensor<24x16xf32>',
+    ]:
+        assert line in text, text
+    assert text.count("nn.cut") == 1
+    small = found["batch=1,tokens=8"].mlir  # a size of at most 1 is 1
+    assert 'nn.sizes = ["", "tokens", ""]' in small and "size.batch" not in small
+
+
+def test_one_export_for_all_buckets(monkeypatch):
+    calls, export = [], torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *args, **kwargs: calls.append(1) or export(*args, **kwargs))
+    assert len(programs(Calls(FUNCTIONS["means"]), (x_of(1, 1),), {"args": (NAMES,)})) == 4 and len(calls) == 1
+
+
+REFUSED = {
+    "sort": (lambda m, x: x.sort(1).values, "operation aten.sort.default cannot take the size 'tokens'"),
+    "conv": (lambda m, x: F.conv1d(x.mT, m.w[:, :, None].repeat(1, 1, 3)), "operation aten.conv1d.default cannot take"),
+    "windows": (lambda m, x: x.unfold(1, 3, 1), "operation aten.unfold.default cannot take the size 'tokens'"),
+    "roll": (lambda m, x: x.roll(1, 1), "operation aten.roll.default cannot take the size 'tokens'"),
+    "top k": (lambda m, x: x.topk(2, 1).values, "operation aten.topk.default cannot take the size 'tokens'"),
+    "product": (lambda m, x: x.prod(1), "operation aten.prod.dim_int cannot take the size 'tokens'"),
+    "running product": (lambda m, x: x.cumprod(1), "operation aten.cumprod.default cannot take the size 'tokens'"),
+    "steps": (lambda m, x: x[:, ::2], "a slice with a step along the size 'tokens'"),
+    "merged positions": (lambda m, x: torch.arange(x.shape[0] * x.shape[1]), "positions of the merged sizes"),
+    "one of all": (lambda m, x: x.argmax(), "aten.argmax.default of all elements"),
+    "known ends": (lambda m, x: x[:, torch.tensor([0, -1])], "known indices below 0 along the size 'tokens'"),
+    "apart": (lambda m, x: x.flatten(0, 1).view(x.shape[1], x.shape[0], 16), "takes a size that changes from call to call apart"),
+    "halves": (lambda m, x: x.chunk(2, 1)[0], "size 'tokens' cannot change"),
+    "transform": (lambda m, x: torch.fft.fft(x, dim=1).abs(), "a Fourier transform along a size that changes"),
+    "python's float": (lambda m, x: x * float(x.shape[1]), "size 'tokens' cannot change"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused_with_its_line(name):
+    function, said = REFUSED[name]
+    with pytest.raises(ImportFailed) as error:
+        programs(Calls(function).eval(), (x_of(2, 8),), {"args": (NAMES,)})
+    assert said in str(error.value) and error.value.diagnostics[0].line is not None

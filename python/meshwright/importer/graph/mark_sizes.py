@@ -14,7 +14,7 @@ from .dialect import POINTWISE
 from .nodes import Builder, Graph, Node
 from .sizes import Size, dynamic_dims
 
-_MOVES = ("reshape", "transpose", "broadcast", "slice", "concat")
+_MOVES = ("reshape", "transpose", "broadcast", "slice", "concat", "gather", "embedding")
 
 
 def mark_sizes(graph: Graph):
@@ -77,6 +77,18 @@ def _unknown_after(node: Node, dims, unknown):
     if node.op == "concat":
         return {d for d in dims if d == node.attrs["dim"] or not any(_tells(o, d, unknown) for o in node.operands)}
     return _untold(node, dims, unknown)
+
+
+def _unknown_by_index(node: Node, dims, unknown):
+    """Of elements by index: where the indices, or the other dimensions of the data, do not tell."""
+    ids, data = node.operands if node.op == "embedding" else reversed(node.operands)
+    at = node.attrs.get("dim", 0)
+    result = set()
+    for d in dims:
+        x, own = (data, d) if d < at else (ids, d - at) if d < at + ids.rank else (data, d - ids.rank + 1)
+        if not _tells(x, own, unknown):
+            result.add(d)
+    return result
 
 
 def _ties(node: Node, unknown) -> bool:

@@ -374,9 +374,6 @@ def _diff(c, args, kwargs):
 def _repeat(c, args, kwargs):
     x, repeats = args
     sizes = (1,) * (len(repeats) - x.rank) + x.shape
-    if any(is_dynamic(r) and n != 1 for r, n in zip(repeats, sizes, strict=True)):
-        raise Uncovered(f"{c.fx.target} by a size that changes from call to call is not covered of a dimension of "
-                        "more than 1")
     c.known_shape = tuple(merged(r, n) for r, n in zip(repeats, sizes))
     return Rule((x, repeats))
 
