@@ -11,10 +11,11 @@ import threading
 import numpy as np
 
 from . import _core
+from .arguments import said
 from .buckets import Buckets, checked
 from .errors import Error, unwrap
 from .inputs import Prepared, check_inputs, find_entry
-from .model import Model, _model_of, join
+from .model import Model, _model_of, joined
 from .options import spell
 from .plan import Plan, target_name
 from .session import Session, session_options
@@ -46,11 +47,16 @@ class BucketModel(Model):
     """A model whose sizes change from call to call: what `from_torch` with `buckets` returns."""
 
     def __init__(self, parts: dict[str, Model]):
-        joined = join(parts)
-        super().__init__(joined._program, joined._parameters, joined._imported)
-        #: The entries, each as a model of its own.
+        super().__init__(*joined(parts))
+        #: The model of each bucket, by its name. Its entry has this name; several have it behind their
+        #: own.
         self._parts = parts
-        self._buckets = Buckets({name: i.sizes for name, i in self._imported.items()})
+        self._loss = next(iter(parts.values()))._loss
+        first = next(iter(parts.values()))
+        self._kinds = first.entries if len(first.entries) > 1 else [""]
+        self._buckets = Buckets(
+            {name: next(iter(part._imported.values())).sizes for name, part in parts.items()}
+        )
 
     @property
     def inputs(self) -> list[str]:
@@ -59,49 +65,89 @@ class BucketModel(Model):
 
     def bucket(self, *args, **kwargs) -> str:
         """The entry that a call takes: of those that hold it the one with the least product of sizes."""
-        return self._buckets.choose(self._call(args, kwargs)[0])
+        return self._call(None, args, kwargs)[0]
 
     def parallelize(self, **options) -> "BucketPlan":
         return BucketPlan(self, options)
 
-    parallelize.__doc__ = Model.parallelize.__doc__
+    def differentiate(self, loss=0, parameters=("*",)) -> "BucketModel":
+        return self._each(lambda part: part.differentiate(loss, parameters))
 
-    def part(self, names) -> "BucketModel":
-        """The model with some of its entries."""
-        part = BucketModel({name: part for name, part in self._parts.items() if name in names})
+    def train(self, optimizer, loss=0, parameters=("*",), microbatches=1, *args, **options):
+        if microbatches != 1:
+            raise Error(
+                f"microbatches of a model with buckets: expected 1, got {said(microbatches)}; gradients "
+                "of chunks of several sizes are not added up"
+            )
+        return self._each(lambda part: part.train(optimizer, loss, parameters, 1, *args, **options))
+
+    for _method in (parallelize, differentiate, train):
+        _method.__doc__ = getattr(Model, _method.__name__).__doc__
+    del _method
+
+    def _each(self, change) -> "BucketModel":
+        return BucketModel({name: change(part) for name, part in self._parts.items()})
+
+    def part(self, buckets) -> "BucketModel":
+        """The model with some of its buckets."""
+        part = BucketModel({name: part for name, part in self._parts.items() if name in buckets})
         part._parameters = {name: self._parameters[name] for name in part._parameters}
         return part
 
+    def bucket_of(self, entry: str) -> str:
+        """The bucket of an entry."""
+        return next(b for b in self._parts for kind in self._kinds if self._entry(kind, b) == entry)
+
+    @staticmethod
+    def _entry(kind: str, bucket: str) -> str:
+        return f"{kind},{bucket}" if kind else bucket
+
+    def _training(self, ports):
+        return next(iter(self._parts.values()))._training(ports)
+
     def _given(self, entry):
         """The ports of an entry that callers give."""
-        sizes = {f"size.{name}" for name in self._buckets.entries[entry.name].arguments}
-        return [port for port in entry.inputs if port.name not in sizes]
+        sizes = self._buckets.entries[self.bucket_of(entry.name)].arguments
+        names = {f"size.{name}" for name in sizes}
+        return [port for port in entry.inputs if port.name not in names]
 
-    def _call(self, args, kwargs):
-        """The sizes of a call, and the values of its inputs."""
-        first = self._program.entries[0]
-        ports = self._given(first)
-        values = self._values(first.name, ports, args, kwargs)
-        return self._buckets.sizes([port.name for port in ports], values), values
+    def _call(self, name, args, kwargs):
+        """The entry of a call, its sizes, and the values of its inputs. The name of an entry may be that
+        of a kind, of which the call takes the bucket, or None for the first kind."""
+        kind = self._kinds[0] if name is None else name
+        chosen = kind not in self._kinds
+        if chosen:
+            named = find_entry(self._program.entries, name).name
+            kind = named.removesuffix(self.bucket_of(named)).removesuffix(",")
+        bucket, part = next(iter(self._parts.items()))
+        ports = self._given(find_entry(self._program.entries, self._entry(kind, bucket)))
+        values = part._values(kind or part.entries[0], ports, args, kwargs)
+        names = [port.name for port in ports]
+        sizes = self._buckets.sizes(names, values)
+        if not chosen:
+            self._buckets.check_fits(sizes, names)
+            return self._entry(kind, self._buckets.choose(sizes)), sizes, values
+        self._buckets.check_holds(named, self.bucket_of(named), sizes, names)
+        return named, sizes, values
 
     def _prepare(self, entries, name, args, kwargs) -> Prepared:
-        sizes, values = self._call(args, kwargs)
-        chosen = name is None
-        entry = find_entry(entries, self._buckets.choose(sizes) if chosen else name)
+        name, sizes, values = self._call(name, args, kwargs)
+        entry, bucket = find_entry(entries, name), self.bucket_of(name)
         ports = self._given(entry)
-        if not chosen:
-            self._buckets.check_holds(entry.name, sizes, [port.name for port in ports])
-        call = self._buckets.entries[entry.name].at(sizes)
-        inputs = iter(check_inputs(ports, self._buckets.padded(entry.name, ports, values)))
-        numbers = {
-            f"size.{size}": np.asarray(value, np.int64) for size, value in call.arguments.items()
-        }
+        call = self._buckets.entries[bucket].at(sizes)
+        inputs = iter(check_inputs(ports, self._buckets.padded(bucket, ports, values)))
         given = {port.name for port in ports}
         every = [
-            next(inputs) if port.name in given else check_inputs([port], [numbers[port.name]])[0]
+            next(inputs) if port.name in given else _number(port, call.arguments)
             for port in entry.inputs
         ]
         return Prepared(entry, every, call.cut)
+
+
+def _number(port, sizes):
+    """The array of a port that is a size."""
+    value = np.asarray(sizes[port.name.removeprefix("size.")], np.int64)
+    return check_inputs([port], [value])[0]
 
 
 class BucketPlan(Plan):
@@ -112,11 +158,11 @@ class BucketPlan(Plan):
         self._lock = threading.Lock()
         self._parts: dict[tuple, Plan] = {}
         # Options that do not fit are an error at once.
-        self._first = self._part(model.entries[:1])
+        self._first = self._part(list(model._parts)[:1])
 
-    def _part(self, names) -> Plan:
-        """The plan of some entries."""
-        key = tuple(name for name in self._model.entries if name in names)
+    def _part(self, buckets) -> Plan:
+        """The plan of some buckets."""
+        key = tuple(name for name in self._model._parts if name in buckets)
         with self._lock:
             if key not in self._parts:
                 part = self._model.part(key)
@@ -129,9 +175,8 @@ class BucketPlan(Plan):
         if entry is not None and not isinstance(entry, str):
             kwargs["entry"], entry = entry, None  # an input of that name
         self._check_weights()
-        if entry is None:
-            entry = self._model.bucket(*args, **kwargs)
-        return self._part([find_entry(self._model._program.entries, entry).name]), entry
+        entry = self._model._call(entry, args, kwargs)[0]
+        return self._part([self._model.bucket_of(entry)]), entry
 
     @property
     def ranks(self) -> int:
@@ -140,11 +185,11 @@ class BucketPlan(Plan):
     @property
     def _plan(self):
         """The plan of all entries."""
-        return self._part(self._model.entries)._plan
+        return self._part(self._model._parts)._plan
 
     def report(self, format: str = "text", entry: str | None = None):
         name = find_entry(self._model._program.entries, entry).name
-        return self._part([name]).report(format, name)
+        return self._part([self._model.bucket_of(name)]).report(format, name)
 
     def run(self, *args, entry: str | None = None, **options) -> list:
         plan, entry = self._of_call(entry, args, options)
@@ -155,7 +200,7 @@ class BucketPlan(Plan):
         return plan.check(*args, tolerance=tolerance, entry=entry, **kwargs)
 
     def compile(self, path, target: str | None = None, **options) -> dict:
-        return self._part(self._model.entries).compile(path, target, **options)
+        return self._part(self._model._parts).compile(path, target, **options)
 
     def start(
         self,
@@ -186,27 +231,23 @@ class BucketSession(Session):
         self._weights: dict = {}
         self._open, self._is_closed = None, False
         if options.state:
-            self._enter(self._model.entries[:1])  # a folder that does not fit is an error at once
+            self._enter(list(self._model._parts)[:1])  # a folder that does not fit is an error at once
 
     @property
     def entries(self) -> list[str]:
         self._check_open()
         return self._model.entries
 
-    def run(self, *args, entry: str | None = None, check_finite: bool = False, **kwargs) -> list:
-        if entry is not None and not isinstance(entry, str):
-            kwargs["entry"], entry = entry, None  # an input of that name
+    def _prepared(self, name, args, kwargs):
         self._check_open()
-        name = self._model.bucket(*args, **kwargs) if entry is None else entry
-        self._enter([find_entry(self._model._program.entries, name).name])
-        return super().run(*args, entry=name, check_finite=check_finite, **kwargs)
-
-    run.__doc__ = Session.run.__doc__
+        call = self._model._prepare(self._model._program.entries, name, args, kwargs)
+        self._enter([self._model.bucket_of(call.entry.name)])
+        return call
 
     def warm_up(self) -> None:
         """Plans and compiles all entries, each of which would be at its first call."""
         self._check_open()
-        self._enter(self._model.entries)
+        self._enter(self._model._parts)
 
     def close(self) -> None:
         super().close()
@@ -216,17 +257,17 @@ class BucketSession(Session):
     def _session(self):
         self._check_open()
         if self._open is None:
-            self._enter(self._model.entries[:1])
+            self._enter(list(self._model._parts)[:1])
         return self._open
 
     def _check_open(self):
         if self._is_closed:
             raise Error("the session is closed")
 
-    def _enter(self, names):
-        """Takes entries into the session. Ranks and their memory are made anew, with the state that
+    def _enter(self, buckets):
+        """Takes buckets into the session. Ranks and their memory are made anew, with the state that
         there is."""
-        wanted = tuple(n for n in self._model.entries if n in names or n in self._begun)
+        wanted = tuple(b for b in self._model._parts if b in buckets or b in self._begun)
         if wanted == self._begun:
             return
         plan = self._bucket_plan._part(wanted)
@@ -242,14 +283,14 @@ class BucketSession(Session):
             self._begin(before, begun, state, extras)
             raise
 
-    def _begin(self, plan, names, state=None, extras=None):
+    def _begin(self, plan, buckets, state=None, extras=None):
         started = plan._started(self._options)
         if state:
             started.set_state(state)
         if extras is not None:
             unwrap(started._session.set_extras(extras))
         self._options.state = ""
-        self._begun, self._weights = names, self._versions(plan)
+        self._begun, self._weights = buckets, self._versions(plan)
         vars(self).update(vars(started))
 
     def _check_weights(self, plan):

@@ -16,7 +16,7 @@ import numpy as np
 from . import arguments
 from .devices import on_gpu
 from .errors import Diagnostic, Error, InputError
-from .tensors import as_numpy, dense, is_meta, is_torch
+from .tensors import as_numpy, dense, is_meta, is_torch, torch_names
 
 
 def checked(buckets) -> dict[str, list[int]]:
@@ -117,10 +117,10 @@ class CallSizes:
     cuts: list[Cut | None]
 
     def cut(self, outputs):
-        return [
-            array if cut is None else cut(array)
-            for array, cut in zip(outputs, self.cuts, strict=True)
-        ]
+        """The outputs of the module, cut, and those that a program has behind them."""
+        own = zip(outputs, self.cuts)  # noqa: B905 (gradients have no sizes that change)
+        cut = [array if cut is None else cut(array) for array, cut in own]
+        return cut + outputs[len(self.cuts) :]
 
 
 def _evaluate(sizes, expr):
@@ -161,11 +161,6 @@ class Buckets:
                     problems.append(
                         f"input '{name}': size '{size}' is {n}, but {other} in input '{at}'"
                     )
-                elif n > self.largest[size] and size not in found:
-                    problems.append(
-                        f"input '{name}': size '{size}' is {n}, above its largest bucket, "
-                        f"{self.largest[size]}"
-                    )
                 found.setdefault(size, (n, name))
         if problems:
             raise InputError([Diagnostic(problem) for problem in problems])
@@ -180,12 +175,17 @@ class Buckets:
         ]
         return min(holds, key=lambda found: found[0])[1]
 
-    def check_holds(self, entry: str, sizes: dict[str, int], names):
-        """Raises InputError if an entry that a caller has chosen does not hold the call."""
-        capacities = self.entries[entry].capacities
+    def check_fits(self, sizes: dict[str, int], names):
+        """Raises InputError for sizes above the largest bucket."""
+        self._check("its largest bucket", self.largest, sizes, names)
+
+    def check_holds(self, entry: str, bucket: str, sizes: dict[str, int], names):
+        """Raises InputError if an entry that a caller has named does not hold the call."""
+        self._check(f"that of the entry '{entry}'", self.entries[bucket].capacities, sizes, names)
+
+    def _check(self, what, capacities, sizes, names):
         problems = [
-            f"input '{name}': size '{size}' is {sizes[size]}, above that of the entry '{entry}', "
-            f"{capacities[size]}"
+            f"input '{name}': size '{size}' is {sizes[size]}, above {what}, {capacities[size]}"
             for name in names
             for size in self._inputs.get(name, {}).values()
             if sizes[size] > capacities[size]
@@ -203,15 +203,26 @@ class Buckets:
             except _Unfit:
                 shape = [dims.get(d, n) for d, n in enumerate(port.shape)]
                 expected = f"{port.dtype}[{', '.join(map(str, shape))}]"
-                got = f"{list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
-                problems.append(f"input '{port.name}': expected {expected}, got {got}")
+                problems.append(f"input '{port.name}': expected {expected}, got {_described(value)}")
         if problems:
             raise InputError([Diagnostic(problem) for problem in problems])
         return result
 
 
 class _Unfit(Exception):
-    pass
+    """An input that has another shape or type than the entry."""
+
+
+def _type_of(value) -> str:
+    if is_torch(value):
+        return torch_names().get(value.dtype, str(value.dtype).removeprefix("torch."))
+    return (on_gpu(value) or dense(value)).dtype
+
+
+def _described(value) -> str:
+    if not hasattr(value, "shape"):
+        return f"a {type(value).__name__}"
+    return f"{_type_of(value)}{list(map(int, value.shape))}"
 
 
 def _padded(value, port, dims):
@@ -222,7 +233,7 @@ def _padded(value, port, dims):
     if not hasattr(value, "shape"):
         raise _Unfit
     given = tuple(map(int, value.shape))
-    if len(given) != len(shape) or any(
+    if _type_of(value) != port.dtype or len(given) != len(shape) or any(
         n > shape[d] if d in dims else n != shape[d] for d, n in enumerate(given)
     ):
         raise _Unfit

@@ -476,7 +476,16 @@ def join(models) -> Model:
     imports computed, such as tables of positions, are one where they are equal.
     """
     _check_models(models)
+    for name, model in models.items():
+        if len(model.entries) != 1:
+            raise Error(f"join: '{name}': expected one entry, got {len(model.entries)}")
     models = _with_constants_apart(_joined_alike(_with_states_of_others(models)))
+    return Model(*joined(models))
+
+
+def joined(models):
+    """The program, the parameters and the imports of models as entries of one. Of a model with several
+    entries these are "ENTRY,NAME"."""
     program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
     parameters, owners, problems = {}, {}, []
     for port in program.parameters:
@@ -495,11 +504,12 @@ def join(models) -> Model:
     if problems:
         raise Error([Diagnostic(problem) for problem in problems])
     imported = {
-        entry: model._imported[model.entries[0]]
-        for entry, model in models.items()
-        if model.entries[0] in model._imported
+        name if len(model.entries) == 1 else f"{entry},{name}": model._imported[entry]
+        for name, model in models.items()
+        for entry in model.entries
+        if entry in model._imported
     }
-    return Model(program, parameters, imported)
+    return program, parameters, imported
 
 
 def _with_states_of_others(models):

@@ -48,16 +48,19 @@ class Session:
         `Plan.run` does. Ctrl-C ends the call within a second by a KeyboardInterrupt, which leaves the
         state as it was.
         """
-        session = self._session
         if entry is not None and not isinstance(entry, str):
             kwargs["entry"], entry = entry, None  # an input of that name
         is_checked = arguments.flag("check_finite", check_finite)
-        entry, inputs, finish = self._prepare(session.entries, entry, args, kwargs)
+        entry, inputs, finish = self._prepared(entry, args, kwargs)
+        session = self._session
         as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
         call = Call(self._backend, inputs, entry.outputs, as_torch)
         with keeping(session, (inputs, call), self._kept):
             unwrap(session.run(entry.name, call.inputs, call.addresses, is_checked, call.gpu))
         return finish(call.finish()) if finish else call.finish()
+
+    def _prepared(self, name, args, kwargs):
+        return self._prepare(self._session.entries, name, args, kwargs)
 
     def state(self) -> dict:
         """The state by name: copies of the global tensors, without padding."""
