@@ -247,6 +247,16 @@ class Model:
         """How states map to PyTorch's state dicts; None for a model that does not train."""
         return None
 
+    def _to_check(self, name, args, kwargs):
+        """The model and the entry of a check, and what gives the values of the entry's inputs."""
+        entry = find_entry(self._program.entries, name)
+
+        def values():
+            found = zip(entry.inputs, self._flatten(entry, args, kwargs), strict=True)
+            return {port.name: value for port, value in found if not port.has_default}
+
+        return self, entry.name, values
+
     def _prepare(self, entries, name, args, kwargs) -> Prepared:
         """The entry of a call, of those of that name (None: the default), and its inputs."""
         entry = find_entry(entries, name)
