@@ -53,7 +53,7 @@ class BucketSizes:
     _values: dict = field(default_factory=dict)
 
     def at(self, sizes: dict[str, int]) -> "CallSizes":
-        """What the sizes of a call give. Raises InputError for sizes that the module does not take."""
+        """The arguments and the cuts of a call. Raises InputError for sizes that the module does not take."""
         key = tuple(sizes[name] for name in self.capacities)
         if key not in self._values:
             if len(self._values) >= _MOST_KNOWN:

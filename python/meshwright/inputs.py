@@ -19,7 +19,7 @@ class Prepared(NamedTuple):
     #: The entry of the program.
     entry: object
     inputs: list[Dense]
-    #: What makes the caller's outputs of those of the entry; None if these are the caller's.
+    #: Makes the caller's outputs of those of the entry; None if they are the same.
     finish: object = None
 
 

@@ -9,7 +9,7 @@ keeps the expression, so a count of elements that becomes a number of the progra
 the bucket's.
 
     Size(24, tokens)                   # a dimension of 24, of which the first `tokens` are elements
-    Size(4, batch) * Size(24, tokens)  # 96: both merged; its padding lies between its elements
+    Size(4, batch) * Size(24, tokens)  # 96: both merged; its padding is between its elements
     Size(24, tokens) ** 0.5            # a `Quantity`, of which only the expression matters
 """
 import functools
@@ -24,7 +24,7 @@ class Size(int):
     """A capacity, the expression of the size, and the sizes that were merged into it, major first.
 
     `parts` has one element where the elements come first and the padding last. It is empty where it
-    is not known how the elements lie.
+    is not known where the elements are.
     """
     expr: sympy.Expr
     parts: tuple[int, ...]

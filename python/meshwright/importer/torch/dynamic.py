@@ -59,7 +59,7 @@ class Guard(NamedTuple):
 
 
 def _line_of_module() -> tuple[str, int] | None:
-    """The line of the model that runs now. What torch.export itself asks has none."""
+    """The line of the model that runs now; None where torch.export itself compares."""
     line = calling_line()
     return line if line and not os.path.realpath(line[0]).startswith(_PACKAGE) else None
 

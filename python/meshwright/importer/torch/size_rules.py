@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """ATen operations on dimensions whose size a call decides.
 
-A value of a bucket has the elements of the call first and padding behind them, whatever it holds. Each
+A value of a bucket has the elements of the call first and padding of any content behind them. Each
 operation belongs to one of these kinds; any other one is refused with its line:
 
 - it treats the dimension alike everywhere (elementwise operations, products, views that only merge it);
@@ -166,7 +166,7 @@ def _steps(c, n: int) -> Node:
 
 
 def _taken(c, x: Node, dim: int, places: Node, below=False, above=False) -> Node:
-    """Elements along a dimension by places. Those of padding may lie `below` the first element, or
+    """Elements along a dimension by places. Those of padding may be `below` the first element, or
     `above` the last one of the call: there they name these."""
     if above:
         places = c.build.binary("minimum", places, _whole(c, x.shape[dim] - 1))
