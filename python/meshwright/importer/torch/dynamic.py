@@ -252,6 +252,10 @@ class Dynamic:
                  sympy.Integer(number) in sympy.preorder_traversal(g.condition)]
         return (named or lines or [(None, None)])[0]
 
+    def forget(self, exported):
+        """Leaves an export to its programs: the next import exports the module again."""
+        self.exports = {key: other for key, other in self.exports.items() if other is not exported}
+
     def symbols(self, exported, values) -> dict[sympy.Symbol, str]:
         """PyTorch's symbols -> the names of sizes. `values` are those of the leaves in the trace."""
         result, problems = {}, {}

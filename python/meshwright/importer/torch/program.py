@@ -207,8 +207,12 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
 
 def _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
             joins, weights, dynamic, capacities):
-    repeat = partial(import_module, module, around=around, weights=weights, dynamic=dynamic,
-                     capacities=capacities)
+    def repeat(*arguments, **options):
+        if dynamic is not None:
+            dynamic.forget(exported)  # the module may be another one now
+        return import_module(module, *arguments, around=around, weights=weights, dynamic=dynamic,
+                             capacities=capacities, **options)
+
     exported = _exported(module, args, kwargs, frozenset(variable), training, evaluation, around, dynamic)
     bucket = Bucket(exported.symbols, capacities) if dynamic else None
     graph = Convert(exported, bucket).run()
