@@ -143,13 +143,22 @@ def _evaluate(node, x):
 
 
 class _Sized:
-    """A node at the sizes of a call: without padding."""
+    """A node at the sizes of a call: without padding along dimensions whose size is among `told`."""
 
-    def __init__(self, node, sizes):
-        at = lambda n: true_size(n, sizes)
+    def __init__(self, node, sizes, told):
+        at = lambda n: true_size(n, sizes) if isinstance(n, Size) and _is_told(n, told) else int(n)
         self.op, self.dtype, self.rank = node.op, node.dtype, node.rank
         self.shape = tuple(map(at, node.shape))
         self.attrs = {k: [at(n) for n in v] if k in ("starts", "limits") else v for k, v in node.attrs.items()}
+
+
+def _is_told(n, told):
+    return all(part.name in told for part in n.parts if isinstance(part, Size))
+
+
+def _told(node):
+    """The sizes that a node's result has by itself, or from its operands."""
+    return {part.name for n in node.shape if isinstance(n, Size) for part in n.parts if isinstance(part, Size)}
 
 
 def true_size(n, sizes):
@@ -161,7 +170,8 @@ def true_size(n, sizes):
 
 def run(imported, inputs, double=False, state=None, sizes=None):
     """The outputs of an imported program. With `double`, in f64. With `sizes`, a call's sizes by name,
-    each value has them: what a bucket means, without padding.
+    inputs have them, and each value whose operands tell its sizes, or a `cut`. Other values have the
+    bucket's.
 
     `state` maps names to values; the call updates it. None: as the module has them.
     """
@@ -169,8 +179,13 @@ def run(imported, inputs, double=False, state=None, sizes=None):
     def own(t):
         return t.detach().double() if double and t.is_floating_point() else t.detach()
 
-    values, sized = {}, lambda node: node if sizes is None else _Sized(node, sizes)
+    values, told = {}, {}
+
+    def sized(node):
+        return node if sizes is None else _Sized(node, sizes, told.get(id(node), ()))
+
     for node, value in zip(imported.graph.inputs, inputs):
+        told[id(node)] = _told(node)
         assert tuple(value.shape) == sized(node).shape
         values[id(node)] = own(value)
     for node in imported.graph.parameters:
@@ -184,7 +199,18 @@ def run(imported, inputs, double=False, state=None, sizes=None):
         if node.op == "size":
             values[id(node)] = torch.tensor(sizes[node.attrs["name"]])
             continue
-        value = _evaluate(sized(node), [values[id(o)] for o in node.operands])
+        operands = [values[id(o)] for o in node.operands]
+        if sizes is not None:
+            told[id(node)] = _told(node) if node.op == "cut" else \
+                _told(node) & set().union(*(told.get(id(o), ()) for o in node.operands))
+            known = set().union(*(told.get(id(o), ()) for o in node.operands))
+            operands = [x[tuple(map(slice, _Sized(o, sizes, known).shape))]
+                        for x, o in zip(operands, node.operands)]
+        value = _evaluate(sized(node), operands)
+        if node.op == "concat" and sizes is not None:
+            # Behind the last piece there is its padding.
+            widths = [n - m for n, m in zip(sized(node).shape, value.shape, strict=True)]
+            value = F.pad(value, [n for width in reversed(widths) for n in (0, width)], value=99)
         if double and value.is_floating_point():
             value = value.double()
         assert tuple(value.shape) == sized(node).shape, f"{node} has shape {tuple(value.shape)}"
@@ -194,4 +220,8 @@ def run(imported, inputs, double=False, state=None, sizes=None):
     for write in imported.graph.writes:
         assert write.value.shape == write.state.shape and write.value.dtype == write.state.dtype
         state[write.state.attrs["key"]] = values[id(write.value)]
-    return [values[id(o)] for o in imported.graph.outputs]
+    outputs = [values[id(o)] for o in imported.graph.outputs]
+    if sizes is not None:
+        outputs = [x[tuple(map(slice, _Sized(o, sizes, _told(o)).shape))]
+                   for x, o in zip(outputs, imported.graph.outputs)]
+    return outputs
