@@ -228,8 +228,8 @@ def test_text_of_a_bucket():
     text = re.sub(r" loc\(.*\)| \{nn\.id = \d+ : i64\}|, nn\.id = \d+ : i64", "", found["batch=4,tokens=24"].mlir)
     for line in [
         '%arg0: tensor<4x24x16xf32> {nn.input = "args.0", nn.sizes = ["batch", "tokens", ""]},',
-        '%arg2: tensor<i64> {nn.name = "size.batch", nn.size = "batch"},',
-        '%arg3: tensor<i64> {nn.name = "size.tokens", nn.size = "tokens"})',
+        '%arg2: tensor<i64> {nn.input = "size.batch", nn.size = "batch"},',
+        '%arg3: tensor<i64> {nn.input = "size.tokens", nn.size = "tokens"})',
         "= nn.cast %arg3 : (tensor<i64>) -> tensor<f64>",
         '= nn.cut %5 sizes ["tokens", ""] : tensor<24x16xf32>',
     ]:

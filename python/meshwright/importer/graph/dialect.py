@@ -87,6 +87,8 @@ def _in_form(kind, value, dtype: str, shape) -> str:
         return value
     if kind == "ints":
         return f"[{', '.join(map(str, value))}]"
+    if kind == "strings":
+        return f"[{', '.join(map(quoted, value))}]"
     if kind == "axes":
         return f"[{', '.join(f'#dist.axis_ref<{quoted(axis)}>' for axis in value)}]"
     if kind == "elements":

@@ -45,7 +45,7 @@ class Emitter:
             arguments.append(f"{self.names[id(node)]}: {_type(node)} {{{attributes}}}")
         for name, (_, nodes) in used_sizes(self.graph, order).items():
             self.names.update((id(node), f"%arg{len(arguments)}") for node in nodes)
-            arguments.append(f"%arg{len(arguments)}: tensor<i64> {{nn.name = {quoted('size.' + name)}, "
+            arguments.append(f"%arg{len(arguments)}: tensor<i64> {{nn.input = {quoted('size.' + name)}, "
                              f"nn.size = {quoted(name)}}}")
         identity = 0
         # Reads stand first: they yield the values before the call.
@@ -93,7 +93,7 @@ class Emitter:
                 yield "nn.batch", str(a["batch"]).lower()
             yield "nn.input", quoted(a["name"])
             if dynamic_dims(node.shape):
-                yield "nn.sizes", size_names(node.shape)
+                yield "nn.sizes", f"[{', '.join(map(quoted, names(node.shape)))}]"
             return
         most = magnitude(a.get("largest", 0.0))
         if most is not None:
@@ -118,11 +118,10 @@ class Emitter:
             f"{name} = loc({place})\n"
 
     def _operation(self, node: Node, identity: int) -> str:
-        if node.op == "cut":
-            return f"nn.cut {self.names[id(node.operands[0])]} sizes {size_names(node.shape)} " \
-                f"{{nn.id = {identity} : i64}} : {_type(node)}"
         operands = [(self.names[id(o)], o.shape, o.dtype, o.routed) for o in node.operands]
         attributes = {name: value for name, value in node.attrs.items() if name != "given"}
+        if node.op == "cut":
+            attributes["sizes"] = names(node.shape)
         results = [(node.shape, node.dtype, node.routed), *node.further]
         return operation(node.op, operands, results, attributes, node.attrs.get("given"),
                          f"nn.id = {identity} : i64")
@@ -139,11 +138,6 @@ def used_sizes(graph: Graph, order: list[Node]) -> dict[str, tuple]:
             for d in dynamic_dims(node.shape):
                 nodes.setdefault(node.shape[d].name, (node.shape[d].expr, []))
     return {name: nodes[name] for name in [*graph.sizes, *nodes] if name in nodes}
-
-
-def size_names(shape) -> str:
-    """For each dimension the name of its size, empty for one that no call changes."""
-    return f"[{', '.join(map(quoted, names(shape)))}]"
 
 
 def _type(node: Node) -> str:
