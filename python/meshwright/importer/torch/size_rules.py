@@ -227,15 +227,17 @@ def _sliced(c, x, dim, start, end, step=1, size=None):
     if step != 1:
         raise Uncovered(f"a slice with a step along the size '{expression(n)}', which changes from call to "
                         "call, is not covered: expected a step of 1")
-    if not is_dynamic(start):
-        if start + int(count) > int(n):
-            raise _beyond(c, x, dim, count)
+    if not is_dynamic(start) and start + int(count) > int(n):
+        raise _beyond(c, x, dim, count)
+    if not is_dynamic(start) and (not isinstance(n, Size) or start == 0 and count == 1):
         limit = count if start == 0 else start + int(count)
         result = c.build.slice_dim(x, dim, start, limit)
         shape = tuple(count if d == dim else m for d, m in enumerate(x.shape))
         return c.with_shape(result, shape, [x])
-    places = c.build.binary("add", _steps(c, count), _whole(c, start))
-    return _taken(c, x, dim, places, above=True)
+    places = _steps(c, count)
+    if expression(start) != 0:
+        places = c.build.binary("add", places, _whole(c, start))
+    return _taken(c, x, dim, places, above=isinstance(count, Size))
 
 
 def _beyond(c, x, dim, count):
@@ -258,10 +260,11 @@ def _select(c, args, kwargs):
         return Rule(args)
     _along(c, x, dim)
     rest = x.shape[:dim] + x.shape[dim + 1:]
-    if not is_dynamic(index) and index >= 0:
+    if index == 0 and not is_dynamic(index):
         return Rule(args, True, lambda: c.build.reshape(c.build.slice_dim(x, dim, index, index + 1), rest))
-    place = c.build.reshape(_whole(c, index if is_dynamic(index) else x.shape[dim] + index), (1,))
-    return Rule(args, False, lambda: c.build.reshape(_taken(c, x, dim, place), rest))
+    from_the_end = not is_dynamic(index) and index < 0
+    place = c.build.reshape(_whole(c, x.shape[dim] + index if from_the_end else index), (1,))
+    return Rule(args, not (from_the_end or is_dynamic(index)), lambda: c.build.reshape(_taken(c, x, dim, place), rest))
 
 
 def _split(c, args, kwargs):
@@ -311,8 +314,6 @@ def _cat(c, args, kwargs):
 
 def joined(c, inputs, dim: int) -> Node:
     """Pieces one behind the other, without the padding in between."""
-    if not any(isinstance(x.shape[dim], Size) for x in inputs[:-1]):
-        return c.build.concat(inputs, dim)
     total = sum(x.shape[dim] for x in inputs)
     steps, begin, result = _steps(c, total), 0, None
     for x in inputs:
