@@ -21,8 +21,8 @@ IMPORTER = f"{PACKAGE}.importer"
 GRAPH = f"{IMPORTER}.graph"
 #: Modules that the build makes.
 BUILT = {f"{PACKAGE}._core", f"{PACKAGE}._nn"}
-#: Model.check and Model.train.
-DOORS = {(f"{PACKAGE}.model", f"{PACKAGE}.checking"), (f"{PACKAGE}.model", f"{PACKAGE}.training")}
+#: Model.check, Model.train, and from_torch with buckets.
+DOORS = {(f"{PACKAGE}.model", f"{PACKAGE}.{name}") for name in ("checking", "training", "bucket_model")}
 
 
 class Import(NamedTuple):

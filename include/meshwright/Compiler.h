@@ -162,8 +162,8 @@ public:
                                  const std::vector<Connection> &connections,
                                  const std::vector<std::string> &loop = {}, int64_t steps = 1);
 
-  /// Makes one program whose entries are those of the given programs, which have one each, under
-  /// the given names. Parameters and states of one name are one.
+  /// Makes one program whose entries are those of the given programs, under the given names; of
+  /// a program with several, as "ENTRY,NAME". Parameters and states of one name are one.
   static Result<Program> join(const std::vector<Stage> &programs);
 
   /// Makes a program whose outputs are those of this one, then `grad.NAME` for each parameter

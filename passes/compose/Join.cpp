@@ -33,6 +33,7 @@ public:
 
 private:
   LogicalResult addSymbol(Operation &op, StringRef program);
+  LogicalResult addEntry(Operation *op, StringRef name);
   void renameParameters(func::FuncOp entry);
   LogicalResult readStates(func::FuncOp entry);
 
@@ -83,24 +84,37 @@ void Joiner::renameParameters(func::FuncOp entry) {
 
 LogicalResult Joiner::add(StageModule &program) {
   SmallVector<FunctionOpInterface> given = nn::getEntries(*program.module);
-  auto entry = given.size() == 1 ? dyn_cast<func::FuncOp>(*given.front()) : func::FuncOp();
-  if (!entry)
-    return program.module->emitError("join: '")
-           << program.name << "': expected one entry, got " << given.size();
-  if (program.name.empty() || table.lookup(program.name))
-    return entry.emitError("join: '")
-           << program.name << "' is empty or names something else: expected a name of its own";
-  if (entry->hasAttr(dist::DistDialect::kSpmdAttr))
-    return entry.emitError("join: '")
-           << program.name << "' is an SPMD program already: expected one for one device";
+  if (given.empty())
+    return program.module->emitError("join: '") << program.name << "': expected an entry, got none";
   for (NamedAttribute attr : program.module->getOperation()->getDiscardableAttrs())
     if (!module->getOperation()->hasAttr(attr.getName()))
       module->getOperation()->setAttr(attr.getName(), attr.getValue());
+  auto isEntry = [&](Operation &op) {
+    return llvm::any_of(given, [&](FunctionOpInterface entry) { return entry == &op; });
+  };
   for (Operation &op : *program.module->getBody())
-    if (&op != entry && failed(addSymbol(op, program.name)))
+    if (!isEntry(op) && failed(addSymbol(op, program.name)))
       return failure();
+  for (FunctionOpInterface entry : given) {
+    std::string own = entry.getName().str() + "," + program.name;
+    if (failed(addEntry(entry, given.size() == 1 ? program.name : own)))
+      return failure();
+  }
+  return success();
+}
+
+LogicalResult Joiner::addEntry(Operation *op, StringRef name) {
+  auto entry = dyn_cast<func::FuncOp>(op);
+  if (!entry)
+    return op->emitError("join: '") << name << "': expected a function, got " << op->getName();
+  if (name.empty() || table.lookup(name))
+    return entry.emitError("join: '")
+           << name << "' is empty or names something else: expected a name of its own";
+  if (entry->hasAttr(dist::DistDialect::kSpmdAttr))
+    return entry.emitError("join: '")
+           << name << "' is an SPMD program already: expected one for one device";
   func::FuncOp copy = entry.clone();
-  copy.setName(program.name);
+  copy.setName(name);
   renameParameters(copy);
   table.insert(copy);
   entries.push_back(copy);

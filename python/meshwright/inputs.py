@@ -3,17 +3,42 @@
 """The arguments of a call as the inputs of an entry."""
 
 from numbers import Real
+from typing import NamedTuple
 
 import numpy as np
 
+from . import arguments
 from .devices import on_gpu
 from .errors import Diagnostic, Error, InputError
 from .tensors import NUMPY_TYPES, Dense, dense, is_meta
 
 
-def flatten_by_name(ports, args, kwargs) -> list[Dense]:
-    """The inputs among a call's arguments, by position and by name, checked."""
-    return check_inputs(ports, _by_name(ports, args, kwargs))
+class Prepared(NamedTuple):
+    """A call of an entry."""
+
+    #: The entry of the program.
+    entry: object
+    inputs: list[Dense]
+    #: Makes the caller's outputs of those of the entry; None if they are the same.
+    finish: object = None
+
+
+def prepare_by_name(entries, name, args, kwargs) -> Prepared:
+    """The entry of that name, and the inputs among a call's arguments, by position and by name."""
+    entry = find_entry(entries, name)
+    return Prepared(entry, check_inputs(entry.inputs, by_name(entry.inputs, args, kwargs)))
+
+
+def find_entry(entries, name):
+    """The entry of that name; None stands for the default."""
+    if name is None:
+        return entries[0]
+    arguments.text("entry", name, "the name of an entry, or None")
+    for entry in entries:
+        if entry.name == name:
+            return entry
+    known = ", ".join(f"'{entry.name}'" for entry in entries)
+    raise Error(f"there is no entry '{name}': expected {'one of ' * (len(entries) > 1)}{known}")
 
 
 def check_inputs(ports, values) -> list[Dense]:
@@ -55,7 +80,7 @@ def names_inputs(ports, args, kwargs):
     return not args and bool(kwargs) and needed <= set(kwargs) <= {port.name for port in ports}
 
 
-def _by_name(ports, args, kwargs):
+def by_name(ports, args, kwargs):
     """Inputs by position, then by name."""
     names = [port.name for port in ports]
     problems = []

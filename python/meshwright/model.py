@@ -9,7 +9,7 @@ import numpy as np
 
 from . import _core, arguments, weights
 from .errors import Diagnostic, Error, InputError, unwrap
-from .inputs import check_inputs, flatten_by_name, names_inputs
+from .inputs import Prepared, by_name, check_inputs, find_entry, names_inputs
 from .options import spell
 from .plan import Plan
 from .tensors import Dense, Joined, as_codes, as_numpy, dense, is_meta, is_torch, is_trained, state_of, unjoined
@@ -247,22 +247,40 @@ class Model:
         """How states map to PyTorch's state dicts; None for a model that does not train."""
         return None
 
+    def _to_check(self, name, args, kwargs):
+        """The model and the entry of a check, and what gives the values of the entry's inputs."""
+        entry = find_entry(self._program.entries, name)
+
+        def values():
+            found = zip(entry.inputs, self._flatten(entry, args, kwargs), strict=True)
+            return {port.name: value for port, value in found if not port.has_default}
+
+        return self, entry.name, values
+
+    def _prepare(self, entries, name, args, kwargs) -> Prepared:
+        """The entry of a call, of those of that name (None: the default), and its inputs."""
+        entry = find_entry(entries, name)
+        return Prepared(entry, self._flatten(entry, args, kwargs))
+
     def _flatten(self, entry, args, kwargs) -> list[Dense]:
         """The inputs of an entry among a call's arguments, checked."""
-        imported = self._imported.get(entry.name)
-        if imported is None or names_inputs(entry.inputs, args, kwargs):
-            return flatten_by_name(entry.inputs, args, kwargs)
+        return check_inputs(entry.inputs, self._values(entry.name, entry.inputs, args, kwargs))
+
+    def _values(self, entry, ports, args, kwargs) -> list:
+        """The values of inputs among a call's arguments, in the order of the ports."""
+        imported = self._imported.get(entry)
+        if imported is None or names_inputs(ports, args, kwargs):
+            return by_name(ports, args, kwargs)
         from .importer import ImportFailed
 
         # The module does not know the inputs that have a default value.
-        added = {port.name: kwargs.get(port.name) for port in entry.inputs if port.has_default}
+        added = {port.name: kwargs.get(port.name) for port in ports if port.has_default}
         kwargs = {name: value for name, value in kwargs.items() if name not in added}
         try:
             values = iter(imported.flatten(args, kwargs))
         except ImportFailed as error:
             raise InputError(_convert(error.diagnostics)) from None
-        every = [added[p.name] if p.name in added else next(values) for p in entry.inputs]
-        return check_inputs(entry.inputs, every)
+        return [added[p.name] if p.name in added else next(values) for p in ports]
 
     def __repr__(self):
         return (
@@ -288,7 +306,15 @@ def patterns(value) -> list[str]:
 
 
 def from_torch(
-    module, args=(), kwargs=None, training=False, *, weights=None, batch_inputs=None
+    module,
+    args=(),
+    kwargs=None,
+    training=False,
+    *,
+    weights=None,
+    batch_inputs=None,
+    dynamic_shapes=None,
+    buckets=None,
 ) -> Model:
     """Imports a PyTorch module as it computes module(*args, **kwargs) in evaluation mode.
 
@@ -303,11 +329,16 @@ def from_torch(
         that the module lacks are ignored, with one remark among the decisions of the report.
     batch_inputs: names of all inputs whose dimension 0 is the batch, which data parallelism splits
         and microbatches cut. Without it these are the first input and those with an equal dimension 0.
+    dynamic_shapes: names of sizes that change from call to call, by argument and dimension, as in
+        torch.export: {"ids": {0: "batch", 1: "tokens"}}; a name may be a torch.export.Dim.
+    buckets: the sizes of each name for which there is an entry, {"batch": [1, 8], "tokens": [64, 256]}.
+        A call takes the smallest entry that holds it: it pads inputs, cuts outputs, and gives what the
+        module gives at the call's sizes (docs/buckets.md).
 
     Buffers that the module writes to in place are state: each call of a session sees what the call
     before wrote. Batch norms keep their mode: in train mode they update their running statistics.
 
-    Shapes and element types are those of the arguments; a dynamic shape is refused. The module is
+    Other sizes, and element types, are those of the arguments. The module is
     left as it was and its weights are referenced, not copied: runs see what is written to them in
     place, and what is assigned to the module in their place. Weights and arguments on the meta device make a model that can be planned, not run.
     PyTorch's default type is that of the caller. An import within torch.autocast is refused.
@@ -326,19 +357,20 @@ def from_torch(
     arguments.flag("training", training)
     if batch_inputs is not None:
         batch_inputs = arguments.names("batch_inputs", batch_inputs, "names of inputs, or None")
+    if (dynamic_shapes is None) != (buckets is None):
+        given, missing = ("buckets", "dynamic_shapes")[:: -1 if buckets is None else 1]
+        raise Error(f"{given} without {missing}: expected both, or none of them")
     checkpoint = None
     if weights is not None:
         checkpoint = Checkpoint(module, arguments.path("weights", weights))
         module = checkpoint.module
+    options = {"training": training, "batch_inputs": batch_inputs, "weights": checkpoint}
     try:
-        imported = import_module(
-            module,
-            tuple(args),
-            kwargs,
-            training=training,
-            batch_inputs=batch_inputs,
-            weights=checkpoint,
-        )
+        if buckets is not None:
+            from .bucket_model import import_buckets
+
+            return import_buckets(module, tuple(args), kwargs, dynamic_shapes, buckets, options)
+        imported = import_module(module, tuple(args), kwargs, **options)
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
     return _model_of(imported, type(module).__name__)
@@ -450,10 +482,20 @@ def join(models) -> Model:
 
     models: {"prefill": model, "decode": other}, by the names of the entries; the first is the
     default. Each model has one entry. Parameters and states of one name are one: they must have one
-    type and equal values. A buffer that one model writes to is state in the others too.
+    type and equal values. A buffer that one model writes to is state in the others too. Constants that
+    imports computed, such as tables of positions, are one where they are equal.
     """
     _check_models(models)
-    models = _joined_alike(_with_states_of_others(models))
+    for name, model in models.items():
+        if len(model.entries) != 1:
+            raise Error(f"join: '{name}': expected one entry, got {len(model.entries)}")
+    models = _with_constants_apart(_joined_alike(_with_states_of_others(models)))
+    return Model(*joined(models))
+
+
+def joined(models):
+    """The program, the parameters and the imports of models as entries of one. Of a model with several
+    entries these are "ENTRY,NAME"."""
     program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
     parameters, owners, problems = {}, {}, []
     for port in program.parameters:
@@ -472,11 +514,12 @@ def join(models) -> Model:
     if problems:
         raise Error([Diagnostic(problem) for problem in problems])
     imported = {
-        entry: model._imported[model.entries[0]]
-        for entry, model in models.items()
-        if model.entries[0] in model._imported
+        name if len(model.entries) == 1 else f"{entry},{name}": model._imported[entry]
+        for name, model in models.items()
+        for entry in model.entries
+        if entry in model._imported
     }
-    return Model(program, parameters, imported)
+    return program, parameters, imported
 
 
 def _with_states_of_others(models):
@@ -493,6 +536,27 @@ def _with_states_of_others(models):
             result[entry] = _model_of(imported.again(states), entry)
         except ImportFailed as error:
             raise Error(_convert(error.diagnostics)) from error
+    return result
+
+
+def _with_constants_apart(models):
+    """Imports those again that have a constant of another one's name and of other content."""
+    from .importer import ImportFailed
+
+    result, contents = dict(models), {}
+    for entry, model in models.items():
+        imported = model._imported.get(model.entries[0])
+        if imported is None:
+            continue
+        own = imported.graph.constants
+        taken = {key: content for content, key in contents.items()}
+        if any(taken.get(key, content) != content for content, key in own.items()):
+            try:
+                imported = imported.beside(contents)
+            except ImportFailed as error:
+                raise Error(_convert(error.diagnostics)) from error
+            result[entry], own = _model_of(imported, entry), imported.graph.constants
+        contents = {**contents, **own}
     return result
 
 

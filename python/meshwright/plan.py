@@ -9,7 +9,8 @@ from numbers import Integral, Real
 from . import _core, arguments
 from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
-from .session import Session, find_entry, keeping, session_options
+from .inputs import find_entry
+from .session import Session, keeping, session_options
 from .tensors import is_parameter, is_torch
 
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
@@ -79,7 +80,10 @@ class Plan:
                 outputs = session.run(*args)
         """
         options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
-        options.target = _target(target)
+        options.target = target_name(target)
+        return self._started(options)
+
+    def _started(self, options) -> Session:
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)
         as_torch = model._is_torch
@@ -87,7 +91,7 @@ class Plan:
         training = model._training(session.states)
         fixed = {**model._parameters, **(training.fixed if training else {})}
         fixed = {name: value for name, value in fixed.items() if is_parameter(value)}
-        return Session(session, backend, model._flatten, as_torch, kept, fixed, training)
+        return Session(session, options.backend, model._prepare, as_torch, kept, fixed, training)
 
     def run(
         self,
@@ -123,7 +127,7 @@ class Plan:
         _refuse_target_cpu(kwargs.get("target_cpu"))
         if target is not None and not isinstance(target, str):
             kwargs["target"], target = target, None  # an input of that name
-        entry, inputs = self._inputs(entry, args, kwargs)
+        entry, inputs, finish = self._inputs(entry, args, kwargs)
         as_torch = any(is_torch(i.owner) for i in inputs)
         if not inputs:
             as_torch = self._model._is_torch
@@ -135,12 +139,12 @@ class Plan:
         options.check_finite = arguments.flag("check_finite", check_finite)
         options.trace = "" if trace is None else arguments.path("trace", trace)
         options.measure = arguments.flag("measure", measure)
-        options.target = _target(target)
+        options.target = target_name(target)
         call = Call(backend, inputs, entry.outputs, as_torch)
         options.output_gpu = call.gpu
         with keeping(self._plan, (inputs, call), dict(self._parameters)):
             unwrap(self._plan.run(call.inputs, call.addresses, options))
-        return call.finish()
+        return finish(call.finish()) if finish else call.finish()
 
     def check(
         self, *args, tolerance: float | None = None, entry: str | None = None, **kwargs
@@ -152,7 +156,7 @@ class Plan:
         CheckFailed, naming the first value in program order that differs, if one is above
         `tolerance` (default: by type, f32 1e-5, bf16 2e-2).
         """
-        entry, inputs = self._inputs(entry, args, kwargs)
+        entry, inputs, _ = self._inputs(entry, args, kwargs)
         inputs = on_host(inputs)
         if tolerance is None:
             tolerance = -1.0  # the types' own
@@ -183,7 +187,7 @@ class Plan:
         """
         _refuse_target_cpu(target_cpu)
         path = arguments.path("path", path)
-        target, weights = _target(target), arguments.flag("weights", weights)
+        target, weights = target_name(target), arguments.flag("weights", weights)
         if weights:
             self._set_parameters()
         training = self._model._training(self._plan.states)
@@ -208,14 +212,13 @@ class Plan:
                     self._parameters[name] = tensor
 
     def _inputs(self, entry, args, kwargs):
-        """The entry of a call, and its inputs."""
+        """The call of an entry."""
         self._check_weights()
         if entry is not None and not isinstance(entry, str):
             kwargs["entry"], entry = entry, None  # an input of that name
-        entry = find_entry(self._plan.entries, entry)
-        inputs = self._model._flatten(entry, args, kwargs)
+        call = self._model._prepare(self._plan.entries, entry, args, kwargs)
         self._set_parameters()
-        return entry, inputs
+        return call
 
     def _check_weights(self):
         model = self._model
@@ -259,7 +262,7 @@ def _with_remarks(report, remarks):
     return f"{before}\n{head}{lines}{behind}" if found else f"{report}{head}{lines}"
 
 
-def _target(value):
+def target_name(value):
     return "" if value is None else arguments.text("target", value, "the name of a target, or None")
 
 

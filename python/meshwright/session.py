@@ -10,7 +10,7 @@ import numpy as np
 from . import _core, arguments, state_dict_form, state_dicts
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
-from .inputs import flatten_by_name
+from .inputs import prepare_by_name
 from .tensors import Dense, dense, empty, is_meta, is_torch, unjoined
 
 
@@ -21,11 +21,11 @@ class Session:
     manager, or call `close`: both end its ranks and free its memory.
     """
 
-    def __init__(self, session, backend, flatten, as_torch, kept=None, fixed=None, training=None):
+    def __init__(self, session, backend, prepare, as_torch, kept=None, fixed=None, training=None):
         self._open = arguments.instance("session", session, _core.Session, "a session of Plan.start")
         self._backend = backend
-        #: (entry, args, kwargs) -> the entry's inputs.
-        self._flatten = flatten
+        #: (entries, the name of one or None, args, kwargs) -> a Prepared call.
+        self._prepare = prepare
         #: Whether states are PyTorch tensors, and outputs of calls without inputs.
         self._as_torch = as_torch
         #: The weights, which ranks may read in place.
@@ -48,17 +48,19 @@ class Session:
         `Plan.run` does. Ctrl-C ends the call within a second by a KeyboardInterrupt, which leaves the
         state as it was.
         """
-        session = self._session
         if entry is not None and not isinstance(entry, str):
             kwargs["entry"], entry = entry, None  # an input of that name
-        entry = find_entry(session.entries, entry)
         is_checked = arguments.flag("check_finite", check_finite)
-        inputs = self._flatten(entry, args, kwargs)
+        entry, inputs, finish = self._prepared(entry, args, kwargs)
+        session = self._session
         as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
         call = Call(self._backend, inputs, entry.outputs, as_torch)
         with keeping(session, (inputs, call), self._kept):
             unwrap(session.run(entry.name, call.inputs, call.addresses, is_checked, call.gpu))
-        return call.finish()
+        return finish(call.finish()) if finish else call.finish()
+
+    def _prepared(self, name, args, kwargs):
+        return self._prepare(self._session.entries, name, args, kwargs)
 
     def state(self) -> dict:
         """The state by name: copies of the global tensors, without padding."""
@@ -205,7 +207,7 @@ class Bundle:
         session = unwrap(self._bundle.start(options))
         layout = session.state_dict
         training = layout and state_dicts.training_of_bundle(layout, weights)
-        return Session(session, backend, _flatten_by_name, as_torch=False, training=training)
+        return Session(session, backend, prepare_by_name, as_torch=False, training=training)
 
     def __repr__(self):
         return f"<meshwright.Bundle '{self._path}' for {self.ranks} ranks>"
@@ -214,18 +216,6 @@ class Bundle:
 def load_bundle(path) -> Bundle:
     """Opens a bundle that `Plan.compile` or `sharding-compile` wrote."""
     return Bundle(path)
-
-
-def find_entry(entries, name):
-    """The entry of that name; None stands for the default."""
-    if name is None:
-        return entries[0]
-    arguments.text("entry", name, "the name of an entry, or None")
-    for entry in entries:
-        if entry.name == name:
-            return entry
-    known = ", ".join(f"'{entry.name}'" for entry in entries)
-    raise Error(f"there is no entry '{name}': expected {'one of ' * (len(entries) > 1)}{known}")
 
 
 def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
@@ -259,7 +249,3 @@ def _copy(value):
 
 def _addresses(arrays):
     return [a.data_ptr() if is_torch(a) else a.ctypes.data for a in arrays]
-
-
-def _flatten_by_name(entry, args, kwargs):
-    return flatten_by_name(entry.inputs, args, kwargs)

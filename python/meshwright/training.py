@@ -23,11 +23,11 @@ class TrainedModel(Model):
     def _training(self, ports):
         return state_dicts.training_of_model(self, self._optimizer, self._patterns, ports)
 
-    def _flatten(self, entry, args, kwargs):
+    def _values(self, entry, ports, args, kwargs):
         rate = kwargs.get("lr")
-        if rate is not None and any(port.name == "lr" for port in entry.inputs):
+        if rate is not None and any(port.name == "lr" for port in ports):
             kwargs = {**kwargs, "lr": learning_rate("lr", rate, InputError)}
-        return super()._flatten(entry, args, kwargs)
+        return super()._values(entry, ports, args, kwargs)
 
 
 #: The first scale of PyTorch's GradScaler, and the number of finite steps after which it grows.

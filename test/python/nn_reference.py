@@ -4,6 +4,7 @@
 import numpy as np
 import torch
 import torch.nn.functional as F
+from meshwright.importer.graph.sizes import Size
 from meshwright.importer.torch.values import TORCH_DTYPES, to_tensor
 
 _BINARY = {
@@ -62,8 +63,12 @@ def _rotary(a, x, cos, sin):
 
 def _evaluate(node, x):
     a, op = node.attrs, node.op
+    if op == "cut":
+        return x[0][tuple(map(slice, node.shape))]
     if op == "constant":
         value = to_tensor(a["value"]) if isinstance(a["value"], np.ndarray) else a["value"]
+        if isinstance(value, torch.Tensor):
+            value = value[tuple(map(slice, node.shape))]
         return torch.as_tensor(value, dtype=TORCH_DTYPES[node.dtype]).expand(node.shape)
     if op == "iota":
         shape = [-1 if d == a["dim"] else 1 for d in range(node.rank)]
@@ -137,8 +142,36 @@ def _evaluate(node, x):
     raise AssertionError(f"no meaning given for nn.{op}")
 
 
-def run(imported, inputs, double=False, state=None):
-    """The outputs of an imported program. With `double`, in f64.
+class _Sized:
+    """A node at the sizes of a call: without padding along dimensions whose size is among `told`."""
+
+    def __init__(self, node, sizes, told):
+        at = lambda n: true_size(n, sizes) if isinstance(n, Size) and _is_told(n, told) else int(n)
+        self.op, self.dtype, self.rank = node.op, node.dtype, node.rank
+        self.shape = tuple(map(at, node.shape))
+        self.attrs = {k: [at(n) for n in v] if k in ("starts", "limits") else v for k, v in node.attrs.items()}
+
+
+def _is_told(n, told):
+    return all(part.name in told for part in n.parts if isinstance(part, Size))
+
+
+def _told(node):
+    """The sizes that a node's result has by itself, or from its operands."""
+    return {part.name for n in node.shape if isinstance(n, Size) for part in n.parts if isinstance(part, Size)}
+
+
+def true_size(n, sizes):
+    """The size of a call that stands in the place of a bucket's."""
+    if not isinstance(n, Size):
+        return n
+    return int(n.expr.subs({s: sizes[str(s)] for s in n.expr.free_symbols}))
+
+
+def run(imported, inputs, double=False, state=None, sizes=None):
+    """The outputs of an imported program. With `double`, in f64. With `sizes`, a call's sizes by name,
+    inputs have them, and each value whose operands tell its sizes, or a `cut`. Other values have the
+    bucket's.
 
     `state` maps names to values; the call updates it. None: as the module has them.
     """
@@ -146,25 +179,49 @@ def run(imported, inputs, double=False, state=None):
     def own(t):
         return t.detach().double() if double and t.is_floating_point() else t.detach()
 
-    values = {}
+    values, told = {}, {}
+
+    def sized(node):
+        return node if sizes is None else _Sized(node, sizes, told.get(id(node), ()))
+
     for node, value in zip(imported.graph.inputs, inputs):
-        assert tuple(value.shape) == node.shape
+        told[id(node)] = _told(node)
+        assert tuple(value.shape) == sized(node).shape
         values[id(node)] = own(value)
     for node in imported.graph.parameters:
-        values[id(node)] = own(imported.parameters[node.attrs["key"]])
+        whole = own(imported.parameters[node.attrs["key"]])
+        values[id(node)] = whole[tuple(map(slice, sized(node).shape))]
     for node in imported.graph.states:
         values[id(node)] = state.get(node.attrs["key"], own(imported.parameters[node.attrs["key"]]))
     for node in imported.graph.nodes():
         if id(node) in values:
             continue
-        value = _evaluate(node, [values[id(o)] for o in node.operands])
+        if node.op == "size":
+            values[id(node)] = torch.tensor(sizes[node.attrs["name"]])
+            continue
+        operands = [values[id(o)] for o in node.operands]
+        if sizes is not None:
+            told[id(node)] = _told(node) if node.op == "cut" else \
+                _told(node) & set().union(*(told.get(id(o), ()) for o in node.operands))
+            known = set().union(*(told.get(id(o), ()) for o in node.operands))
+            operands = [x[tuple(map(slice, _Sized(o, sizes, known).shape))]
+                        for x, o in zip(operands, node.operands)]
+        value = _evaluate(sized(node), operands)
+        if node.op == "concat" and sizes is not None:
+            # Behind the last piece there is its padding.
+            widths = [n - m for n, m in zip(sized(node).shape, value.shape, strict=True)]
+            value = F.pad(value, [n for width in reversed(widths) for n in (0, width)], value=99)
         if double and value.is_floating_point():
             value = value.double()
-        assert tuple(value.shape) == node.shape, f"{node} has shape {tuple(value.shape)}"
+        assert tuple(value.shape) == sized(node).shape, f"{node} has shape {tuple(value.shape)}"
         if not double:
             assert value.dtype == TORCH_DTYPES[node.dtype], f"{node} has type {value.dtype}"
         values[id(node)] = value
     for write in imported.graph.writes:
         assert write.value.shape == write.state.shape and write.value.dtype == write.state.dtype
         state[write.state.attrs["key"]] = values[id(write.value)]
-    return [values[id(o)] for o in imported.graph.outputs]
+    outputs = [values[id(o)] for o in imported.graph.outputs]
+    if sizes is not None:
+        outputs = [x[tuple(map(slice, _Sized(o, sizes, _told(o)).shape))]
+                   for x, o in zip(outputs, imported.graph.outputs)]
+    return outputs

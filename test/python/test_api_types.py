@@ -52,7 +52,7 @@ def calls(folder, known):
         "join": dict(models={"a": model}),
         "SGD": {}, "Adam": {}, "AdamW": {},
         "Model": dict(program=model._program, parameters={}), "Plan": dict(model=model, plan=known["Plan"]._plan),
-        "Session": dict(session=session._open, backend="local", flatten=model._flatten, as_torch=True),
+        "Session": dict(session=session._open, backend="local", prepare=model._prepare, as_torch=True),
         "DeviceArray": dict(array=None, dtype="f32", shape=(2,), gpu=0),
         "Error": dict(diagnostics="x"), "InputError": dict(diagnostics="x"),
         "CheckFailed": dict(diagnostics="x", differences={}),

@@ -116,3 +116,27 @@ def test_buffers_that_one_model_writes():
             assert torch.equal(y, torch.tensor([[n, n + min(n, 2), n + min(n, 2), n]]).float())
             session.run(x, entry="write")
         assert int(session.state()["n"]) == 3
+
+
+class Positions(torch.nn.Module):
+    """Adds a table that the import computes, of as many rows as there are tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        steps = torch.arange(x.shape[1] * 8).float().view(x.shape[1], 8)
+        return x * self.w + steps.sin()
+
+
+def test_constants_are_one_where_they_are_equal():
+    net, shapes = Positions(), {"short": (1, 3, 8), "long": (2, 70, 8), "many": (4, 3, 8)}
+    models = {name: mw.from_torch(net, (torch.ones(shape),)) for name, shape in shapes.items()}
+    joined = mw.join(models)
+    constants = {n: tuple(v.shape) for n, v in joined.parameters.items() if n.startswith("constant.")}
+    assert sorted(constants.values()) == [(3, 8), (70, 8)]
+    plan = joined.parallelize(mesh={"dp": 1})
+    for name, shape in shapes.items():
+        x = torch.randn(shape)
+        assert torch.allclose(plan.run(x, entry=name)[0], net(x), atol=1e-6)

@@ -14,11 +14,11 @@ import math
 import warnings
 
 from .. import arguments
+from ..bucket_model import BucketModel
 from ..errors import CheckFailed, Diagnostic, Error, MeshwrightWarning
 from ..importer import ImportFailed
 from ..importer.graph.dialect import FLOATS
 from ..model import _convert, _model_of
-from ..session import find_entry
 from ..state_dicts import _tensor as to_tensor
 from ..tensors import is_torch
 from ..training import TrainedModel
@@ -36,10 +36,10 @@ def check(model, args, kwargs, tolerance=None, entry=None) -> dict[str, float]:
         tolerance = arguments.tolerance(tolerance)
     if entry is not None and not isinstance(entry, str):
         kwargs["entry"], entry = entry, None  # an input of that name
-    entry = find_entry(model._program.entries, entry)
     if isinstance(model, TrainedModel):
-        entry = model._program.entries[0]  # the check of a step has that of `evaluate` in it
-    imported = model._imported.get(entry.name)
+        entry = None  # the check of a step has that of `evaluate` in it
+    model, entry, values = model._to_check(entry, args, kwargs)
+    imported = model._imported.get(entry)
     if imported is None:
         raise Error(
             "the model comes from no PyTorch module, with which a check compares it: expected a model "
@@ -47,13 +47,11 @@ def check(model, args, kwargs, tolerance=None, entry=None) -> dict[str, float]:
         )
     if model._meta:
         raise Error("the model's weights are on the meta device: expected real ones for a check")
-    inputs = model._flatten(entry, args, kwargs)
     values = {
-        port.name: value.owner if is_torch(value.owner) else to_tensor(value.owner).reshape(value.shape)
-        for port, value in zip(entry.inputs, inputs, strict=True)
-        if not port.has_default
+        name: value.owner if is_torch(value.owner) else to_tensor(value.owner).reshape(value.shape)
+        for name, value in values().items()
     }
-    return Check(model, entry.name, imported, values, tolerance).run()
+    return Check(model, entry, imported, values, tolerance).run()
 
 
 class Check:
@@ -154,7 +152,7 @@ class Check:
         for name, value in reference.buffers().items():
             if name in state:
                 self.output(name, state[name], value, plain.buffers()[name], f"state '{name}' after the call")
-        if failing and not self.changes:
+        if failing and not self.changes and source.sizes is None:
             i = failing[0]
             # Well below what is too much, and above what rounding explains.
             rounding = max(4 * compare.difference(own[i], want[i]), self.allowed(want[i], own[i]) / 20)
@@ -199,14 +197,22 @@ class Check:
         own = source is self.imported and not isinstance(model, TrainedModel)
         if model._loss is not None:
             loss, patterns = model._loss
-            plain = model if own else _model_of(source, "check").differentiate(loss, patterns)
+            plain = model if own else self._made().differentiate(loss, patterns)
             return plain, steps.position_of(source, loss)
         if not any(self.has_gradient) or not losses.can_have(source):
-            return (model if own else _model_of(source, "check")), None
+            return (model if own else self._made()), None
         first = source.graph.outputs[0]
         if math.prod(first.shape) == 1 and first.dtype in FLOATS and self.has_gradient[0]:
-            return _model_of(source, "check").differentiate(0), 0
+            return self._made().differentiate(0), 0
+        if source.sizes is not None:  # a loss over all outputs would count their padding
+            return (model if own else self._made()), None
         return losses.with_loss(source).differentiate(losses.NAME), len(source.outputs)
+
+
+    def _made(self):
+        """The model of the import that is compared."""
+        made = _model_of(self.source, "check")
+        return made if self.source.sizes is None else BucketModel({self.entry: made})
 
 
 def _without_dropout(imported):

@@ -5,6 +5,7 @@ import math
 
 from .dialect import float_text, operation, quoted, tensor_type
 from .nodes import Graph, Location, Node
+from .sizes import dynamic_dims, names
 
 # The bound on parameters that state none (NnDialect::kParameterMagnitude).
 _MAGNITUDE = 1024
@@ -42,6 +43,10 @@ class Emitter:
             self.names[id(node)] = f"%arg{len(arguments)}"
             attributes = ", ".join(f"{name} = {value}" for name, value in self._attributes(node))
             arguments.append(f"{self.names[id(node)]}: {_type(node)} {{{attributes}}}")
+        for name, (_, nodes) in used_sizes(self.graph, order).items():
+            self.names.update((id(node), f"%arg{len(arguments)}") for node in nodes)
+            arguments.append(f"%arg{len(arguments)}: tensor<i64> {{nn.input = {quoted('size.' + name)}, "
+                             f"nn.size = {quoted(name)}}}")
         identity = 0
         # Reads stand first: they yield the values before the call.
         for node in order:
@@ -54,7 +59,7 @@ class Emitter:
             if node.op == "result":
                 whole = self.names[id(node.operands[0])].partition("#")[0]
                 self.names[id(node)] = f"{whole}#{node.attrs['index']}"
-            elif node.op not in ("input", "parameter", "state"):
+            elif node.op not in ("input", "parameter", "state", "size"):
                 results = f"%{identity}"
                 self.names[id(node)] = results
                 if node.further:
@@ -87,6 +92,8 @@ class Emitter:
             if "batch" in a:
                 yield "nn.batch", str(a["batch"]).lower()
             yield "nn.input", quoted(a["name"])
+            if dynamic_dims(node.shape):
+                yield "nn.sizes", f"[{', '.join(map(quoted, names(node.shape)))}]"
             return
         most = magnitude(a.get("largest", 0.0))
         if most is not None:
@@ -113,9 +120,24 @@ class Emitter:
     def _operation(self, node: Node, identity: int) -> str:
         operands = [(self.names[id(o)], o.shape, o.dtype, o.routed) for o in node.operands]
         attributes = {name: value for name, value in node.attrs.items() if name != "given"}
+        if node.op == "cut":
+            attributes["sizes"] = names(node.shape)
         results = [(node.shape, node.dtype, node.routed), *node.further]
         return operation(node.op, operands, results, attributes, node.attrs.get("given"),
                          f"nn.id = {identity} : i64")
+
+
+def used_sizes(graph: Graph, order: list[Node]) -> dict[str, tuple]:
+    """The sizes of a call that the program depends on, each with its expression and the nodes that
+    stand for it: those that the caller names first."""
+    nodes: dict[str, tuple] = {}
+    for node in order:
+        if node.op == "size":
+            nodes.setdefault(node.attrs["name"], (node.attrs["expr"], []))[1].append(node)
+        elif node.op in ("input", "cut"):
+            for d in dynamic_dims(node.shape):
+                nodes.setdefault(node.shape[d].name, (node.shape[d].expr, []))
+    return {name: nodes[name] for name in [*graph.sizes, *nodes] if name in nodes}
 
 
 def _type(node: Node) -> str:

@@ -103,6 +103,7 @@ def largest(dense: Dense) -> float:
 
 
 def affordable(shape) -> bool:
+    shape = tuple(map(int, shape))
     if math.prod(shape) <= SMALL:
         return True
     return math.prod(shape) <= LARGEST and sorted(shape)[-2:][0] <= LARGEST_MINOR if len(shape) > 1 \
@@ -158,7 +159,7 @@ def as_affine(form: Form) -> tuple[int, int, int] | None:
 
 def diagonal(shape, coefficients, offset: int) -> Diagonal:
     """The linear combination itself, plus an offset."""
-    ends = [(size - 1) * c for size, c in zip(shape, coefficients)]
+    ends = [(int(size) - 1) * c for size, c in zip(shape, coefficients)]
     low = sum(min(0, e) for e in ends)
     high = sum(max(0, e) for e in ends)
     return Diagonal(tuple(coefficients), low, np.arange(low, high + 1, dtype=np.int64) + offset)
@@ -273,8 +274,8 @@ def form_slice(form: Form, shape, dim: int, start: int, step: int, size: int) ->
     coefficients = list(form.coefficients)
     low = form.low - coefficients[dim] * start
     coefficients[dim] *= step
-    sizes = list(shape)
-    sizes[dim] = size
+    sizes = list(map(int, shape))
+    sizes[dim] = int(size)
     ends = [(n - 1) * c for n, c in zip(sizes, coefficients)]
     first, last = sum(min(0, e) for e in ends), sum(max(0, e) for e in ends)
     table = form.table[first - low:last - low + 1]

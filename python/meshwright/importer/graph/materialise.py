@@ -6,6 +6,7 @@ import numpy as np
 from .dialect import BINARY, FLOATS
 from .forms import Dense, Diagonal, cast, greatest, largest, rounded
 from .nodes import Builder, Graph, Node
+from .sizes import names
 
 # Constants above _INLINE elements are parameters of the program, kept with the weights. Constants
 # above _KEPT elements, such as tables that grow with the sequence, are computed by the program if
@@ -70,11 +71,14 @@ class Materialise:
         self.cache: dict[int, Node] = {}
         self.tables: dict[tuple, Node] = {}
         self.keep: list[Node] = []
+        #: Tables, each with its values by the names of their sizes.
+        self.views: dict[int, tuple[Node, dict]] = {}
 
     def run(self):
         for node in self.graph.nodes():
             node.operands = [self.value(o, node) for o in node.operands]
         self.graph.replace_results(lambda node: self.value(node, node))
+        self._drop_single_views()
 
     def value(self, node: Node, user: Node) -> Node:
         if node.op != "static":
@@ -92,9 +96,31 @@ class Materialise:
             value = node.attrs.get("exact", node.form.values.item())
             return build.broadcast(build.make("constant", [], (), node.dtype, value=value),
                                    node.shape)
-        return build.broadcast(self._table(build, node.form, node.dtype), node.shape)
+        own = [n if size != 1 else 1 for n, size in zip(node.shape, node.form.values.shape)]
+        return build.broadcast(self._table(build, node.form, node.dtype, own), node.shape)
 
-    def _table(self, build: Builder, form: Dense, dtype: str) -> Node:
+    def _table(self, build: Builder, form: Dense, dtype: str, shape=None) -> Node:
+        """The values, perhaps with sizes of the call in their shape: one parameter may stand for tables
+        of several sizes."""
+        table, shape = self._made(build, form, dtype), tuple(shape or form.values.shape)
+        views = self.views.setdefault(id(table), (table, {}))[1]
+        own = names(shape)
+        if own not in views:
+            views[own] = build.make("cut", [table], shape, dtype) if any(own) else table
+        return views[own]
+
+    def _drop_single_views(self):
+        """A table that has one size everywhere has it itself."""
+        single = {}
+        for table, views in self.views.values():
+            view = next(iter(views.values()))
+            if len(views) == 1 and view is not table:
+                table.shape = view.shape
+                single[id(view)] = table
+        if single:
+            self.graph.rewrite(lambda node: single.get(id(node)))
+
+    def _made(self, build: Builder, form: Dense, dtype: str) -> Node:
         shape = form.values.shape
         if form.known:
             values = np.ascontiguousarray(cast(form.values, dtype))

@@ -4,11 +4,11 @@
 
 A node is an operation, and stands for its result. An operation with several results stands for the
 first; `Builder.result` gives a node for another one. Besides the operations of the `nn` dialect
-(dialect.py) there are `input` and `parameter` (arguments), `state` (the value before the call of
-memory that the module writes to), `static` (a value that depends on shapes and constants only,
-described by its `form`, see forms.py), `result` (a further result of its operand), `sdpa`
-(attention with masks as values, before they are understood), `histc` (counts of numbers by bins),
-`grouped_mm` (rows in the order of experts, times their weights) and `owner` (the expert of each row
+(dialect.py) there are `input` and `parameter` (arguments), `size` (a size that the call decides, see
+sizes.py), `state` (the value before the call of memory that the module writes to), `static` (a value
+that depends on shapes and constants only, described by its `form`, see forms.py), `result` (a further
+result of its operand), `sdpa` (attention with masks as values, before they are understood), `histc`
+(counts of numbers by bins), `grouped_mm` (rows in the order of experts, times their weights) and `owner` (the expert of each row
 in that order), which lift_experts.py takes away. The last two read where the rows of each expert
 end. A `grouped_mm` that is `whole`, as each `owner`, has no rows behind the last end.
 
@@ -27,6 +27,7 @@ import numpy as np
 from . import forms
 from .dialect import CODES, FLOATS
 from .forms import Dense
+from .sizes import Quantity, Size, dynamic_dims, number_of
 
 _SERIAL = itertools.count()
 
@@ -114,6 +115,8 @@ class Graph:
     remarks: list[Remark] = field(default_factory=list)
     #: Whether parameters that are only stacked become one.
     joins: bool = False
+    #: The names of sizes that a call decides, in the order of the program's arguments.
+    sizes: list[str] = field(default_factory=list)
     #: Random operations so far. Each has its own stream of numbers.
     streams: int = 0
 
@@ -188,8 +191,8 @@ class Builder:
         return self
 
     def make(self, op, operands, shape, dtype, *, further=(), **attrs) -> Node:
-        return Node(op, list(operands), attrs, tuple(int(d) for d in shape), dtype, self.loc,
-                    self.position, further=tuple(further))
+        return Node(op, list(operands), attrs, shape_of(shape), dtype, self.loc, self.position,
+                    further=tuple(further))
 
     def result(self, node: Node, index: int) -> Node:
         """A result of an operation with several."""
@@ -230,7 +233,10 @@ class Builder:
                          given=() if table is None else ("table",))
 
     def scalar(self, value, dtype: str) -> Node:
-        """A rank-0 constant; its exact value is kept for types that would round it."""
+        """A rank-0 constant; its exact value is kept for types that would round it. Of a number that
+        a call decides the program computes it."""
+        if isinstance(value, (Size, Quantity)):
+            return number_of(self, value, dtype)
         node = self.make("static", [], (), dtype)
         node.form = Dense(forms.cast(value, dtype))
         if dtype in FLOATS:
@@ -243,7 +249,7 @@ class Builder:
         return node
 
     def reshape(self, x: Node, shape) -> Node:
-        shape = tuple(int(d) for d in shape)
+        shape = shape_of(shape)
         while x.op == "reshape":
             x = x.operands[0]
         if x.shape == shape:
@@ -282,7 +288,7 @@ class Builder:
                          permutation=permutation)
 
     def broadcast(self, x: Node, shape) -> Node:
-        shape = tuple(int(d) for d in shape)
+        shape = shape_of(shape)
         if x.shape == shape:
             return x
         if x.op == "broadcast" and x.operands[0].rank <= len(shape):
@@ -295,7 +301,7 @@ class Builder:
     def slice(self, x: Node, starts, limits, strides=None) -> Node:
         strides = list(strides) if strides else [1] * x.rank
         starts, limits = list(starts), list(limits)
-        shape = [max(0, -(-(limits[d] - starts[d]) // strides[d])) for d in range(x.rank)]
+        shape = [_extent(*s) for s in zip(x.shape, starts, limits, strides)]
         if tuple(shape) == x.shape and all(s == 1 for s in strides):
             return x
         cut = [d for d, n in enumerate(shape) if n != x.shape[d] or strides[d] != 1]
@@ -344,7 +350,15 @@ class Builder:
         dims = sorted(d % x.rank for d in dims)
         shape = [1 if d in dims else n for d, n in enumerate(x.shape)] if keep_dims else \
             [n for d, n in enumerate(x.shape) if d not in dims]
+        if kind == "mean" and dynamic_dims([x.shape[d] for d in dims]):
+            return self._mean(x, dims, keep_dims)
         return self.make("reduce", [x], shape, x.dtype, kind=kind, dims=dims, keep_dims=keep_dims)
+
+    def _mean(self, x: Node, dims, keep_dims: bool) -> Node:
+        """The sum divided by the number of elements that the call has, rounded once."""
+        wide = self.cast(x, "f32" if x.dtype in ("bf16", "f16") else x.dtype)
+        count = self.scalar(numel([x.shape[d] for d in dims]), wide.dtype)
+        return self.cast(self.binary("div", self.reduce("sum", wide, dims, keep_dims), count), x.dtype)
 
     def top_k(self, scores: Node, k: int) -> Node:
         return self.make("top_k", [scores], (*scores.shape[:-1], k), "i64", k=k)
@@ -378,14 +392,25 @@ class Builder:
                          x.dtype, in_out=in_out)
 
 
+def shape_of(sizes) -> tuple[int, ...]:
+    return tuple(n if isinstance(n, Size) else int(n) for n in sizes)
+
+
 def broadcast_shapes(*shapes) -> tuple[int, ...]:
     rank = max(map(len, shapes))
     result = [1] * rank
     for shape in shapes:
         for dim, size in enumerate(shape, rank - len(shape)):
-            if size != 1:
+            if size != 1 and not isinstance(result[dim], Size):
                 result[dim] = size
     return tuple(result)
+
+
+def _extent(size: int, start: int, limit: int, stride: int) -> int:
+    """The size of a slice of a dimension."""
+    if start == 0 and stride == 1:
+        return size if size == limit and not isinstance(limit, Size) else limit
+    return max(0, -(-(int(limit) - int(start)) // stride))
 
 
 def numel(shape) -> int:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Equal expressions, computed once; projections that several users cut, cut for good."""
 from .nodes import Builder, Graph, Node
+from .sizes import names
 
 
 def share(graph: Graph):
@@ -16,10 +17,11 @@ def share(graph: Graph):
         if node.op == "static":
             if not getattr(node.form, "uniform", False):
                 return None
-            key = (node.shape, node.dtype, node.form.values.tobytes(), repr(node.attrs))
+            key = (node.shape, names(node.shape), node.dtype, node.form.values.tobytes(),
+                   repr(node.attrs))
             return known.setdefault(key, node)
-        key = (node.op, tuple(id(o) for o in node.operands), node.shape, node.dtype,
-               node.further, repr(node.attrs))
+        key = (node.op, tuple(id(o) for o in node.operands), node.shape, names(node.shape),
+               node.dtype, node.further, repr(node.attrs))
         return known.setdefault(key, node)
 
     graph.rewrite(pattern)

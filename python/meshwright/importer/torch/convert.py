@@ -15,13 +15,16 @@ from ..graph import forms
 from ..graph.dialect import CODES
 from ..graph.forms import Dense, Diagonal
 from ..graph.nodes import Graph, Node, Write, numel
+from ..graph.sizes import Size
 from . import ops_complex
 from .derivatives import stated, with_derivative
+from .dynamic import Bucket
 from .export import Exported
 from .functionalize import written_arguments
 from .handlers import HANDLERS, Context, permutation_of, slice_of
 from .locations import Locations
 from .names import operation_name
+from .size_rules import Rule, rule
 from .specialise import is_symbolic
 from .values import (
     TORCH_DTYPES,
@@ -44,9 +47,11 @@ def covers(node: torch.fx.Node) -> bool:
     if node.target is operator.getitem:
         return True
     schema = getattr(node.target, "_schema", None)
+    value = node.meta.get("val")
+    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and not is_symbolic(value):
+        return True
     if schema is None or schema.is_mutable:
         return False
-    value = node.meta.get("val")
     if isinstance(value, torch.Tensor) and value.dtype.is_complex:
         return False
     return has_handler(node.target)
@@ -59,14 +64,15 @@ def has_handler(target, is_complex: bool = False) -> bool:
     if is_complex:
         return ops_complex.covers(base)
     return target is operator.getitem or name in HANDLERS or base in HANDLERS or \
-        name in _IGNORED | FACTORIES | _LIKE
+        name in _IGNORED | _SIZES | FACTORIES | _LIKE
 
 
 class Convert(Context):
     """The state of one conversion."""
 
-    def __init__(self, exported: Exported):
+    def __init__(self, exported: Exported, bucket: Bucket | None = None):
         super().__init__(exported)
+        self.bucket = bucket
         self.errors: dict[tuple, Diagnostic] = {}
         self.values: dict[Any, Any] = {}
         self.locations = Locations()
@@ -138,7 +144,7 @@ class Convert(Context):
                 self.values[fx] = None
                 continue
             if fx.name in exported.inputs:
-                node = self.build.make("input", [], value.shape, dtype,
+                node = self.build.make("input", [], self.shape_of(value), dtype,
                                        name=exported.inputs[fx.name])
                 self.graph.inputs.append(node)
             else:
@@ -200,6 +206,9 @@ class Convert(Context):
         name = operation_name(target)
         if name in _IGNORED or _is_random(target) and not node.users:
             return None
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)) and \
+                not is_symbolic(node.meta["val"]):
+            return self.bucket.number(node.meta["val"])
         if is_symbolic(node.meta.get("val")):
             # Reported where a value depends on it; many are for assertions alone.
             sources = [n for n in node.all_input_nodes if n in self.undetermined]
@@ -224,22 +233,49 @@ class Convert(Context):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor) and val.dtype.is_complex or any(
                 isinstance(a, ops_complex.Complex) for a in _leaves(args, kwargs)):
-            return ops_complex.convert(self, name, args, kwargs)
-        folded = self._fold(node, target, name, args, kwargs)
+            self.known_shape = None
+            result = ops_complex.convert(self, name, args, kwargs)
+            return result if self.bucket is None else self._sized(result, val, [*_leaves(args, kwargs)])
+        read = Rule(args)
+        if self.bucket is not None:
+            self.known_shape = None
+            read = rule(self, node, args, kwargs)
+            args = read.args
+        folded = self._fold(node, target, name, args, kwargs) if read.folds else None
         if folded is not None:
             return folded
-        result = self._handler(target, name)(self, *args, **kwargs)
+        result = read.make() if read.make else self._handler(target, name)(self, *args, **kwargs)
+        if self.bucket is not None:
+            result = self._sized(result, node.meta["val"], [*_leaves(args, kwargs)])
         if isinstance(result, Node):
             val = node.meta["val"]
-            if result.shape != tuple(val.shape):
-                result = self.build.broadcast(result, val.shape)
+            if result.shape != self.shape:
+                result = self.build.broadcast(result, self.shape)
             if result.dtype != element_type(val.dtype):
                 result = self.build.cast(result, element_type(val.dtype))
             if val.dtype == torch.uint8:
                 result = _in_a_byte(self.build, result)
-            if result.thunk is None and result.form is None:
+            if result.thunk is None and result.form is None and read.folds and not read.make:
                 result.thunk = self._thunk(target, args, kwargs)
         return with_derivative(self, result, name, args, kwargs)
+
+    def _sized(self, result, value, operands):
+        """The results with the sizes of the call in their shapes."""
+        if isinstance(result, (list, tuple)):
+            self.known_shape = None
+            return [r if v is None else self._sized(r, v, operands) for r, v in zip(result, value)]
+        if isinstance(result, ops_complex.Complex):
+            return ops_complex.Complex(*(self._sized(p, value, [*operands]) for p in (result.real, result.imag)))
+        if not isinstance(result, Node):
+            return result
+        wanted = self.known_shape or self.shape_of(value)
+        if len(wanted) != result.rank:
+            return result
+        shape = [own if isinstance(own, Size) and isinstance(n, Size) and own.expr == n.expr else n
+                 for own, n in zip(result.shape, wanted)]
+        if any(own != n for own, n in zip(result.shape, shape)):
+            return result
+        return self.with_shape(result, tuple(shape), [*operands, *self.graph.parameters, *self.graph.inputs])
 
     def _handler(self, target, name):
         handler = HANDLERS.get(name) or HANDLERS.get(name.split(".")[0])
@@ -310,7 +346,7 @@ class Convert(Context):
         if form is None:
             return None
         val = node.meta["val"]
-        result = self.build.static(form, val.shape, element_type(val.dtype))
+        result = self.build.static(form, self.shape, element_type(val.dtype))
         loc, position = self.build.loc, self.build.position
         result.recipe = lambda: self._unfolded(node, target, name, args, kwargs, loc, position)
         return result
@@ -323,18 +359,21 @@ class Convert(Context):
             return None
         own = lambda a: tensor_of(a.form).expand(a.shape) if isinstance(a, Node) else a
         results = target(*_map(args, own), **_map(kwargs, own))
-        return [self.build.static(compress(r), v.shape, element_type(v.dtype))
+        return [self.build.static(compress(r), self.shape_of(v), element_type(v.dtype))
                 for r, v in zip(results, values)]
 
     def _unfolded(self, node, target, name, args, kwargs, loc, position) -> Node | None:
         """The operation itself, for a value that is better computed by the program."""
         self.fx, self.build.loc, self.build.position = node, loc, position
+        self.known_shape = None
         try:
             result = self._handler(target, name)(self, *args, **kwargs)
         except Uncovered:
             return None
+        if self.bucket is not None:
+            result = self._sized(result, node.meta["val"], [*_leaves(args, kwargs)])
         result = self.build.cast(result, element_type(node.meta["val"].dtype))
-        return self.build.broadcast(result, node.meta["val"].shape)
+        return self.build.broadcast(result, self.shape)
 
     def _factory(self, target, name, args, kwargs):
         kwargs = {k: v for k, v in kwargs.items() if k not in ("device", "pin_memory", "layout")}
@@ -424,6 +463,8 @@ _BYTES = {"widen", "static", "reshape", "transpose", "slice", "broadcast", "conc
           "embedding"}
 _IGNORED = {"_assert_tensor_metadata.default", "_assert_async.msg", "_assert_scalar.default",
             "sym_constrain_range_for_size.default"}
+#: Sizes as numbers.
+_SIZES = {"sym_size.int", "sym_numel.default"}
 _IDENTITY = {"clone", "contiguous", "alias", "detach", "lift_fresh_copy", "lift_fresh", "dropout",
              "detach_"}
 _RESHAPES = {"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "flatten", "unflatten",

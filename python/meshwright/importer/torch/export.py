@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import Diagnostic, ImportFailed
 from .decompose import kept_whole, take_apart
+from .dynamic import Check, Dynamic
 from .functionalize import functionalize, writes_to_arguments, written_placeholders
 from .gradient_flow import (
     AskedInCheckpoints,
@@ -137,6 +138,10 @@ class Exported:
     training: bool = False
     #: Whether the program may draw random numbers: its calls count steps.
     draws: bool = False
+    #: PyTorch's symbols of sizes that change from call to call, with their names, and the conditions on
+    #: them under which the program is that of the module.
+    symbols: dict[Any, str] = field(default_factory=dict)
+    checks: list[Check] = field(default_factory=list)
 
 
 def differs_in_evaluation(module: torch.nn.Module) -> bool:
@@ -159,20 +164,22 @@ def _reads_mode(kind: type) -> bool:
 
 
 def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
-           training=False, evaluation=False, device="cpu") -> Exported:
+           training=False, evaluation=False, device="cpu", dynamic: Dynamic | None = None) -> Exported:
     """Exports the module, with `training` as it is, with `evaluation` wholly in evaluation mode.
 
-    `covers` says of a node whether it can stay as it is, `has_handler` of an operation whether
+    With `dynamic` the sizes that it names are symbols. `covers` says of a node whether it can stay as it is, `has_handler` of an operation whether
     it can be imported. `variable` names buffers whose values may change. `device` is where the
     module's code makes tensors without one.
     """
     args, kwargs = _distinct((tuple(args), dict(kwargs or {})))
     _check_inputs(args, kwargs)
+    if dynamic is not None:
+        args, kwargs = dynamic.args, dynamic.kwargs = _distinct((dynamic.args, dynamic.kwargs))
     with settings(module, training, evaluation):
         try:
             # Regions of torch.no_grad() are only seen where gradients are on.
             with torch.set_grad_enabled(training), plain(device=device):
-                program, writes, is_special = _functional(module, args, kwargs, variable, training)
+                program, writes, is_special = _functional(module, args, kwargs, variable, training, dynamic)
                 if not (writes or is_special) and not all(covers(node) for node in program.graph.nodes):
                     # Traces it all again.
                     program.graph_module.recompile()
@@ -184,7 +191,7 @@ def export(module: torch.nn.Module, args, kwargs, covers, has_handler, variable,
             raise
         except Exception as error:  # the model and torch.export raise exceptions of any type
             raise ImportFailed([_export_diagnostic(error)]) from error
-    result = _signature(module, program, args, kwargs, variable)
+    result = _signature(module, program, args, kwargs, variable, dynamic)
     result.training, result.draws = training, training or evaluation
     values = program.graph.output_node().args[0]
     result.writes = dict(zip(writes, zip(values[len(values) - len(writes):], writes.values())))
@@ -225,7 +232,7 @@ def _data_detached():
         yield
 
 
-def _functional(module, args, kwargs, variable, training):
+def _functional(module, args, kwargs, variable, training, dynamic):
     """The exported program without writes, as far as they are covered; see `functionalize`.
 
     Also the writes to buffers, and whether shapes depended on constants."""
@@ -241,7 +248,8 @@ def _functional(module, args, kwargs, variable, training):
     def trace_with(asked):
         with _data_detached(), _noting_lines(), refusing_transforms(training), \
                 _training(module, asked) if training else contextlib.nullcontext():
-            return torch.export.export(module, args, kwargs, strict=False)
+            return dynamic.export(module) if dynamic else \
+                torch.export.export(module, args, kwargs, strict=False)
 
     def run(repeated=False):
         program = trace() if repeated else traced(module, trace)
@@ -357,22 +365,21 @@ def _export_diagnostic(error: Exception) -> Diagnostic:
                       *(frame or (None, None)))
 
 
-def _signature(module, program, args, kwargs, variable) -> Exported:
+def _signature(module, program, args, kwargs, variable, dynamic) -> Exported:
     from torch.export.graph_signature import InputKind, OutputKind
     leaves_with_path, in_spec = pytree.tree_flatten_with_path((args, kwargs))
     values = {n.name: n.meta.get("val") for n in program.graph.nodes if n.op == "placeholder"}
-    dynamic = sorted(n for n, v in values.items() if isinstance(v, torch.Tensor) and
+    varying = sorted(n for n, v in values.items() if isinstance(v, torch.Tensor) and
                      any(not isinstance(d, int) for d in v.shape))
-    if dynamic:
+    if varying and dynamic is None:
         raise ImportFailed([Diagnostic(
             f"input {name} has a dynamic shape {list(values[name].shape)}; import with example "
-            "inputs of the shape to run, once per shape") for name in dynamic])
+            "inputs of the shape to run, once per shape") for name in varying])
     order = _forward_parameters(module)
     result = Exported(program, [], [], in_spec, {}, {}, set(), set(), {})
     specs = program.graph_signature.input_specs
-    user = iter([s for s in specs if s.kind == InputKind.USER_INPUT])
-    for path, leaf in leaves_with_path:
-        spec = next(user)
+    users = [s for s in specs if s.kind == InputKind.USER_INPUT]
+    for (path, leaf), spec in zip(leaves_with_path, users):
         if isinstance(leaf, torch.Tensor):
             name = _input_name(path, order)
             result.inputs[spec.arg.name] = name
@@ -381,6 +388,9 @@ def _signature(module, program, args, kwargs, variable) -> Exported:
         else:
             result.leaves.append(None)
             result.fixed.append(leaf)
+    if dynamic is not None:
+        result.symbols = dynamic.symbols(result, [values.get(getattr(s.arg, "name", None)) for s in users])
+        result.checks = dynamic.checks(program)
     state, constants = program.state_dict, program.constants
     shared = shared_names(module)
     for spec in specs:

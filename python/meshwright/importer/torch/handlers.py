@@ -3,8 +3,10 @@
 """Handlers of ATen operations: where they are registered, and what they may ask of a conversion."""
 from collections.abc import Callable
 
+from ..errors import Uncovered
 from ..graph.dialect import FLOATS
 from ..graph.nodes import Builder, Graph, Node
+from ..graph.sizes import Size
 from .export import Exported
 from .values import element_type
 
@@ -30,11 +32,41 @@ class Context:
         self.build = Builder()
         #: The node of the exported graph that is converted.
         self.fx = None
+        #: The bucket of the program, of a module with sizes that change from call to call.
+        self.bucket = None
+        #: The shape of the result where a rule of such sizes gives it.
+        self.known_shape = None
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the result."""
-        return tuple(self.fx.meta["val"].shape)
+        return self.known_shape or self.shape_of(self.fx.meta["val"])
+
+    def shape_of(self, value) -> tuple[int, ...]:
+        """The shape of a tensor of the exported graph."""
+        return self.bucket.shape(value.shape) if self.bucket else tuple(value.shape)
+
+    def shapes(self) -> list[int]:
+        """The dimensions of all results."""
+        value = self.fx.meta["val"]
+        values = value if isinstance(value, (list, tuple)) else [value]
+        return [n for v in values if v is not None for n in self.shape_of(v)]
+
+    def with_shape(self, node: Node, shape, others) -> Node:
+        """A value with sizes of the call in its shape. One that others read is left as it is."""
+        if all(_same_size(a, b) for a, b in zip(node.shape, shape)):
+            return node
+        if any(isinstance(n, Size) and not n.parts for n in shape):
+            raise Uncovered("a value in which it is not known how sizes that change from call to call are merged "
+                            "is not covered: expected them apart")
+        if not any(node is other for other in others):
+            node.shape = tuple(shape)
+            return node
+        if node.op != "static":
+            return self.build.make("cut", [node], shape, node.dtype)
+        copy = self.build.static(node.form, tuple(shape), node.dtype)
+        copy.attrs, copy.recipe, copy.thunk = dict(node.attrs), node.recipe, node.thunk
+        return copy
 
     @property
     def dtype(self) -> str:
@@ -75,3 +107,8 @@ def slice_of(args, x: Node) -> tuple[int, int, int, int]:
     size = x.shape[dim]
     start, end, step = slice(start, end, step).indices(size)
     return dim, start, max(start, end), step
+
+
+def _same_size(a: int, b: int) -> bool:
+    return isinstance(a, Size) == isinstance(b, Size) and a == b and \
+        (not isinstance(a, Size) or a.expr == b.expr and a.parts == b.parts)

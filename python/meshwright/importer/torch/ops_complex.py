@@ -8,10 +8,12 @@ import torch
 
 from ..errors import Uncovered
 from ..graph.nodes import Node
+from ..graph.sizes import dynamic_dims
 from .derivatives import with_derivative
 from .handlers import HANDLERS, Context
 from .ops_layers import product
 from .ops_shape import select_index
+from .size_rules import rule
 from .ops_trigonometric import atan2, hypot
 from .values import TORCH_DTYPES, dense
 
@@ -73,7 +75,11 @@ def _by_parts(c: Context, name: str, args, kwargs):
 
     def run(attribute):
         own = [part(a, attribute) if i in values else a for i, a in enumerate(args)]
-        result = handler(c, *own, **kwargs)
+        if c.bucket is not None:
+            read = rule(c, c.fx, own, kwargs)
+            result = read.make() if read.make else handler(c, *read.args, **kwargs)
+        else:
+            result = handler(c, *own, **kwargs)
         return _shaped(c, result) if isinstance(result, Node) else result
 
     real, imag = run("real"), run("imag")
@@ -209,6 +215,8 @@ def _angle(c: Context, z):
 
 
 def _make(c: Context, *args, **kwargs):
+    if c.bucket is not None and dynamic_dims(c.shape):
+        raise Uncovered("complex constants with sizes that change from call to call are not covered")
     value = c.fx.target(*args, **{k: v for k, v in kwargs.items() if k != "device"}, device="cpu")
     return constant(c, value)
 
@@ -244,6 +252,8 @@ def _fourier(c: Context, base: str, x, dims, normalization, last):
         x = Complex(x, None)
     rank = x.real.rank
     dims, count = [d % rank for d in dims], 1
+    if dynamic_dims([x.real.shape[d] for d in dims]):
+        raise Uncovered("a Fourier transform along a size that changes from call to call is not covered")
     for dim in dims:
         is_last = dim == dims[-1]
         size = last if base == "_fft_c2r" and is_last else x.real.shape[dim]

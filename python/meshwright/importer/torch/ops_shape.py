@@ -272,7 +272,8 @@ def embedding(c, table, ids, padding_idx=-1, scale=False, sparse=False):
     """A sparse gradient has the values of a dense one."""
     trains_all = not c.exported.training or padding_idx < 0
     if isinstance(ids.form, Dense):  # positions: rows of the table, often consecutive ones
-        small = c.build.static(ids.form, ids.form.values.shape, ids.dtype)
+        own = [n if size != 1 else 1 for n, size in zip(ids.shape, ids.form.values.shape)]
+        small = c.build.static(ids.form, own, ids.dtype)
         rows = c.build.broadcast(take(c, table, 0, small), ids.shape + table.shape[1:])
         trains_all = trains_all or ids.form.known and padding_idx not in ids.form.values
     else:
@@ -321,7 +322,9 @@ def take(c: Context, x: Node, dim: int, index: Node) -> Node:
             steps = flat[1:] - flat[:-1]
             step = int(steps[0]) if flat.size > 1 else 1
             if step > 0 and (steps == step).all():
-                piece = c.build.slice_dim(x, dim, int(flat[0]), int(flat[-1]) + 1, step)
+                long = [n for n in index.shape if n != 1]
+                limit = long[0] if len(long) == 1 and flat[0] == 0 and step == 1 else int(flat[-1]) + 1
+                piece = c.build.slice_dim(x, dim, int(flat[0]), limit, step)
                 return c.build.reshape(piece, shape)
     if x.dtype in ("f32", "bf16", "f16", "f64") and dim == 0 and x.rank == 2 and \
             x.op == "parameter":
@@ -398,10 +401,10 @@ def flat_index(c, x: Node, indices, indexed) -> Node:
             inside += [c.build.compare("ge", part, c.build.scalar(0, "i64")),
                        c.build.compare("lt", part, c.build.scalar(x.shape[d], "i64"))]
         if flat is not None:
-            flat = c.build.binary("mul", flat, c.build.scalar(x.shape[d], "i64"))
+            flat = c.build.binary("mul", flat, c.build.scalar(int(x.shape[d]), "i64"))
             part = c.build.binary("add", flat, part)
         flat = part
-    merged = numel([x.shape[d] for d in indexed])
+    merged = int(numel([x.shape[d] for d in indexed]))
     # An index that is out of range in its own dimension must not be in range of the merged ones.
     if inside:
         inside = functools.reduce(lambda a, b: c.build.binary("and", a, b), inside)

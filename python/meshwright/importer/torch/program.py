@@ -15,11 +15,13 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ...buckets import BucketSizes
 from ...tensors import Joined
 from ..errors import Diagnostic, ImportFailed
-from ..graph.emit import emit
+from ..graph.emit import emit, used_sizes
 from ..graph.forms import Dense
 from ..graph.nodes import Graph
+from ..graph.mark_sizes import mark_sizes
 from ..graph.rewrites import rewrite
 from . import (  # noqa: F401 (they register handlers and derivatives)
     derivatives_elementwise,
@@ -41,6 +43,7 @@ from . import (  # noqa: F401 (they register handlers and derivatives)
 from .buffers import ReadBuffers, assigned
 from .checkpoint import Checkpoint
 from .convert import Convert, covers, has_handler
+from .dynamic import Bucket
 from .export import differs_in_evaluation, export, shared_names
 from .values import TORCH_DTYPES, largest, tensor_of
 
@@ -71,6 +74,8 @@ class ImportedProgram:
     again: Callable[[set[str]], "ImportedProgram"]
     #: Imports the module again, with parameters that are only stacked as those of the module.
     apart: Callable[[], "ImportedProgram"]
+    #: Imports the module again; constants that another import computed, by their content, have its names.
+    beside: Callable[[dict], "ImportedProgram"]
     #: Imports the module with the first of several chunks of rows of the inputs that are named. The
     #: other inputs are whole.
     chunk: Callable[[int, list[str]], "ImportedProgram"]
@@ -99,6 +104,8 @@ class ImportedProgram:
     in_evaluation: bool
     #: The settings of PyTorch that the import took from its caller.
     around: surroundings.Surroundings
+    #: How calls of other sizes run the program; None if all sizes are those of the import.
+    sizes: BucketSizes | None
     _in_spec: Any
     _leaves: list[str | None]
     _fixed: list[Any]
@@ -176,7 +183,7 @@ def _describe(spec) -> str:
 
 def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), training=False,
                   evaluation=False, constants=None, batch_inputs=None, around=None,
-                  joins=None, weights=None) -> ImportedProgram:
+                  joins=None, weights=None, dynamic=None, capacities=None) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode, or with
     `training` as it is, with the ends of gradients.
 
@@ -189,20 +196,28 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
     dimension 0 is the batch; without them the rule of data parallelism decides. `around` are the
     settings of PyTorch of an earlier import. `joins`: whether parameters that are only stacked become
     one; without it they do unless gradients will be asked for. `weights` is the checkpoint of which `module`
-    is the copy. Raises ImportFailed, which lists everything that is not covered.
+    is the copy. With `dynamic` the sizes that it names change from call to call, and the program is
+    that of the bucket `capacities`. Raises ImportFailed, which lists everything that is not covered.
     """
     around = around or surroundings.read(module, args, kwargs)
     with surroundings.plain(around.dtype):
         return _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs,
-                       around, not training if joins is None else joins, weights)
+                       around, not training if joins is None else joins, weights, dynamic, capacities)
 
 
 def _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
-            joins, weights):
-    repeat = partial(import_module, module, around=around, weights=weights)
-    exported = export(module, args, kwargs, covers, has_handler, frozenset(variable),
-                      training, evaluation, around.device)
-    graph = Convert(exported).run()
+            joins, weights, dynamic, capacities):
+    def repeat(*arguments, **options):
+        if dynamic is not None:
+            dynamic.forget(exported)  # the module may be another one now
+        return import_module(module, *arguments, around=around, weights=weights, dynamic=dynamic,
+                             capacities=capacities, **options)
+
+    exported = _exported(module, args, kwargs, frozenset(variable), training, evaluation, around, dynamic)
+    bucket = Bucket(exported.symbols, capacities) if dynamic else None
+    graph = Convert(exported, bucket).run()
+    graph.sizes = list(capacities or ())
+    layouts = [output.shape for output in graph.outputs]
     _state_batch(graph.inputs, batch_inputs)
     graph.constants, graph.joins = dict(constants or {}), joins
     if weights is not None:
@@ -221,6 +236,8 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
             parameter.attrs["tensor"] = Joined([p["tensor"] for p in parts], keys=[p["key"] for p in parts])
         if "largest" not in parameter.attrs:
             parameter.attrs["largest"] = largest(parameter.attrs["tensor"])
+    if dynamic is not None:
+        mark_sizes(graph)
     mlir = emit(graph)
     return ImportedProgram(
         mlir=mlir,
@@ -248,13 +265,36 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         again=lambda names: repeat(
             args, kwargs, {*variable, *names}, training, evaluation, constants, batch_inputs,
             joins=joins),
+        beside=lambda others: repeat(
+            args, kwargs, variable, training, evaluation, others, batch_inputs, joins=joins),
         apart=lambda: repeat(
             args, kwargs, variable, training, evaluation, constants, batch_inputs, joins=False),
         remarks=[Diagnostic(r.message, "remark", *_place(r.loc)) for r in graph.remarks],
         graph=graph, module=module, weights=weights, training=training, in_evaluation=evaluation,
         around=around,
+        sizes=_sizes(dynamic, capacities, exported, bucket, graph, layouts) if dynamic else None,
         _in_spec=exported.in_spec,
         _leaves=exported.leaves, _fixed=exported.fixed)
+
+
+def _exported(module, args, kwargs, variable, training, evaluation, around, dynamic):
+    """The exported program; one for all buckets."""
+    run = partial(export, module, args, kwargs, covers, has_handler, variable, training, evaluation,
+                  around.device, dynamic)
+    if dynamic is None:
+        return run()
+    key = (variable, training, evaluation)
+    if key not in dynamic.exports:
+        dynamic.exports[key] = run()
+    return dynamic.exports[key]
+
+
+def _sizes(dynamic, capacities, exported, bucket, graph, layouts) -> BucketSizes:
+    used = used_sizes(graph, graph.nodes())
+    return BucketSizes(
+        capacities=dict(capacities),
+        inputs={name: dict(dims) for name, dims in zip(exported.leaves, dynamic.leaves) if dims},
+        arguments={name: expr for name, (expr, _) in used.items()}, outputs=layouts, checks=bucket.checks(exported))
 
 
 def _tensor(value) -> torch.Tensor | Joined:

@@ -13,6 +13,7 @@ import torch
 from torch._guards import detect_fake_mode
 from torch.fx.node import map_arg
 
+from .dynamic import is_known
 from .pieces import Pieces, is_join
 
 _aten = torch.ops.aten
@@ -24,12 +25,13 @@ _LARGEST = 1 << 22
 
 
 def is_symbolic(value) -> bool:
-    """Whether a value is a number that is not known, or has such a shape."""
+    """Whether a value is a number that is not known, or has such a shape. Sizes of the inputs that
+    change from call to call are known, as far as an import goes."""
     if isinstance(value, torch.Tensor):
-        return any(not isinstance(n, int) for n in value.shape)
+        return any(map(is_symbolic, value.shape))
     if isinstance(value, (list, tuple)):
         return any(map(is_symbolic, value))
-    return isinstance(value, _SYMBOLS)
+    return isinstance(value, _SYMBOLS) and not is_known(value)
 
 
 def has_varying_shape(target) -> bool:
