@@ -31,6 +31,7 @@
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/passes/serve/Passes.h"
 #include "meshwright/passes/train/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
 
@@ -278,6 +279,7 @@ void meshwright::registerPasses() {
   registerOptimisePasses();
   registerRecomputePasses();
   registerTrainPasses();
+  registerServePasses();
   registerSchedulePasses();
   registerReportPasses();
   registerVerifyPasses();

@@ -59,6 +59,7 @@ int64_t TakeAlongOp::getTableDim() { return getDim(); }
 std::optional<unsigned> IndexCopyOp::getTableOperand() { return 0; }
 unsigned IndexCopyOp::getIndexOperand() { return 1; }
 int64_t IndexCopyOp::getTableDim() { return getDim(); }
+bool IndexCopyOp::skipsMinusOne() { return getSkipsMinusOne(); }
 
 std::optional<unsigned> CrossEntropyOp::getTableOperand() { return 0; }
 unsigned CrossEntropyOp::getIndexOperand() { return 1; }

@@ -14,6 +14,7 @@ include "meshwright/dialects/Nn/NnAttentionOps.td"
 include "meshwright/dialects/Nn/NnExpertOps.td"
 include "meshwright/dialects/Nn/NnGradientOps.td"
 include "meshwright/dialects/Nn/NnRowOps.td"
+include "meshwright/dialects/Nn/NnServeOps.td"
 include "meshwright/dialects/Nn/NnStoredOps.td"
 
 //===----------------------------------------------------------------------===//
@@ -350,13 +351,15 @@ def Nn_TakeAlongOp
 
 def Nn_IndexCopyOp
     : Nn_Op<"index_copy", [Dist_MovesOnly, Dist_CountsElements, Dist_ReplacesRows,
-              DeclareOpInterfaceMethods<Dist_LookupOpInterface>]> {
+              DeclareOpInterfaceMethods<Dist_LookupOpInterface, ["skipsMinusOne"]>]> {
   let summary = "replaces rows along a dimension by index, as PyTorch's index_copy";
   let description = [{
     Row `indices[i]` along `dim` of the result is row `i` of the source, the other rows are
-    those of the data. Of equal indices the last one holds. Indices must be in range.
+    those of the data. Of equal indices the last one holds. Indices must be in range. With
+    `skips_minus_one`, index -1 has no row.
   }];
-  let arguments = (ins Nn_MovedTensor:$data, Nn_IntTensor:$indices, Nn_MovedTensor:$source, I64Attr:$dim);
+  let arguments = (ins Nn_MovedTensor:$data, Nn_IntTensor:$indices, Nn_MovedTensor:$source, I64Attr:$dim,
+                       UnitAttr:$skips_minus_one);
   let results = (outs Nn_MovedTensor:$result);
   let assemblyFormat = "$data `,` $indices `,` $source `dim` $dim attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;

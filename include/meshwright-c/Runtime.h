@@ -289,9 +289,9 @@ typedef struct mw_rt_take_along {
 } mw_rt_take_along;
 
 /* Rows that a source replaces by index: data [outer, size, inner], indices [count], source
- * [outer, count, inner]. An index that is out of range is an error. */
+ * [outer, count, inner]. An index that is out of range is an error; with `skips`, -1 has no row. */
 typedef struct mw_rt_rows {
-  int64_t dtype, index_dtype, outer, size, inner, count;
+  int64_t dtype, index_dtype, outer, size, inner, count, skips;
 } mw_rt_rows;
 
 /* Replaces rows in a copy of the data. Buffers: data, indices, source, result. */

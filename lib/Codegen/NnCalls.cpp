@@ -214,6 +214,7 @@ static LogicalResult describeIndexCopy(nn::IndexCopyOp op, mw_rt_index_copy &wha
   what.rows.size = data[dim];
   what.rows.inner = countOf(data.drop_front(dim + 1));
   what.rows.count = shapeOf(op.getIndices()).front();
+  what.rows.skips = op.getSkipsMinusOne();
   return success();
 }
 

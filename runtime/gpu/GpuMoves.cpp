@@ -241,8 +241,15 @@ bool GpuDevice::perform(const mw_rt_note_dropped &what, void *const *buffers, st
   return true;
 }
 
-bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std::string &) {
+static bool refuseSkips(std::string &error) {
+  error = "index -1, which has no row, is not supported on GPUs";
+  return false;
+}
+
+bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std::string &error) {
   const mw_rt_rows &rows = what.rows;
+  if (rows.skips)
+    return refuseSkips(error);
   cuda::Stream *stream = getStream(0);
   int64_t row = rows.inner * sizeOf(DType(rows.dtype));
   helpers.checkIndices(stream, rows.index_dtype, buffers[1], rows.count, rows.size,
@@ -253,8 +260,10 @@ bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std:
   return true;
 }
 
-bool GpuDevice::perform(const mw_rt_replace_rows &what, void *const *buffers, std::string &) {
+bool GpuDevice::perform(const mw_rt_replace_rows &what, void *const *buffers, std::string &error) {
   const mw_rt_rows &rows = what.rows;
+  if (rows.skips)
+    return refuseSkips(error);
   cuda::Stream *stream = getStream(0);
   int64_t row = rows.inner * sizeOf(DType(rows.dtype));
   char *log = buffers[3] ? static_cast<char *>(buffers[3]) + what.offset : nullptr;

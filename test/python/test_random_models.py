@@ -392,6 +392,8 @@ OTHER_OPS = {
     "nn.limit": "test_experts.py: few cases have experts and a capacity",
     "nn.index_copy": "test_gradients.py and points_indexing.py: few cases write rows",
     "dist.parts": "test_gtp.py and placement_mutants.py: gradients that travel in bf16",
+    **dict.fromkeys(["nn.cut", "nn.uncut"], "test_random_sizes.py: sizes that come at run time"),
+    **dict.fromkeys(["nn.page_write", "nn.paged_attention"], "test_serve.py: caches in pages"),
     "dist.place": "test_bias_gradients.py: gradients of a bias in rings, which seldom meet",
 }
 #: Policies that no case has, and why.

@@ -72,21 +72,22 @@ bool CpuDevice::perform(const mw_rt_take_along &what, void *const *buffers, std:
 
 static bool checkIndices(const mw_rt_rows &rows, const void *indices, std::string &error) {
   for (int64_t i = 0; i < rows.count; ++i)
-    if (int64_t index = loadIndex(rows.index_dtype, indices, i); index < 0 || index >= rows.size)
+    if (int64_t index = loadIndex(rows.index_dtype, indices, i);
+        (index < 0 || index >= rows.size) && !(rows.skips && index == -1))
       return setOutOfRange(index, i, rows.size, error);
   return true;
 }
 
 /// Calls `body` with the addresses of each row of the data and of its replacement, and with their
-/// bytes.
+/// bytes. Index -1 has no row, where it is allowed.
 template <typename Data, typename Source, typename Body>
 static void forEachRow(const mw_rt_rows &rows, int64_t indexType, Data *data, const void *indices,
                        Source *source, Body body) {
   int64_t bytes = rows.inner * sizeOf(DType(rows.dtype));
   for (int64_t i = 0; i < rows.count; ++i)
-    for (int64_t o = 0; o < rows.outer; ++o)
-      body(data + (o * rows.size + loadIndex(indexType, indices, i)) * bytes,
-           source + (o * rows.count + i) * bytes, bytes);
+    if (int64_t index = loadIndex(indexType, indices, i); index >= 0)
+      for (int64_t o = 0; o < rows.outer; ++o)
+        body(data + (o * rows.size + index) * bytes, source + (o * rows.count + i) * bytes, bytes);
 }
 
 static void writeRows(const mw_rt_rows &rows, int64_t indexType, void *data, const void *indices,

@@ -1,0 +1,84 @@
+//===- Passes.td - serve -----------------------------------*- tablegen -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_SERVE_PASSES_TD
+#define MESHWRIGHT_PASSES_SERVE_PASSES_TD
+
+include "mlir/Pass/PassBase.td"
+
+def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
+  let summary = "steps of serving from the forward pass of a causal language model";
+  let description = [{
+    The entry maps the tokens of one sequence [1, length] to logits [1, length, vocabulary], its first
+    output. Each bucket of tokens becomes an entry that computes the last tokens of several requests
+    at once: `tokens=T` has T tokens, in a flat batch. All entries share weights and caches.
+
+    - A value along the tokens has a row for each of the T tokens.
+    - A value that depends on the position alone is a table of all positions, of which each token
+      takes its row. So learned positions, rotary tables and slices of parameters need no cases.
+    - Attention writes its keys and values into pages, the state `cache.N.keys` and `cache.N.values`
+      of attention N, and reads them through tables (`nn.page_write`, `nn.paged_attention`).
+    - What follows the last attention is computed for the last token of each request.
+
+    The inputs of an entry are `tokens`, `positions` and `slots` [1, T], `tables` [1, requests,
+    blocks], `starts` [1, requests + 1] and `lengths` [1, requests], as `nn.paged_attention` has them.
+    Its outputs are `next` [1, requests], the largest logit's token (of equals the lowest), and
+    `logits` [1, requests, vocabulary].
+
+    It is an error if an op that depends on the tokens mixes them in another way than by causal
+    attention.
+
+    Before:
+    ```mlir
+    func.func @main(%ids: tensor<1x6xi64> {nn.input = "ids"}, %e: tensor<9x4xf32> {nn.parameter = "e"},
+                    %p: tensor<6x4xf32> {nn.parameter = "p"})
+        -> (tensor<1x6x9xf32> {nn.output = "logits"}) {
+      %0 = nn.embedding %ids, %e : (tensor<1x6xi64>, tensor<9x4xf32>) -> tensor<1x6x4xf32>
+      %1 = nn.add %0, %p : (tensor<1x6x4xf32>, tensor<6x4xf32>) -> tensor<1x6x4xf32>
+      %2 = nn.linear %1, %e : (tensor<1x6x4xf32>, tensor<9x4xf32>) -> tensor<1x6x9xf32>
+      return %2 : tensor<1x6x9xf32>
+    }
+    ```
+    After, with `page-size=2 requests=1 buckets=3`:
+    ```mlir
+    func.func @"tokens=3"(%arg0: tensor<1x3xi64> {nn.input = "tokens"}, %arg1: tensor<1x3xi64> {nn.input = "positions"}, %arg2: tensor<1x3xi64> {nn.input = "slots"}, 
+                          %arg3: tensor<1x1x3xi64> {nn.input = "tables"}, %arg4: tensor<1x2xi64> {nn.input = "starts"}, %arg5: tensor<1x1xi64> {nn.input = "lengths"}, 
+                          %arg6: tensor<9x4xf32> {nn.parameter = "e"}, %arg7: tensor<6x4xf32> {nn.parameter = "p"}) 
+        -> (tensor<1x1xi64> {nn.output = "next"}, tensor<1x1x9xf32> {nn.output = "logits"}) {
+      %0 = nn.reshape %arg4 : (tensor<1x2xi64>) -> tensor<2xi64>
+      %1 = nn.slice %0 starts [1] limits [2] strides [1] : (tensor<2xi64>) -> tensor<1xi64>
+      %2 = nn.constant dense<-1> : tensor<i64>
+      %3 = nn.add %1, %2 : (tensor<1xi64>, tensor<i64>) -> tensor<1xi64>
+      %4 = nn.constant dense<0> : tensor<i64>
+      %5 = nn.maximum %3, %4 : (tensor<1xi64>, tensor<i64>) -> tensor<1xi64>
+      %6 = nn.reshape %arg1 : (tensor<1x3xi64>) -> tensor<3xi64>
+      %7 = nn.gather %6, %5 dim 0 : (tensor<3xi64>, tensor<1xi64>) -> tensor<1xi64>
+      %8 = nn.gather %arg0, %5 dim 1 : (tensor<1x3xi64>, tensor<1xi64>) -> tensor<1x1xi64>
+      %9 = nn.embedding %8, %arg6 : (tensor<1x1xi64>, tensor<9x4xf32>) -> tensor<1x1x4xf32>
+      %10 = nn.gather %arg7, %7 dim 0 : (tensor<6x4xf32>, tensor<1xi64>) -> tensor<1x4xf32>
+      %11 = nn.add %9, %10 : (tensor<1x1x4xf32>, tensor<1x4xf32>) -> tensor<1x1x4xf32>
+      %12 = nn.linear %11, %arg6 : (tensor<1x1x4xf32>, tensor<9x4xf32>) -> tensor<1x1x9xf32>
+      %13 = nn.reduce  max %12 dims [2] {keep_dims} : (tensor<1x1x9xf32>) -> tensor<1x1x1xf32>
+      %14 = nn.iota dim 2 : tensor<1x1x9xi64>
+      %15 = nn.compare  eq %12, %13 : (tensor<1x1x9xf32>, tensor<1x1x1xf32>) -> tensor<1x1x9xi1>
+      %16 = nn.constant dense<9> : tensor<i64>
+      %17 = nn.select %15, %14, %16 : (tensor<1x1x9xi1>, tensor<1x1x9xi64>, tensor<i64>) -> tensor<1x1x9xi64>
+      %18 = nn.reduce  min %17 dims [2] : (tensor<1x1x9xi64>) -> tensor<1x1xi64>
+      return %18, %12 : tensor<1x1xi64>, tensor<1x1x9xf32>
+    }
+    ```
+  }];
+  let options = [
+    Option<"pageSize", "page-size", "int64_t", /*default=*/"16", "rows of a page">,
+    Option<"pages", "pages", "int64_t", /*default=*/"0",
+           "pages of a cache; 0: enough for the requests at full length">,
+    Option<"requests", "requests", "int64_t", /*default=*/"64", "requests in a step, at most">,
+    ListOption<"buckets", "buckets", "int64_t", "tokens of a step, ascending">];
+  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
+}
+
+#endif
