@@ -373,12 +373,15 @@ void Scheduler::fill() {
 
 /// Writes the blocks of a row, and clears those that the last batch had behind them.
 void Scheduler::fillTable(int64_t group, int64_t row, const int64_t *pages, int64_t blocks) {
-  int64_t deal = sizes.deal, width = sizes.countBlocks() / deal;
+  int64_t deal = sizes.deal, width = sizes.countBlocks() / deal, pagesOfRange = sizes.pages / deal;
   int64_t &old = filled[group * sizes.maxRequests + row];
-  for (int64_t block = 0; block < std::max(blocks, old); ++block) {
-    int64_t range = block % deal;
-    int64_t at = ((group * deal + range) * sizes.maxRequests + row) * width + block / deal;
-    batch.tables[at] = block < blocks ? pages[block] % (sizes.pages / deal) : -1;
+  for (int64_t range = 0; range < deal; ++range) {
+    int64_t *to = &batch.tables[((group * deal + range) * sizes.maxRequests + row) * width];
+    int64_t block = range;
+    for (; block < blocks; block += deal)
+      *to++ = pages[block] - range * pagesOfRange;
+    for (; block < old; block += deal)
+      *to++ = -1;
   }
   old = blocks;
 }

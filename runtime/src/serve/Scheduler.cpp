@@ -214,15 +214,17 @@ bool Scheduler::commit(const std::vector<int64_t> &chosen, std::string &error) {
   auto getChosen = [&](const BatchRow &row) {
     return chosen[row.group * sizes.maxRequests + row.row];
   };
+  std::string problem;
   if (int64_t(chosen.size()) != sizes.groups * sizes.maxRequests)
-    error = say("commit: expected ", sizes.groups * sizes.maxRequests, " tokens, got ", chosen.size());
+    problem = say("commit: expected ", sizes.groups * sizes.maxRequests, " tokens, got ", chosen.size());
   else
     for (const BatchRow &row : batch.rows)
       if (row.isSampled && (getChosen(row) < 0 || getChosen(row) >= sizes.vocabulary))
-        error = say("entry '", entries[batch.entry].name, "': expected a token of at least 0 and less than ",
-                    sizes.vocabulary, " for request ", row.request->id, ", got ", getChosen(row));
-  if (!error.empty()) {
+        problem = say("entry '", entries[batch.entry].name, "': expected a token of at least 0 and less than ",
+                      sizes.vocabulary, " for request ", row.request->id, ", got ", getChosen(row));
+  if (!problem.empty()) {
     abort();
+    error = std::move(problem);
     return false;
   }
   for (const Undo &change : undoLog)
