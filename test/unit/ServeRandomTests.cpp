@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Each case draws sizes and entries, and lets requests come, go, fail and move to other sessions. All
-// of them must get the tokens that they get alone. MESHWRIGHT_SERVE_CASES is the number of cases.
+// Each case draws sizes and entries, and lets requests come, go, fail and move to other sessions.
+// All of them must get the tokens that they get alone. MESHWRIGHT_SERVE_CASES is the number of
+// cases.
 //
 //===----------------------------------------------------------------------===//
 
@@ -175,7 +176,8 @@ private:
     } else {
       start(drawSizes());
     }
-    // Elsewhere the caches can be set only where they have the same shape, and this device has none.
+    // Elsewhere the caches can be set only where they have the same shape, and this device has
+    // none.
     const ServingSizes &now = scheduler->getSizes();
     bool isOther = now.groups != sizes.groups || now.pages != sizes.pages ||
                    now.pageSize != sizes.pageSize || now.deal != sizes.deal ||

@@ -81,8 +81,8 @@ void expectAnswers(Scheduler &scheduler, Device &device) {
   }
   for (const auto &request : requests) {
     auto middle = request->sequence.begin() + request->numPrompt;
-    Answer expected =
-        answer({request->sequence.begin(), middle}, request->options, scheduler.getSizes().vocabulary);
+    Answer expected = answer({request->sequence.begin(), middle}, request->options,
+                             scheduler.getSizes().vocabulary);
     EXPECT_EQ(std::vector<int64_t>(middle, request->sequence.end()), expected.tokens);
     EXPECT_STREQ(nameOf(request->reason), expected.reason);
   }
@@ -203,8 +203,7 @@ TEST(ServeSavedTest, DetectsPartsThatDoNotFit) {
     EXPECT_EQ(other->getStats().freePages, 16);
     return error.substr(0, error.find(','));
   };
-  EXPECT_EQ(refuse([](Json &json) { json["version"] = 2; }),
-            "saved requests: expected version 1");
+  EXPECT_EQ(refuse([](Json &json) { json["version"] = 2; }), "saved requests: expected version 1");
   EXPECT_NE(refuse([](Json &json) { json.erase("pools"); }).find("pools"), std::string::npos);
   EXPECT_NE(refuse([](Json &json) { json["requests"][0]["id"] = "x"; }).find("type"),
             std::string::npos);

@@ -53,8 +53,7 @@ inline Answer answer(std::vector<int64_t> sequence, const RequestOptions &option
     seen = mix(seen, value);
     if (i + 1 < sequence.size())
       continue;
-    int64_t token =
-        choose(seen, options.temperature, options.seed, sequence.size(), vocabulary);
+    int64_t token = choose(seen, options.temperature, options.seed, sequence.size(), vocabulary);
     sequence.push_back(token);
     bool stops = std::count(options.stop.begin(), options.stop.end(), token) > 0;
     if (stops || int64_t(sequence.size() - numPrompt) == options.maxNewTokens)
@@ -62,8 +61,8 @@ inline Answer answer(std::vector<int64_t> sequence, const RequestOptions &option
   }
 }
 
-/// A device with the caches of all groups. It runs a batch as a kernel would: it writes to slots and
-/// reads through tables. It checks all that it reads and writes.
+/// A device with the caches of all groups. It runs a batch as a kernel would: it writes to slots
+/// and reads through tables. It checks all that it reads and writes.
 class Device {
 public:
   explicit Device(const ServingSizes &sizes)
@@ -94,7 +93,8 @@ public:
         int64_t at = group * rows + row;
         uint64_t seen = runRow(batch, group, row);
         int64_t sampled = batch.sampled[at];
-        EXPECT_TRUE(sampled == -1 || (sampled == starts[row + 1] - 1 && starts[row + 1] > starts[row]));
+        EXPECT_TRUE(sampled == -1 ||
+                    (sampled == starts[row + 1] - 1 && starts[row + 1] > starts[row]));
         if (sampled >= 0)
           chosen[at] = choose(seen, batch.temperatures[at], batch.seeds[at], batch.lengths[at],
                               sizes.vocabulary);
@@ -153,8 +153,7 @@ private:
       int64_t at = group * batch.tokensPerGroup + starts[0] + t, position = length - count + t;
       EXPECT_EQ(batch.positions[at], position);
       uint64_t before = position > 0 ? getCell(batch, group, row, position - 1).value : 0;
-      Cell &cell =
-          cells[group * sizes.pages * sizes.pageSize + batch.slots[at]];
+      Cell &cell = cells[group * sizes.pages * sizes.pageSize + batch.slots[at]];
       EXPECT_EQ(&cell, &getCell(batch, group, row, position));
       cell = {getValue(before, batch.tokens[at]), position, step};
     }

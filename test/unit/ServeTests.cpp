@@ -166,8 +166,9 @@ TEST(ServeTest, RefusesRequestsThatCannotBeServed) {
   options.maxNewTokens = 0;
   EXPECT_EQ(refuse({5}, options), "max_new_tokens: expected at least 1, got 0");
   options.maxNewTokens = 9;
-  EXPECT_EQ(refuse(Numbers(40, 5), options),
-            "prompt and max_new_tokens: expected at most max_length = 48 tokens together, got 40 and 9");
+  EXPECT_EQ(
+      refuse(Numbers(40, 5), options),
+      "prompt and max_new_tokens: expected at most max_length = 48 tokens together, got 40 and 9");
   options.maxNewTokens = std::numeric_limits<int64_t>::max();
   EXPECT_NE(refuse({5}, options).find("max_length = 48"), std::string::npos);
   options.maxNewTokens = 2;
@@ -175,8 +176,7 @@ TEST(ServeTest, RefusesRequestsThatCannotBeServed) {
   EXPECT_EQ(refuse({5}, options), "group: expected 0 to 1, got 2");
   options.group.reset();
   options.temperature = -1;
-  EXPECT_EQ(refuse({5}, options),
-            "temperature: expected a finite number of at least 0, got -1");
+  EXPECT_EQ(refuse({5}, options), "temperature: expected a finite number of at least 0, got -1");
   options.temperature = NAN;
   EXPECT_NE(refuse({5}, options).find("got nan"), std::string::npos);
   options.temperature = 0;
@@ -526,7 +526,8 @@ TEST(ServeTest, LeavesMemoryAsItWas) {
   std::vector<int64_t> chosen(6, 5);
   int64_t before = 0, most = 0;
   for (int64_t count = 0; count < 100000; ++count) {
-    auto request = scheduler->submit(makePrompt(1 + count % 13, count), {3, {}, 0, 0, false, {}}, error);
+    auto request =
+        scheduler->submit(makePrompt(1 + count % 13, count), {3, {}, 0, 0, false, {}}, error);
     while (scheduler->getStats().waiting > 4 && scheduler->plan())
       scheduler->commit(chosen, error);
     if (count == 1000)

@@ -40,13 +40,13 @@ struct BatchRow {
   bool isSampled;
 };
 
-/// The decisions of a step, and the inputs of its call. Dense arrays, row-major: G groups of T tokens (the
-/// entry's) and R rows (requests at once); B blocks, the most pages of a request.
+/// The decisions of a step, and the inputs of its call. Dense arrays, row-major: G groups of T
+/// tokens (the entry's) and R rows (requests at once); B blocks, the most pages of a request.
 ///
-/// - The requests of a group take its rows from the first one on. Their tokens follow one another in the
-///   order of the rows, and are the last ones of each request that are known.
-/// - A slot is where a token's keys and values go: page x page size + offset. No slot occurs twice in a
-///   group, and none is in a page that two requests use.
+/// - The requests of a group take its rows from the first one on, and their tokens follow one
+///   another in the order of the rows. The tokens of a row are the last ones of its length.
+/// - A slot is where a token's keys and values go: page x page size + offset. No slot occurs twice
+///   in a group, and none is in a page that two requests use.
 /// - Padding has the token and position 0, the slot -1, the length 0, and no pages: -1.
 struct Batch {
   /// The index of the entry, and T.
@@ -58,8 +58,8 @@ struct Batch {
 
   /// [G, T].
   std::vector<int64_t> tokens, positions, slots;
-  /// [G, R, B]. With pages dealt over A ranks [G, A, R, B / A]: block b of a request is that of rank
-  /// b mod A, and pages are counted in the rank's range.
+  /// [G, R, B]. With pages dealt over A ranks [G, A, R, B / A]: block b of a request is that of
+  /// rank b mod A, and pages are counted in the rank's range.
   std::vector<int64_t> tables;
   /// [G, R + 1]: the first token of each row, and the end.
   std::vector<int64_t> starts;
@@ -67,10 +67,11 @@ struct Batch {
   std::vector<int64_t> lengths;
   /// [G]: tokens of each group.
   std::vector<int64_t> counts;
-  /// [G, R]: the token, of the group's T, whose logits choose a token. -1 for rows without a choice.
+  /// [G, R]: the token, of the group's T, whose logits choose a token. -1 for rows without a
+  /// choice.
   std::vector<int64_t> sampled;
-  /// [G, R]. The noise of a choice depends on the seed and the position of the new token, which is the
-  /// length.
+  /// [G, R]. The noise of a choice depends on the seed and the position of the new token, which is
+  /// the length.
   std::vector<float> temperatures;
   std::vector<int64_t> seeds;
 

@@ -114,8 +114,8 @@ int64_t PagePool::take(int64_t block) {
   int64_t range = block % deal;
   if (free[range].empty() && numKept[range] == 0)
     return kNone;
-  // Only the least recently used page of all ranges has no children for sure, so pages of other ranges
-  // may be freed on the way.
+  // Only the least recently used page of all ranges has no children for sure, so pages of other
+  // ranges may be freed on the way.
   while (free[range].empty())
     evict();
   int64_t page = free[range].back();
@@ -232,7 +232,8 @@ bool PagePool::restore(const Saved &saved, const std::vector<std::vector<int64_t
       pool.free[getRange(page)].push_back(page);
     }
   for (const auto &[page, parent, tokens] : saved.registered) {
-    if (!shares || !isPage(page) || isFree[page] || isWhole[page] || int64_t(tokens.size()) != pageSize ||
+    if (!shares || !isPage(page) || isFree[page] || isWhole[page] ||
+        int64_t(tokens.size()) != pageSize ||
         (parent != kNone && (!isPage(parent) || !isWhole[parent])))
       return fail(page, "expected a registered page once, whole, and behind its parent");
     isWhole[page] = true;
@@ -250,7 +251,8 @@ bool PagePool::restore(const Saved &saved, const std::vector<std::vector<int64_t
   for (int64_t page : saved.kept) {
     if (!isPage(page) || !isWhole[page] || isKept[page] || pool.references[page] > 0 ||
         (parent[page] != kNone && isKept[parent[page]]))
-      return fail(page, "expected a kept page once, registered, before its parent, and without requests");
+      return fail(page,
+                  "expected a kept page once, registered, before its parent, and without requests");
     isKept[page] = true;
     pool.link(page, pool.previous[countPages()]);
   }

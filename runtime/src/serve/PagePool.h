@@ -19,19 +19,19 @@ namespace meshwright::rt {
 ///
 /// - A page is in use (it has references), kept (registered, without references) or free. Free and
 ///   kept pages can be taken; free ones are taken first, then the least recently used kept one.
-/// - A registered page is whole, and is not written any more. A page in use that is not registered has
-///   one reference: its owner alone writes it.
-/// - Registered pages form trees: a page stands for its tokens behind those of its parent. No two of
-///   one parent have the same tokens. They are compared by the tokens themselves, not by a hash.
+/// - A registered page is whole, and is not written any more. A page in use that is not registered
+///   has one reference: its owner alone writes it.
+/// - Registered pages form trees: a page stands for its tokens behind those of its parent. No two
+///   of one parent have the same tokens. They are compared by the tokens themselves, not by a hash.
 /// - A request that uses a registered page uses its parent, and releases it later. So a page in use
 ///   has no parent that is kept, and among kept pages a page goes before its parent.
-/// - Pages are dealt: the pool is `deal` equal ranges of pages, and block b of a request is in range
-///   b mod `deal`. A rank of a cache by sequence holds a range.
-/// - Between `keep` and `undo` all changes are logged; `undo` takes them back, in each list to the same
-///   place.
+/// - Pages are dealt: the pool is `deal` equal ranges of pages, and block b of a request is in
+///   range b mod `deal`. A rank of a cache by sequence holds a range.
+/// - Between `keep` and `undo` all changes are logged; `undo` takes them back, in each list to the
+///   same place.
 ///
-/// All functions take constant time for each page that changes. The constructor allocates all memory
-/// but that of the log.
+/// All functions take constant time for each page that changes. The constructor allocates all
+/// memory but that of the log.
 class PagePool {
 public:
   /// `pages` is a multiple of `deal`. Without `shares` no page is ever registered.
@@ -48,16 +48,16 @@ public:
   bool canTake(int64_t first, int64_t last, const std::vector<int64_t> &found) const;
   /// Takes a page for a block of a request. Returns -1 if there is none.
   int64_t take(int64_t block);
-  /// Returns the registered page of these tokens, a whole page, behind a parent, or -1. The parent of a
-  /// first page is -1.
+  /// Returns the registered page of these tokens, a whole page, behind a parent, or -1. The parent
+  /// of a first page is -1.
   int64_t find(int64_t parent, const int64_t *tokens) const;
   /// Adds a reference to a registered page.
   void share(int64_t page);
   /// Releases the pages of a request, the last one first.
   void release(const std::vector<int64_t> &pages);
-  /// Registers a page that its owner has filled. Returns the page that holds the tokens from now on:
-  /// another one, with a reference more, if they are registered already. The page is then free. Changes
-  /// of the log must be kept before.
+  /// Registers a page that its owner has filled. Returns the page that holds the tokens from now
+  /// on: another one, with a reference more, if they are registered already. The page is then free.
+  /// Changes of the log must be kept before.
   int64_t enter(int64_t parent, const int64_t *tokens, int64_t page);
 
   /// Makes the changes permanent, or takes them back.
@@ -78,9 +78,10 @@ public:
     std::vector<Page> registered;
   };
   Saved save() const;
-  /// Sets the pool from a saved one and the pages of the requests that use it. Returns false, with an
-  /// error, if an invariant does not hold; the pool is then as it was.
-  bool restore(const Saved &saved, const std::vector<std::vector<int64_t>> &used, std::string &error);
+  /// Sets the pool from a saved one and the pages of the requests that use it. Returns false, with
+  /// an error, if an invariant does not hold; the pool is then as it was.
+  bool restore(const Saved &saved, const std::vector<std::vector<int64_t>> &used,
+               std::string &error);
 
 private:
   enum class Change { Taken, Evicted, Shared, Released };

@@ -6,10 +6,11 @@
 //===----------------------------------------------------------------------===//
 //
 // `plan` deals tokens out to requests within the limits of the largest entry (`schedule`):
-// - one to each request that decodes, in the order of admission. `grow` takes a page where a request
-//   needs one, and `preempt` takes pages from the request that was admitted last;
+// - one to each request that decodes, in the order of admission. `grow` takes a page where a
+//   request needs one, and `preempt` takes pages from the request that was admitted last;
 // - then to prompts that have begun, in the order of admission;
 // - then to requests that wait (`admit`), in the order of submission.
+//
 // If smaller steps read the prompts sooner (`choosePace`), it takes all back and schedules again
 // within a smaller entry. `chooseEntry` finds the cheapest entry that holds the tokens, and `fill`
 // writes its inputs.
@@ -55,7 +56,8 @@ void Scheduler::abort() {
 // Tokens for requests that run
 //===----------------------------------------------------------------------===//
 
-/// Returns true if the request may need more pages than it has. Its last token is never in the cache.
+/// Returns true if the request may need more pages than it has. Its last token is never in the
+/// cache.
 bool Scheduler::mayGrow(const Request &request) const {
   int64_t end = request.numPrompt + request.options.maxNewTokens - 1;
   return int64_t(request.pages.size()) < countBlocks(end);
@@ -108,8 +110,8 @@ void Scheduler::deal(Request &request) {
   decoding[group] += missing == 1;
 }
 
-/// Takes a page for the next token of a request, if it needs one. Returns false if the request lost its
-/// own pages: all others of its group were admitted earlier.
+/// Takes a page for the next token of a request, if it needs one. Returns false if the request lost
+/// its own pages: all others of its group were admitted earlier.
 bool Scheduler::grow(Request &request) {
   int64_t block = request.pages.size();
   if (request.length < block * sizes.pageSize)
@@ -125,8 +127,8 @@ bool Scheduler::grow(Request &request) {
   return true;
 }
 
-/// Takes all pages of the request of a group that was admitted last. It waits, and its cache is computed
-/// again. The group admits none in this step: the pages are for the others.
+/// Takes all pages of the request of a group that was admitted last. It waits, and its cache is
+/// computed again. The group admits none in this step: the pages are for the others.
 Request *Scheduler::preempt(int64_t group) {
   size_t index = running.size() - 1;
   while (running[index]->group != group)
@@ -182,9 +184,9 @@ Scheduler::Queue *Scheduler::findFirst() {
   return first;
 }
 
-/// Returns the open group that has the fewest tokens to compute until the request's first new one, or -1
-/// if the request fits in none. Of equal ones the group with more free pages is chosen, then the
-/// first. `found` becomes the pages of the request's beginning that are there.
+/// Returns the open group that has the fewest tokens to compute until the request's first new one,
+/// or -1 if the request fits in none. Of equal ones the group with more free pages is chosen, then
+/// the first. `found` becomes the pages of the request's beginning that are there.
 int64_t Scheduler::chooseGroup(const Request &request) {
   int64_t best = -1, bestTokens = 0, bestFree = 0;
   for (int64_t group = 0; group < sizes.groups; ++group) {
@@ -204,8 +206,8 @@ int64_t Scheduler::chooseGroup(const Request &request) {
   return best;
 }
 
-/// Finds the pages of a request's beginning in a group. The last token is computed in any case, because
-/// its logits choose the next one.
+/// Finds the pages of a request's beginning in a group. The last token is computed in any case,
+/// because its logits choose the next one.
 void Scheduler::findBeginning(const Request &request, int64_t group) {
   beginning.clear();
   int64_t whole = (int64_t(request.sequence.size()) - 1) / sizes.pageSize;
@@ -288,9 +290,9 @@ bool Scheduler::canServe(const BatchEntry &entry) const {
   return *std::max_element(dealt.begin(), dealt.end()) <= entry.tokens && dealtSum <= entry.sum;
 }
 
-/// Returns the entry by which the prompts of the schedule would be read soonest beside all requests that
-/// decode: the one with the least product of steps and time of a step. A large entry that is mostly
-/// padding may take longer than two small ones.
+/// Returns the entry by which the prompts of the schedule would be read soonest beside all requests
+/// that decode: the one with the least product of steps and time of a step. A large entry that is
+/// mostly padding may take longer than two small ones.
 const BatchEntry &Scheduler::choosePace() const {
   const BatchEntry *best = nullptr;
   double bestTime = 0;
@@ -359,8 +361,8 @@ void Scheduler::fill() {
     for (int64_t position = row.start; position < end; ++position, ++at) {
       batch.tokens[at] = request.sequence[position];
       batch.positions[at] = position;
-      batch.slots[at] = request.pages[position / sizes.pageSize] * sizes.pageSize +
-                        position % sizes.pageSize;
+      batch.slots[at] =
+          request.pages[position / sizes.pageSize] * sizes.pageSize + position % sizes.pageSize;
     }
     int64_t index = row.group * rows + row.row;
     batch.lengths[index] = end;

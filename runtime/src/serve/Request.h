@@ -14,7 +14,7 @@
 
 namespace meshwright::rt {
 
-/// What a user states beside the prompt.
+/// A user states these beside the prompt.
 struct RequestOptions {
   int64_t maxNewTokens = 32;
   /// Each ends the request, and is its last token.
@@ -31,13 +31,13 @@ struct RequestOptions {
 /// A request. Users read it, and the scheduler changes it.
 ///
 /// - A request waits, runs, or is done, and has a reason only when it is done.
-/// - `length` tokens of the sequence are in the cache, in `pages`, in order. A request that runs has
-///   more tokens than that: the rest is to be computed. One that does not run has no pages.
+/// - `length` tokens of the sequence are in the cache, in `pages`, in order. A request that runs
+///   has more tokens than that: the rest is to be computed. One that does not run has no pages.
 /// - A request that waits has the group that the user stated, or none. One that is done keeps the
 ///   group in which it ran.
-/// - Between steps, the first `numShared` pages are whole and registered, and other requests may have
-///   them too. All others belong to this request alone. With shared beginnings all whole pages are
-///   registered.
+/// - Between steps, the first `numShared` pages are whole and registered, and other requests may
+///   have them too. All others belong to this request alone. With shared beginnings all whole pages
+///   are registered.
 struct Request {
   enum class Status { Waiting, Running, Done };
   enum class Reason { None, Length, Stop, Cancelled };

@@ -6,8 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // The text is a JSON object: `format`, `version`, `hash` (of all else), the sizes of the pages, the
-// requests in the order of submission, those that run in the order of admission, with their caches, and
-// the pools of pages, one for each group.
+// requests in the order of submission, those that run in the order of admission, with their caches,
+// and the pools of pages, one for each group.
 //
 //===----------------------------------------------------------------------===//
 
@@ -70,14 +70,10 @@ bool Scheduler::save(std::string &text, std::string &error) const {
     error = "save: expected no step to be open";
     return false;
   }
-  Json json = {{"format", kRequestsFormat},
-               {"version", kRequestsVersion},
-               {"vocabulary", sizes.vocabulary},
-               {"next_id", nextId},
-               {"layout", writeLayout(sizes)},
-               {"requests", Json::array()},
-               {"running", Json::array()},
-               {"pools", Json::array()}};
+  Json json = {{"format", kRequestsFormat},      {"version", kRequestsVersion},
+               {"vocabulary", sizes.vocabulary}, {"next_id", nextId},
+               {"layout", writeLayout(sizes)},   {"requests", Json::array()},
+               {"running", Json::array()},       {"pools", Json::array()}};
   for (const auto &[id, request] : live)
     json["requests"].push_back(write(*request));
   for (const Request *request : running)
@@ -184,7 +180,8 @@ std::string Scheduler::readCaches(const Json &json) {
            pool.isRegistered(request->pages[request->numShared]))
       ++request->numShared;
     if (request->numShared * sizes.pageSize > request->length)
-      return "request " + std::to_string(request->id) + ": would write to a page that is registered";
+      return "request " + std::to_string(request->id) +
+             ": would write to a page that is registered";
   }
   return "";
 }

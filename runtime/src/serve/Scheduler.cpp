@@ -39,19 +39,23 @@ template <typename... Parts> static std::string say(const Parts &...parts) {
 
 static std::string checkSizes(const ServingSizes &sizes, const std::vector<BatchEntry> &entries) {
   const std::pair<const char *, int64_t> counts[] = {
-      {"groups", sizes.groups},         {"max_length", sizes.maxLength},
-      {"page_size", sizes.pageSize},    {"pages", sizes.pages},
-      {"max_requests", sizes.maxRequests}, {"vocabulary", sizes.vocabulary},
+      {"groups", sizes.groups},
+      {"max_length", sizes.maxLength},
+      {"page_size", sizes.pageSize},
+      {"pages", sizes.pages},
+      {"max_requests", sizes.maxRequests},
+      {"vocabulary", sizes.vocabulary},
       {"ranks over which pages are dealt", sizes.deal}};
   for (auto [name, count] : counts)
     if (count < 1)
       return say(name, ": expected at least 1, got ", count);
   if (sizes.pages % sizes.deal != 0)
-    return say("pages: expected a multiple of ", sizes.deal, ", the ranks over which they are dealt, got ",
-               sizes.pages);
+    return say("pages: expected a multiple of ", sizes.deal,
+               ", the ranks over which they are dealt, got ", sizes.pages);
   if (sizes.pages < sizes.countBlocks())
-    return say("pages: expected at least ", sizes.countBlocks(), ", for a request of max_length = ",
-               sizes.maxLength, " in pages of ", sizes.pageSize, ", got ", sizes.pages);
+    return say("pages: expected at least ", sizes.countBlocks(),
+               ", for a request of max_length = ", sizes.maxLength, " in pages of ", sizes.pageSize,
+               ", got ", sizes.pages);
   if (entries.empty())
     return "buckets: expected at least one, got none";
   for (const BatchEntry &entry : entries) {
@@ -94,8 +98,8 @@ std::string Scheduler::check(const Request &request) const {
   auto findBad = [&](const char *name, const std::vector<int64_t> &tokens) -> std::string {
     for (size_t i = 0; i < tokens.size(); ++i)
       if (tokens[i] < 0 || tokens[i] >= sizes.vocabulary)
-        return say(name, ": expected tokens of at least 0 and less than ", sizes.vocabulary, ", got ",
-                   tokens[i], " at index ", i);
+        return say(name, ": expected tokens of at least 0 and less than ", sizes.vocabulary,
+                   ", got ", tokens[i], " at index ", i);
     return "";
   };
   if (request.numPrompt < 1)
@@ -106,7 +110,8 @@ std::string Scheduler::check(const Request &request) const {
     return bad;
   if (options.maxNewTokens < 1)
     return say("max_new_tokens: expected at least 1, got ", options.maxNewTokens);
-  if (request.numPrompt > sizes.maxLength || options.maxNewTokens > sizes.maxLength - request.numPrompt)
+  if (request.numPrompt > sizes.maxLength ||
+      options.maxNewTokens > sizes.maxLength - request.numPrompt)
     return say("prompt and max_new_tokens: expected at most max_length = ", sizes.maxLength,
                " tokens together, got ", request.numPrompt, " and ", options.maxNewTokens);
   if (!(options.temperature >= 0) || !std::isfinite(options.temperature))
@@ -185,7 +190,8 @@ void Scheduler::stopRunning(Request &request, Request::Status status) {
   request.pages = {};
 }
 
-/// Ends a request, which may be deleted by this. It is in no list of requests that wait or run any more.
+/// Ends a request, which may be deleted by this. It is in no list of requests that wait or run any
+/// more.
 void Scheduler::finish(Request &request, Request::Reason reason) {
   if (request.group >= 0) {
     pools[request.group].release(request.pages);
@@ -216,12 +222,14 @@ bool Scheduler::commit(const std::vector<int64_t> &chosen, std::string &error) {
   };
   std::string problem;
   if (int64_t(chosen.size()) != sizes.groups * sizes.maxRequests)
-    problem = say("commit: expected ", sizes.groups * sizes.maxRequests, " tokens, got ", chosen.size());
+    problem =
+        say("commit: expected ", sizes.groups * sizes.maxRequests, " tokens, got ", chosen.size());
   else
     for (const BatchRow &row : batch.rows)
       if (row.isSampled && (getChosen(row) < 0 || getChosen(row) >= sizes.vocabulary))
-        problem = say("entry '", entries[batch.entry].name, "': expected a token of at least 0 and less than ",
-                      sizes.vocabulary, " for request ", row.request->id, ", got ", getChosen(row));
+        problem = say("entry '", entries[batch.entry].name,
+                      "': expected a token of at least 0 and less than ", sizes.vocabulary,
+                      " for request ", row.request->id, ", got ", getChosen(row));
   if (!problem.empty()) {
     abort();
     error = std::move(problem);

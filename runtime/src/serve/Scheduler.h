@@ -5,9 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A step of serving: `plan` decides which tokens of which requests are computed and fills the inputs
-// of one entry. The caller runs it, and reports the tokens that it chose by `commit`, or a failure by
-// `abort`. docs/rationale/serving-scheduler.md gives the reasons for the decisions.
+// A step of serving: `plan` decides which tokens of which requests are computed and fills the
+// inputs of one entry. The caller runs it, and reports the tokens that it chose by `commit`, or a
+// failure by `abort`. docs/rationale/serving-scheduler.md gives the reasons for the decisions.
 //
 //===----------------------------------------------------------------------===//
 
@@ -45,14 +45,15 @@ struct ServingSizes {
   int64_t countBlocks() const;
 };
 
-/// The buckets of tokens that `serve` has by default: 1, 4, 16, ... below the requests of a group, these,
-/// and 512; ascending.
+/// The buckets of tokens that `serve` has by default: 1, 4, 16, ... below the requests of a group,
+/// these, and 512; ascending.
 std::vector<int64_t> getDefaultBuckets(int64_t maxRequests);
 
 /// Numbers since the scheduler was created.
 struct ServingStats {
   int64_t steps = 0;
-  /// Tokens of prompts that were computed: once more after a preemption, and not where they are shared.
+  /// Tokens of prompts that were computed: once more after a preemption, and not where they are
+  /// shared.
   int64_t promptTokens = 0;
   int64_t generated = 0;
   /// How often a request lost its pages to others.
@@ -66,30 +67,31 @@ struct ServingStats {
 
 /// Holds requests and pages, and chooses batches.
 ///
-/// - Decisions are a function of what was submitted, cancelled and chosen, in this order. There is no
-///   clock, no randomness, and no loop over an unordered container. Processes that make the same calls
-///   decide alike, and `Batch::hash` shows it.
-/// - An aborted step changes nothing: no request, no list of pages, no statistics. The next plan is the
-///   same one.
-/// - If a request waits or runs, `plan` has a step, and each request is done after a finite number of
-///   them.
+/// - Decisions are a function of what was submitted, cancelled and chosen, in this order. There is
+///   no clock, no randomness, and no loop over an unordered container. Processes that make the same
+///   calls decide alike, and `Batch::hash` shows it.
+/// - An aborted step changes nothing: no request, no list of pages, no statistics. The next plan is
+///   the same one.
+/// - If a request waits or runs, `plan` has a step, and each request is done after a finite number
+///   of them.
 /// - No request that waits is passed by a later one, except into groups in which it may not run.
 /// - A page is registered after the step that wrote it is committed.
-/// - Memory depends on the sizes and on the requests that wait or run, not on past ones. A step takes
-///   time for the requests that run, their pages, and the tokens of the entry.
+/// - Memory depends on the sizes and on the requests that wait or run, not on past ones. A step
+///   takes time for the requests that run, their pages, and the tokens of the entry.
 ///
 /// Not safe to use from several threads at once.
 class Scheduler {
 public:
   /// Returns null, with an error, if sizes or entries do not fit together.
-  static std::unique_ptr<Scheduler> create(const ServingSizes &sizes, std::vector<BatchEntry> entries,
-                                           std::string &error);
+  static std::unique_ptr<Scheduler> create(const ServingSizes &sizes,
+                                           std::vector<BatchEntry> entries, std::string &error);
 
   const ServingSizes &getSizes() const { return sizes; }
   const std::vector<BatchEntry> &getEntries() const { return entries; }
   const PagePool &getPool(int64_t group) const { return pools[group]; }
 
-  /// Adds a request. Returns null, with an error, for one that cannot be served. A step may be open.
+  /// Adds a request. Returns null, with an error, for one that cannot be served. A step may be
+  /// open.
   std::shared_ptr<const Request> submit(const std::vector<int64_t> &prompt, RequestOptions options,
                                         std::string &error);
   /// Ends a request; one that is done stays as it is. Returns false, with an error, while a step is
@@ -99,21 +101,23 @@ public:
   std::vector<std::shared_ptr<const Request>> getRequests() const;
   ServingStats getStats() const;
 
-  /// Opens a step and returns its batch, which stays until the step ends, or null if no request waits or
-  /// runs. A step that is open is aborted before.
+  /// Opens a step and returns its batch, which stays until the step ends, or null if no request
+  /// waits or runs. A step that is open is aborted before.
   const Batch *plan();
   bool hasOpenStep() const { return isOpen; }
-  /// Ends the open step. `chosen` is [G, R]: the token that each row of `Batch::sampled` chose; others
-  /// are not read. Returns false, with an error, if a token is out of range; the step is then aborted.
+  /// Ends the open step. `chosen` is [G, R]: the token that each row of `Batch::sampled` chose;
+  /// others are not read. Returns false, with an error, if a token is out of range; the step is
+  /// then aborted.
   bool commit(const std::vector<int64_t> &chosen, std::string &error);
   void abort();
 
   /// Writes all requests and pages as text. Returns false, with an error, while a step is open.
   bool save(std::string &text, std::string &error) const;
   /// Sets the requests of a scheduler that has none from a text of `save`. Where groups, pages,
-  /// page size and sharing are equal and the caller has set the caches (`hasCaches`), they go on with
-  /// their pages; otherwise all wait, and their caches are computed again. A request of a group that is not there may
-  /// run in any. Changes nothing after an error: a text of another model, a request that does not fit.
+  /// page size and sharing are equal and the caller has set the caches (`hasCaches`), they go on
+  /// with their pages; otherwise all wait, and their caches are computed again. A request of a
+  /// group that is not there may run in any. Changes nothing after an error: a text of another
+  /// model, a request that does not fit.
   bool restore(const std::string &text, bool hasCaches, std::string &error);
 
 private:
@@ -138,7 +142,9 @@ private:
   std::string check(const Request &request) const;
   Queue &getQueue(const Request &request);
 
-  int64_t countBlocks(int64_t tokens) const { return (tokens + sizes.pageSize - 1) / sizes.pageSize; }
+  int64_t countBlocks(int64_t tokens) const {
+    return (tokens + sizes.pageSize - 1) / sizes.pageSize;
+  }
   bool mayGrow(const Request &request) const;
 
   void schedule(Limits limits);
@@ -189,11 +195,12 @@ private:
   Batch batch;
   std::vector<Undo> undoLog;
   Limits limits = {};
-  /// By group: the tokens that are dealt out, how many of them are of requests with one missing token,
-  /// and the rows of the batch.
+  /// By group: the tokens that are dealt out, how many of them are of requests with one missing
+  /// token, and the rows of the batch.
   std::vector<int64_t> dealt, decoding, numRows;
   int64_t dealtSum = 0;
-  /// By group: the requests that run, how many of them may take more pages, and their missing tokens.
+  /// By group: the requests that run, how many of them may take more pages, and their missing
+  /// tokens.
   std::vector<int64_t> numRunning, numGrowing, numMissing;
   /// By group: true if no further request may start in this step.
   std::vector<char> isClosed;
