@@ -422,6 +422,28 @@ TEST(ServeTest, ComputesTheLastAdmittedAgainWhenPagesRunOut) {
   EXPECT_EQ(server.scheduler->getStats().preempted, 1);
 }
 
+TEST(ServeTest, LeavesAPageForEachRequestThatGrows) {
+  ServingSizes sizes = getSizes();
+  sizes.maxLength = 20, sizes.pages = 6;
+  for (int64_t length : {8, 9}) {
+    Server server(sizes);
+    // Has three pages when the second one is submitted, and may need two more.
+    auto first = server.submit(makePrompt(8, 1), 12);
+    server.step();
+    auto second = server.submit(makePrompt(length, 2), 2);
+    server.step();
+    EXPECT_EQ(second->status == Request::Status::Running, length == 8);
+    server.finish();
+    expectAnswer(*second, makePrompt(length, 2));
+  }
+  Server server(sizes);
+  // Needs no more pages.
+  server.submit(makePrompt(8, 1), 1);
+  auto second = server.submit(makePrompt(13, 2), 2);
+  server.step();
+  EXPECT_EQ(second->status, Request::Status::Running);
+}
+
 TEST(ServeTest, CancelsRequests) {
   Server server(getSizes());
   auto a = server.submit(makePrompt(5, 1), 12), b = server.submit(makePrompt(12, 2), 12);
@@ -558,6 +580,30 @@ TEST(ServeTest, AllocatesNothingWhileRequestsDecode) {
   }
   // The lists of pages grow.
   EXPECT_LE(numAllocations - before, 3 * 5);
+}
+
+/// So the bits of a request are the same beside any neighbours of the same lengths.
+TEST(ServeTest, DecidesByLengthsAlone) {
+  auto run = [](int64_t seed) {
+    ServingSizes sizes = getSizes(2);
+    sizes.maxLength = 20, sizes.pages = 6;
+    Server server(sizes);
+    for (int64_t i = 0; i < 9; ++i)
+      server.submit(makePrompt(1 + 5 * i % 11, seed + i), 9);
+    std::vector<Numbers> decisions;
+    while (const Batch *batch = server.scheduler->plan()) {
+      decisions.insert(decisions.end(), {{batch->entry},
+                                         batch->positions,
+                                         batch->slots,
+                                         batch->tables,
+                                         batch->starts,
+                                         batch->lengths});
+      server.scheduler->commit(server.device.run(*batch, *server.scheduler), server.error);
+    }
+    EXPECT_GT(server.scheduler->getStats().preempted, 0);
+    return decisions;
+  };
+  EXPECT_EQ(run(0), run(100));
 }
 
 TEST(ServeTest, TellsDecisionsApartByHash) {

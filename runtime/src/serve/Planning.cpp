@@ -128,7 +128,7 @@ bool Scheduler::grow(Request &request) {
 }
 
 /// Takes all pages of the request of a group that was admitted last. It waits, and its cache is
-/// computed again. The group admits none in this step: the pages are for the others.
+/// computed again.
 Request *Scheduler::preempt(int64_t group) {
   size_t index = running.size() - 1;
   while (running[index]->group != group)
@@ -136,7 +136,6 @@ Request *Scheduler::preempt(int64_t group) {
   Request &request = *running[index];
   running.erase(running.begin() + index);
   count(request, -1);
-  isClosed[group] = true;
   pools[group].release(request.pages);
   undoLog.push_back({Undo::Change::Preempted, &request, index, group, request.length,
                      request.numShared, std::move(request.pages)});
