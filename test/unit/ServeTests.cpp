@@ -15,10 +15,11 @@
 using namespace meshwright::rt;
 using namespace meshwright::rt::test;
 
-/// Allocations of this program so far, and bytes that are not freed.
+/// Allocations of this program so far, and bytes that are not freed. A compiler that inlines one of
+/// the operators takes the other for a mismatch.
 static int64_t numAllocations = 0, numBytes = 0;
 
-void *operator new(size_t size) {
+__attribute__((noinline)) void *operator new(size_t size) {
   void *memory = std::malloc(size);
   if (!memory)
     std::abort();
@@ -26,11 +27,13 @@ void *operator new(size_t size) {
   numBytes += malloc_usable_size(memory);
   return memory;
 }
-void operator delete(void *memory) noexcept {
+__attribute__((noinline)) void operator delete(void *memory) noexcept {
   numBytes -= malloc_usable_size(memory);
   std::free(memory);
 }
-void operator delete(void *memory, size_t) noexcept { operator delete(memory); }
+__attribute__((noinline)) void operator delete(void *memory, size_t) noexcept {
+  operator delete(memory);
+}
 
 namespace {
 

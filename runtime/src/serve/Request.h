@@ -34,7 +34,7 @@ struct RequestOptions {
 /// - `length` tokens of the sequence are in the cache, in `pages`, in order. A request that runs
 ///   has more tokens than that: the rest is to be computed. One that does not run has no pages.
 /// - A request that waits has the group that the user stated, or none. One that is done keeps the
-///   group in which it ran.
+///   group in which it ran last, if it did.
 /// - Between steps, the first `numShared` pages are whole and registered, and other requests may
 ///   have them too. All others belong to this request alone. With shared beginnings all whole pages
 ///   are registered.
