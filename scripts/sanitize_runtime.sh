@@ -22,7 +22,7 @@ find_python
 [[ -e $BUILD/lib/libMeshwright.so ]] || die "$BUILD/lib/libMeshwright.so is missing: build the release preset first"
 DIR=$BUILD-$preset
 
-tests=(DeviceTests LocalTests PackingTests ProgramTests SessionTests StreamTests WorldTests)
+tests=(DeviceTests LocalTests PackingTests ProgramTests ServeTests SessionTests StreamTests WorldTests)
 targets=(sharding-run "${tests[@]}")
 [[ -e $BUILD/lib/libMeshwrightBackend_mpi.so ]] && targets+=(lib/libMeshwrightBackend_mpi.so)
 build_with "$preset" "${targets[@]}"

@@ -84,6 +84,7 @@ public:
   void add(const char *data, int64_t size);
   /// 16 hexadecimal digits.
   std::string get() const;
+  uint64_t getBits() const { return state; }
 
 private:
   uint64_t state = 0xcbf29ce484222325;
