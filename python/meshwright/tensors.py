@@ -137,6 +137,15 @@ def _assembled(boxes, shape, dtype, device="cpu"):
     return result
 
 
+class Shape(NamedTuple):
+    """An array of which only the shape and the element type are known: the weights of a model that is
+    planned, not run."""
+
+    shape: tuple[int, ...]
+    #: As in IR.
+    dtype: str
+
+
 def unjoined(value):
     """A parameter as an array of its own."""
     return value.whole() if isinstance(value, Joined) else value
@@ -148,10 +157,16 @@ def is_torch(value) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_jax(value) -> bool:
+    # As for PyTorch: a caller that holds an array has imported jax.
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
 def is_meta(value) -> bool:
     if isinstance(value, Joined):
         return any(map(is_meta, value.parts))
-    return is_torch(value) and value.device.type == "meta"
+    return isinstance(value, Shape) or is_torch(value) and value.device.type == "meta"
 
 
 def is_trained(value) -> bool:
@@ -219,6 +234,11 @@ def dense(value) -> Dense:
     """
     if isinstance(value, Joined):
         return value.dense()
+    if isinstance(value, Shape):
+        return Dense(value.dtype, value.shape, 0, value)
+    if is_jax(value):
+        # NumPy's view of a JAX array on the host copies nothing.
+        value = np.asarray(value)
     if not is_torch(value) and not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)

@@ -1,0 +1,150 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""What JAX and its libraries take apart, in the form that the importer's rewrites know from PyTorch."""
+import math
+
+from ..graph.dialect import FLOATS
+from ..graph.match import constant_of, strip_casts
+from ..graph.nodes import Builder, Graph, Node
+from ..graph.share import share
+from .dots import arrange_dots
+
+
+def lift(graph: Graph):
+    """Prepares the graph of a walk for the rewrites of all front ends."""
+    share(graph)
+    _each(graph, _mean)
+    share(graph)
+    _each(graph, _variance, _scaled_root)
+    share(graph)
+    _each(graph, _softmax)
+    share(graph)
+    arrange_dots(graph)
+
+
+def _each(graph: Graph, *patterns):
+    build = Builder()
+
+    def pattern(node: Node) -> Node | None:
+        build.at(node)
+        for one in patterns:
+            found = one(build, node)
+            if found is not None:
+                return found
+        return None
+
+    graph.rewrite(pattern)
+
+
+def plain(node: Node) -> Node:
+    """Past reshapes, broadcasts and casts between floats."""
+    while node.op in ("reshape", "broadcast") or \
+            node.op == "cast" and node.dtype in FLOATS and node.operands[0].dtype in FLOATS:
+        node = node.operands[0]
+    return node
+
+
+def _past(node: Node, *ops) -> Node:
+    while node.op in ops:
+        node = node.operands[0]
+    return node
+
+
+def _mean(build: Builder, node: Node) -> Node | None:
+    """A sum divided by the number of its elements."""
+    if node.op not in ("div", "mul") or node.dtype not in FLOATS:
+        return None
+    x, count = node.operands
+    value = constant_of(count)
+    if node.op == "mul" and value is None:
+        (count, x), value = (x, count), constant_of(x)
+    if not value or x.shape != node.shape:
+        return None
+    total = _past(x, "reshape")
+    narrowed = total.op == "cast" and total.operands[0].op in ("reshape", "reduce")
+    inner = _past(total.operands[0], "reshape") if narrowed else total
+    if inner.op != "reduce" or inner.attrs["kind"] != "sum":
+        return None
+    number = math.prod(inner.operands[0].shape[d] for d in inner.attrs["dims"])
+    is_mean = value == number if node.op == "div" else abs(value * number - 1) < 1e-6 and number > 1
+    if not is_mean:
+        return None
+    mean = build.reduce("mean", inner.operands[0], inner.attrs["dims"], inner.attrs["keep_dims"])
+    return build.reshape(build.cast(mean, node.dtype), node.shape)
+
+
+def _variance(build: Builder, node: Node) -> Node | None:
+    """mean(x^2) - mean(x)^2, which Flax cuts off at 0: the mean of (x - mean)^2."""
+    y = node
+    if node.op == "maximum":
+        y = next((a for a, b in (node.operands, node.operands[::-1]) if constant_of(b) == 0), None)
+    y = y and _past(y, "reshape", "broadcast")
+    if y is None or y.op != "sub":
+        return None
+    squares, square = (_past(o, "reshape", "broadcast") for o in y.operands)
+    if square.op != "mul" or square.operands[0] is not square.operands[1]:
+        return None
+    mean = _past(square.operands[0], "reshape", "broadcast")
+    if not _is_mean(mean) or not _is_mean(squares) or mean.attrs["dims"] != squares.attrs["dims"]:
+        return None
+    x, inner = mean.operands[0], squares.operands[0]
+    if inner.op != "mul" or inner.operands[0] is not inner.operands[1] or inner.operands[0] is not x:
+        return None
+    dims = mean.attrs["dims"]
+    centred = build.binary("sub", x, build.reduce("mean", x, dims, True))
+    return build.reshape(build.reduce("mean", build.binary("mul", centred, centred), dims, True), node.shape)
+
+
+def _is_mean(node: Node) -> bool:
+    return node.op == "reduce" and node.attrs["kind"] == "mean"
+
+
+def _scaled_root(build: Builder, node: Node) -> Node | None:
+    """x * (rsqrt(v) * weight): (x * rsqrt(v)) * weight."""
+    if node.op != "mul":
+        return None
+    for x, factor in (node.operands, node.operands[::-1]):
+        inner = _past(factor, "broadcast")
+        if inner.op != "mul" or x.shape != node.shape or node.rank == 0:
+            continue
+        for root, weight in (inner.operands, inner.operands[::-1]):
+            root = _past(root, "broadcast")
+            if strip_casts(root).op == "rsqrt" and root.shape == node.shape[:-1] + (1,) and \
+                    weight.shape[-1:] == node.shape[-1:]:
+                return build.binary("mul", build.binary("mul", x, root), _past(weight, "broadcast"))
+    return None
+
+
+def _softmax(build: Builder, node: Node) -> Node | None:
+    """e / sum(e) for e = exp(x - m), perhaps where a mask is true, and 0 elsewhere. The number m of a row does
+    not matter: softmax subtracts the largest one."""
+    if node.op != "div":
+        return None
+    e, total = node.operands
+    total = plain(total)
+    if total.op != "reduce" or total.attrs["kind"] != "sum" or len(total.attrs["dims"]) != 1:
+        return None
+    if strip_casts(total.operands[0]) is not strip_casts(e) or e.shape != node.shape:
+        return None
+    dim = total.attrs["dims"][0]
+    exp, mask = strip_casts(e), None
+    if exp.op == "select" and constant_of(exp.operands[2]) == 0:
+        mask, exp = exp.operands[0], strip_casts(exp.operands[1])
+    if exp.op != "exp" or exp.shape != node.shape:
+        return None
+    x = _without_row_term(strip_casts(exp.operands[0]), dim)
+    if mask is not None:
+        x = build.broadcast(build.select(mask, x, build.scalar(-math.inf, x.dtype)), node.shape)
+    return build.cast(build.make("softmax", [x], node.shape, x.dtype, dim=dim), node.dtype)
+
+
+def _without_row_term(x: Node, dim: int) -> Node:
+    """x of x - m, where m does not vary along a dimension."""
+    if x.op != "sub":
+        return x
+    value, row = x.operands
+    shape = (1,) * (x.rank - row.rank) + row.shape
+    if row.op == "broadcast":
+        inner = row.operands[0]
+        shape = (1,) * (x.rank - inner.rank) + inner.shape
+    return value if value.shape == x.shape and shape[dim] == 1 else x
