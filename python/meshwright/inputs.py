@@ -13,7 +13,7 @@ from .tensors import NUMPY_TYPES, Dense, dense, is_meta
 
 def flatten_by_name(ports, args, kwargs) -> list[Dense]:
     """The inputs among a call's arguments, by position and by name, checked."""
-    return check_inputs(ports, _by_name(ports, args, kwargs))
+    return check_inputs(ports, by_name(ports, args, kwargs))
 
 
 def check_inputs(ports, values) -> list[Dense]:
@@ -55,7 +55,7 @@ def names_inputs(ports, args, kwargs):
     return not args and bool(kwargs) and needed <= set(kwargs) <= {port.name for port in ports}
 
 
-def _by_name(ports, args, kwargs):
+def by_name(ports, args, kwargs) -> list:
     """Inputs by position, then by name."""
     names = [port.name for port in ports]
     problems = []

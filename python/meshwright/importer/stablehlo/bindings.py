@@ -2,20 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """StableHLO modules by JAX's bindings of MLIR (jax.extend.mlir): from text, bytes, files and exports."""
 import os
+import re
 
+import jax
 from jax.extend import mlir
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import chlo, func, sdy, stablehlo  # noqa: F401 (func registers itself)
+from jax.extend.mlir.dialects import stablehlo
 
 from ..errors import Diagnostic, ImportFailed
 
 
 def context() -> ir.Context:
-    """A context with the dialects of StableHLO modules."""
-    result = ir.Context()
-    for dialect in (stablehlo, chlo, sdy):
-        dialect.register_dialect(result)
-    return result
+    """A context with the dialects of StableHLO modules: that of a function that JAX lowers."""
+    return jax.jit(lambda: 0).lower().compiler_ir("stablehlo").context
 
 
 def parse(given) -> ir.Module:
@@ -59,17 +58,36 @@ def _named(name) -> str:
 
 def _of_bytes(data: bytes, name) -> ir.Module:
     ctx = context()
-    try:
-        return mlir.deserialize_portable_artifact(ctx, data)
-    except Exception as artifact:
+    # The reasons are in the error: nothing is to be printed.
+    with ctx.attach_diagnostic_handler(lambda diagnostic: True):
         try:
-            return ir.Module.parse(data, ctx)
-        except Exception as bytecode:
-            said = f"{artifact}; {bytecode}"
-            newer = "newer" in said or "unsupported version" in said or "greater than" in said
-            reason = "is of a newer version than this jaxlib reads: export it for an older one" if newer else                 "cannot be read"
-            raise ImportFailed([Diagnostic(f"the artifact {'in ' + repr(name) + ' ' if name else ''}{reason}: "
-                                           f"{_first_line(artifact)}", file=name)]) from None
+            return _deserialized(data, ctx)
+        except Exception as error:  # errors of the bindings have types of their own
+            try:
+                return ir.Module.parse(data, ctx)
+            except Exception:
+                where = "" if name is None else f" in '{name}'"
+                raise ImportFailed([Diagnostic(f"the artifact{where} {_unread(data)} ({_first_line(error)})")]) from None
+
+
+def _unread(data: bytes) -> str:
+    """Why an artifact cannot be read."""
+    written = re.search(rb"StableHLO_v(\d+)\.(\d+)\.(\d+)", data[:64])
+    own = tuple(map(int, stablehlo.get_current_version().split(".")))
+    version = tuple(map(int, written.groups())) if written else None
+    if version is not None and version > own:
+        return f"has StableHLO {'.'.join(map(str, version))}, newer than {'.'.join(map(str, own))}, which this jaxlib " \
+            "reads: export it for that version"
+    return "cannot be read: it is damaged or cut" if version else "is no StableHLO"
+
+
+def _deserialized(data: bytes, ctx) -> ir.Module:
+    """Older bindings take no context, and give text."""
+    try:
+        module = mlir.deserialize_portable_artifact(data, ctx)
+    except TypeError:
+        module = mlir.deserialize_portable_artifact(data)
+    return module if isinstance(module, ir.Module) else ir.Module.parse(module, ctx)
 
 
 def _of_text(text: str, name) -> ir.Module:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...inputs import by_name
 from ...tensors import NUMPY_TYPES, Shape
 from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph.dialect import CODES, FLOATS
@@ -38,6 +39,11 @@ class Argument(NamedTuple):
     value: Any = None
     is_parameter: bool = False
     is_trained: bool = False
+
+
+class _Port(NamedTuple):
+    name: str
+    has_default: bool = False
 
 
 @dataclass
@@ -78,6 +84,8 @@ class ImportedProgram:
 
     def flatten(self, args=(), kwargs=None) -> list[Any]:
         """The program's inputs among the arguments of a call, in the order of `inputs`."""
+        if self.flattens is None:
+            return by_name([_Port(name) for name in self.inputs], args, kwargs or {})
         return self.flattens(tuple(args), dict(kwargs or {}))
 
     @property
