@@ -12,7 +12,7 @@ from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import check_inputs, flatten_by_name, names_inputs
 from .options import spell
 from .plan import Plan
-from .tensors import Dense, Joined, as_codes, as_numpy, dense, is_meta, is_torch, is_trained, state_of, unjoined
+from .tensors import Dense, Joined, as_codes, as_numpy, dense, is_meta, is_trained, kind_of, state_of, unjoined
 
 
 class Model:
@@ -206,9 +206,9 @@ class Model:
             weights.write(data, {name: self._parameter(name) for name in self._parameters})
 
     @property
-    def _is_torch(self) -> bool:
-        """Whether the weights are those of a PyTorch module."""
-        return any(is_torch(p) or isinstance(p, Joined) for p in self._parameters.values())
+    def _kind(self) -> str:
+        """The library of the weights: "torch", "jax" or "numpy"."""
+        return kind_of(self._parameters.values())
 
     def _parameter(self, name) -> Dense:
         """A parameter as it is now: the same object as long as nothing was written to it."""

@@ -4,6 +4,7 @@
 
 import functools
 import itertools
+import math
 import sys
 from typing import Any, NamedTuple
 
@@ -212,6 +213,8 @@ class Dense(NamedTuple):
     gpu: int = -1
     #: Of an array that is not in one place: its boxes, as (offsets, shape, strides, address).
     pieces: Any = ()
+    #: The library of the array that the caller gave.
+    kind: str = "numpy"
 
     def __str__(self):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -238,7 +241,7 @@ def dense(value) -> Dense:
         return Dense(value.dtype, value.shape, 0, value)
     if is_jax(value):
         # NumPy's view of a JAX array on the host copies nothing.
-        value = np.asarray(value)
+        return dense(np.asarray(value))._replace(kind="jax")
     if not is_torch(value) and not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)
@@ -249,9 +252,9 @@ def dense(value) -> Dense:
     if is_torch(value):
         name = _name_of(value.dtype)
         if is_meta(value):
-            return Dense(name, tuple(value.shape), 0, value)
+            return Dense(name, tuple(value.shape), 0, value, kind="torch")
         value = _on_host(value).contiguous()
-        return Dense(name, tuple(value.shape), value.data_ptr(), value)
+        return Dense(name, tuple(value.shape), value.data_ptr(), value, kind="torch")
     value = np.asarray(value)
     shape = value.shape
     value = np.ascontiguousarray(value)
@@ -323,11 +326,45 @@ def torch_of(values: np.ndarray):
     return torch.from_numpy(values.view(bits[1])).view(torch_types()[_FROM_NUMPY[values.dtype]])
 
 
-def empty(dtype: str, shape, torch_like: bool):
-    """Memory for an output, uninitialised, as the kind of array the user gave."""
-    if torch_like:
+def kind_of(values) -> str:
+    """The library of which outputs are arrays, where these are inputs: "torch" if PyTorch's are among
+    them, else "jax" if JAX's are, else "numpy"."""
+    kinds = {"torch" if is_torch(v) or isinstance(v, Joined) else "jax" if is_jax(v) else "numpy" for v in values}
+    return next((kind for kind in ("torch", "jax") if kind in kinds), "numpy")
+
+
+def kind_of_inputs(inputs: list["Dense"]) -> str:
+    """The same for the inputs of a call."""
+    kinds = [i.kind for i in inputs]
+    return next((kind for kind in ("torch", "jax") if kind in kinds), "numpy")
+
+
+#: JAX takes memory of the host as it is if its address has a multiple of this.
+_JAX_ALIGNMENT = 64
+
+
+def empty(dtype: str, shape, kind: str):
+    """Memory of the host for an output, uninitialised: a tensor of PyTorch for "torch", else a NumPy array,
+    of which `finished` makes one of JAX."""
+    shape = tuple(shape)
+    if kind == "torch":
         import torch
 
         # The caller's default device may be another one.
-        return torch.empty(tuple(shape), dtype=torch_types()[dtype], device="cpu")
-    return np.empty(tuple(shape), dtype=NUMPY_TYPES[dtype])
+        return torch.empty(shape, dtype=torch_types()[dtype], device="cpu")
+    if kind == "jax":
+        size = math.prod(shape) * NUMPY_TYPES[dtype].itemsize
+        memory = np.empty(size + _JAX_ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % _JAX_ALIGNMENT
+        return memory[start : start + size].view(NUMPY_TYPES[dtype]).reshape(shape)
+    return np.empty(shape, dtype=NUMPY_TYPES[dtype])
+
+
+def finished(array, kind: str):
+    """The output that `empty` made, once its values are there. JAX's has the same memory; without x64,
+    JAX's own types of 32 bits take the place of those of 64."""
+    if kind != "jax":
+        return array
+    import jax
+
+    return jax.device_put(array, jax.local_devices(backend="cpu")[0], may_alias=True)
