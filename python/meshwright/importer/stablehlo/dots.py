@@ -6,6 +6,7 @@ A `dot` has dimensions of the batch, of the sum and free ones anywhere in its op
 transposed at once. A matrix product has them in the order batch, rows, columns. The order is chosen so that
 attention has [..., queries, keys] for the scores, and reads its weights as softmax left them.
 """
+from ..graph.dialect import POINTWISE
 from ..graph.nodes import Builder, Graph, Node, numel
 
 #: Operations that keep a value a weight: on a rank they are done once.
@@ -13,6 +14,7 @@ _OF_WEIGHTS = ("reshape", "transpose", "cast", "slice", "widen", "dequantize")
 
 
 def arrange_dots(graph: Graph):
+    _squeeze(graph)
     build, uses = Builder(), graph.uses()
     weights: dict[int, bool] = {}
 
@@ -21,25 +23,126 @@ def arrange_dots(graph: Graph):
             weights[id(node)] = node.op == "parameter" or node.op in _OF_WEIGHTS and is_weight(node.operands[0])
         return weights[id(node)]
 
-    # A product whose only user transposes it is made in the order that this user wants.
-    wanted: dict[int, list[int]] = {}
     keep = graph.nodes()
-    for node in keep:
-        if node.op == "dot":
-            users = uses.get(id(node), [])
-            if users and all(u is not None and u.op == "transpose" for u in users) and \
-                    len({tuple(u.attrs["permutation"]) for u in users}) == 1:
-                wanted[id(node)] = users[0].attrs["permutation"]
+    wanted = {id(node): _wanted(node, uses) for node in keep if node.op == "dot"}
+    #: Products with a batch, and what is computed of them before and in a softmax.
+    scores: dict[int, Node] = {}
 
     def pattern(node: Node) -> Node | None:
+        build.at(node)
         if node.op == "dot":
-            build.at(node)
-            return _Dot(build, node, wanted.get(id(node)), is_weight).arranged()
+            result = _Dot(build, node, wanted[id(node)], is_weight).arranged()
+            product = result.operands[0] if result.op == "transpose" else result
+            if product.op == "matmul":
+                scores[id(product)] = product
+            return result
         if node.op == "transpose" and node.operands[0].op == "transpose":
-            return build.at(node).transpose(node.operands[0], node.attrs["permutation"])
+            return build.transpose(node.operands[0], node.attrs["permutation"])
+        if node.op in POINTWISE or node.op == "softmax":
+            return _transposed_later(build, node, scores)
         return None
 
     graph.rewrite(pattern)
+
+
+def _squeeze(graph: Graph):
+    """Free dimensions of size 1, such as a group of one head, leave products that have others."""
+    build = Builder()
+
+    def pattern(node: Node) -> Node | None:
+        if node.op != "dot":
+            return None
+        build.at(node)
+        a, operands, attrs = node.attrs, [], {}
+        for x, side in zip(node.operands, ("lhs", "rhs")):
+            bound = [*a[f"{side}_batch"], *a[f"{side}_sum"]]
+            gone = [d for d in range(x.rank) if d not in bound and x.shape[d] == 1]
+            if len(gone) == x.rank - len(bound):
+                gone = gone[1:]
+            kept = [d for d in range(x.rank) if d not in gone]
+            operands.append(build.reshape(x, [x.shape[d] for d in kept]))
+            attrs |= {key: [kept.index(d) for d in a[key]] for key in (f"{side}_batch", f"{side}_sum")}
+        if all(o.rank == x.rank for o, x in zip(operands, node.operands)):
+            return None
+        shape = [operands[0].shape[d] for d in attrs["lhs_batch"]]
+        for x, side in zip(operands, ("lhs", "rhs")):
+            shape += [n for d, n in enumerate(x.shape) if d not in (*attrs[f"{side}_batch"], *attrs[f"{side}_sum"])]
+        return build.reshape(build.make("dot", operands, shape, node.dtype, **attrs), node.shape)
+
+    graph.rewrite(pattern)
+
+
+def _units(source, target) -> list[int | None] | None:
+    """Of a reshape that adds or drops dimensions of size 1: for each dimension of the target that of the source,
+    None for one of size 1 alone."""
+    if [n for n in source if n != 1] != [n for n in target if n != 1]:
+        return None
+    kept = iter([d for d, n in enumerate(source) if n != 1])
+    return [next(kept) if n != 1 else None for n in target]
+
+
+def _wanted(node: Node, uses) -> list[int]:
+    """The order in which a product is read: by the softmax of which it gives the scores, else by the users that
+    transpose it at once."""
+    order, value = list(range(node.rank)), node
+    for _ in range(32):
+        users = _readers(uses.get(id(value), ()))
+        if len(users) != 1 or users[0] is None:
+            break
+        user = users[0]
+        units = _units(value.shape, user.shape) if user.op == "reshape" else None
+        if user.op == "transpose":
+            order = [order[p] for p in user.attrs["permutation"]]
+        elif units is not None:
+            order = [None if u is None else order[u] for u in units]
+        elif user.op == "softmax":
+            order = [d for d in order if d is not None]
+            return [*(d for d in range(node.rank) if d not in order), *order]
+        elif user.op not in POINTWISE or user.shape != value.shape:
+            break
+        value = user
+    users = uses.get(id(node), [])
+    if users and all(u is not None and u.op == "transpose" for u in users) and \
+            len({tuple(u.attrs["permutation"]) for u in users}) == 1:
+        return users[0].attrs["permutation"]
+    return list(range(node.rank))
+
+
+def _readers(users) -> list[Node | None]:
+    return list({id(u): u for u in users}.values())
+
+
+def _transposed_later(build: Builder, node: Node, scores) -> Node | None:
+    """f(transpose(scores), ...): transpose(f(scores, ...)), so that softmax and masks read products as they are.
+    Reshapes that add dimensions of size 1 move in the same way."""
+    moved = next((o for o in node.operands if o.op in ("transpose", "reshape") and id(o.operands[0]) in scores), None)
+    if moved is None or moved.shape != node.shape:
+        return None
+    source, attrs = moved.operands[0], dict(node.attrs)
+    if moved.op == "transpose":
+        places = moved.attrs["permutation"]  # for each dimension of the result that of the scores
+    else:
+        places = _units(source.shape, moved.shape)
+        if places is None or 1 in source.shape:
+            return None
+    if node.op == "softmax":
+        if places[attrs["dim"]] is None:
+            return None
+        attrs["dim"] = places[attrs["dim"]]
+    inverse = [places.index(d) for d in range(source.rank)]
+    operands = []
+    for operand in node.operands:
+        if numel(operand.shape) != 1:
+            operand = build.reshape(operand, (1,) * (node.rank - operand.rank) + operand.shape)
+            rest = [d for d in range(node.rank) if d not in inverse]
+            operand = build.transpose(operand, [*rest, *inverse])
+            operand = build.reshape(operand, operand.shape[len(rest):])
+        operands.append(operand)
+    inner = build.make(node.op, operands, source.shape, node.dtype, **attrs)
+    scores[id(inner)] = inner
+    if moved.op == "transpose":
+        return build.transpose(inner, moved.attrs["permutation"])
+    return build.reshape(inner, node.shape)
 
 
 class _Side:
@@ -138,12 +241,32 @@ class _Dot:
         return sum(place[n] for n in left) <= sum(place[n] for n in right)
 
     def _order(self, side: _Side, names) -> list[int]:
-        """The free dimensions of a side, rows last: as it has them, if it has the order of a matrix product
-        already, else as the user reads them."""
-        if side.batch + side.free + side.summed == list(range(side.x.rank)):
-            return list(names)
+        """The free dimensions of a side, rows last: of weights of attention as softmax has them, else as the user
+        reads them."""
         place = {n: i for i, n in enumerate(self.wanted)}
+        seen = _softmax_order(side.x)
+        if seen is not None:
+            place = {n: seen.index(d) for n, d in zip(names, side.free)}
         return sorted(names, key=place.__getitem__)
+
+
+def _softmax_order(x: Node) -> list[int] | None:
+    """The dimensions of a value in the order that they have in the softmax that it is, or None."""
+    order = list(range(x.rank))
+    while x.op in ("cast", "transpose", "reshape"):
+        if x.op == "transpose":
+            # Dimension i of x is dimension permutation[i] of what it transposes.
+            order = [order[x.attrs["permutation"].index(d)] for d in range(x.rank)]
+        elif x.op == "reshape":
+            units = _units(x.shape, x.operands[0].shape)
+            if units is None:
+                return None
+            left = [d for i, d in enumerate(order) if i not in units and d is not None]
+            if left:
+                return None
+            order = [None if u is None else order[u] for u in units]
+        x = x.operands[0]
+    return [d for d in order if d is not None] if x.op == "softmax" else None
 
 
 def _is_softmax(x: Node) -> bool:
