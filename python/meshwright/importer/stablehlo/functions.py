@@ -9,7 +9,7 @@ import numpy as np
 
 from ...tensors import NUMPY_TYPES, Shape
 from ..errors import Diagnostic, ImportFailed
-from . import names
+from . import libraries, names
 from .program import Argument, ImportedProgram, import_module
 
 _TYPES = {dtype: name for name, dtype in NUMPY_TYPES.items()}
@@ -17,18 +17,17 @@ _TYPES = {dtype: name for name, dtype in NUMPY_TYPES.items()}
 
 @dataclass
 class Leaf:
-    """A leaf of the arguments of a call."""
+    """A leaf of the arguments of a call, or a weight of the module that is called."""
     name: str
     value: Any
-    #: The position of the argument among all of them, those by keyword behind the others.
+    #: The position of the argument among all of them, those by keyword behind the others; -1 for the module.
     argument: int
     is_parameter: bool
     is_trained: bool = True
 
     @property
     def is_array(self) -> bool:
-        """Whether the leaf is traced. Numbers, flags and text are part of the program."""
-        return hasattr(self.value, "shape") and hasattr(self.value, "dtype") and not _is_key(self.value)
+        return names.is_array(self.value)
 
 
 @dataclass
@@ -40,43 +39,62 @@ class Call:
     parameters: Any = 0
     state: dict | None = None
     training: bool = False
-    #: The name of the function for messages.
-    title: str = "the function"
     leaves: list[Leaf] = field(default_factory=list)
     tree: Any = None
 
     def __post_init__(self):
+        if not callable(self.function) and libraries.linen_of(self.function) is None:
+            raise ImportFailed([Diagnostic(f"function: expected a function of JAX or a module, got a "
+                                           f"{type(self.function).__name__}")])
+        #: The module that is called, if it is one that holds its weights.
+        self.module = libraries.of(self.function)
+        self.linen = None if self.module else libraries.linen_of(self.function)
+        if self.linen is not None:
+            self.function = self.linen.apply
         self.title = getattr(self.function, "__name__", type(self.function).__name__)
         self._read_leaves()
 
     def _read_leaves(self):
-        stated = names.arguments_of(self.function, self.args, self.kwargs)
-        weights = _positions(self.parameters, stated, len(self.args))
-        arguments = [*self.args, *self.kwargs.values()]
-        found = []
-        for i, value in enumerate(arguments):
-            is_parameter = i in weights
-            prefix = "" if is_parameter and len(weights) == 1 else stated[i]
+        signature = self.module.signature if self.module else self.function
+        if self.linen is not None:
+            signature = libraries.linen_signature(self.linen)
+        stated = names.arguments_of(signature, self.args, self.kwargs)
+        found, weights = [], set()
+        if self.module is not None:
+            found = [Leaf(name, value, -1, True, trained) for name, value, trained in self.module.weights]
+        if self.module is None or self.parameters not in (0, None):
+            # The module itself is argument 0 of its call.
+            wanted = self.parameters
+            if self.module is not None:
+                listed = [wanted] if isinstance(wanted, (int, str)) else list(wanted)
+                wanted = [p - 1 if isinstance(p, int) and p > 0 else p for p in listed if p != 0]
+            weights = positions(wanted, stated, len(self.args))
+        several = len(weights) > 1 or self.module is not None
+        for i, value in enumerate([*self.args, *self.kwargs.values()]):
+            prefix = stated[i] if several or i not in weights else ""
             for path, leaf in jax.tree_util.tree_flatten_with_path(value)[0]:
-                name = names.path_of(path, prefix) or stated[i]
-                found.append(Leaf(name, leaf, i, is_parameter))
+                is_trained = self.linen is None or not path or names.key_of(path[0]) == "params"
+                found.append(Leaf(names.path_of(path, prefix) or stated[i], leaf, i, i in weights, is_trained))
         for leaf, name in zip(found, names.unique([leaf.name for leaf in found])):
             leaf.name = name
         self.leaves = found
         self.tree = jax.tree_util.tree_structure((self.args, self.kwargs))
 
     @property
-    def traced(self) -> list[Leaf]:
-        return [leaf for leaf in self.leaves if leaf.is_array]
+    def weights(self) -> list[Leaf]:
+        """Those of the module that is called."""
+        return [leaf for leaf in self.leaves if leaf.argument < 0]
+
+    @property
+    def given(self) -> list[Leaf]:
+        """The leaves of the arguments."""
+        return [leaf for leaf in self.leaves if leaf.argument >= 0]
 
     def import_(self) -> ImportedProgram:
         lowered, kept = _lowered(self)
         module = lowered.compiler_ir("stablehlo")
-        arguments = []
-        for leaf in kept:
-            value = _stored(leaf) if leaf.is_parameter else None
-            arguments.append(Argument(leaf.name, value, leaf.is_parameter,
-                                      self.training and leaf.is_trained or leaf.is_parameter and leaf.is_trained))
+        arguments = [Argument(leaf.name, stored(leaf) if leaf.is_parameter else None, leaf.is_parameter,
+                              leaf.is_parameter and leaf.is_trained) for leaf in kept]
         imported = import_module(module, arguments, names.results_of(lowered.out_info), self.state)
         imported.flattens = Flatten(self, imported.inputs)
         imported.training = self.training
@@ -84,26 +102,22 @@ class Call:
         return imported
 
     def _chunk(self, count: int, batch: list[str]) -> ImportedProgram:
-        problems, values = [], []
-        for leaf in self.leaves:
+        """Imports the function for the first of several chunks of rows of the inputs that are named."""
+        values = []
+        for leaf in self.given:
             value = leaf.value
             if leaf.name in batch and not leaf.is_parameter and leaf.is_array:
                 if value.shape[0] % count:
-                    problems.append(Diagnostic(f"microbatches: expected a number that divides the {value.shape[0]} rows of "
-                                               f"input '{leaf.name}', got {count}"))
+                    raise ImportFailed([Diagnostic(
+                        f"microbatches: expected a number that divides the {value.shape[0]} rows of input '{leaf.name}', "
+                        f"got {count}")])
                 value = jax.ShapeDtypeStruct((value.shape[0] // count, *value.shape[1:]), value.dtype)
             values.append(value)
-        if problems:
-            raise ImportFailed(problems[:1])
         args, kwargs = jax.tree_util.tree_unflatten(self.tree, values)
         return Call(self.function, args, kwargs, self.parameters, self.state, self.training).import_()
 
 
-def _is_key(value) -> bool:
-    return jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
-
-
-def _positions(parameters, stated: list[str], count: int) -> set[int]:
+def positions(parameters, stated: list[str], count: int) -> set[int]:
     """The positions of the arguments that are weights."""
     if parameters is None:
         return set()
@@ -122,7 +136,7 @@ def _positions(parameters, stated: list[str], count: int) -> set[int]:
     return result
 
 
-def _stored(leaf: Leaf):
+def stored(leaf: Leaf):
     """A parameter's value: an array, or its shape alone."""
     value = leaf.value
     if isinstance(value, jax.ShapeDtypeStruct):
@@ -139,7 +153,7 @@ def _lowered(call: Call):
     frames = jax.config.jax_traceback_in_locations_limit
     update("jax_traceback_in_locations_limit", 64)
     try:
-        if hasattr(call.function, "trace") and hasattr(call.function, "lower"):
+        if call.module is None and hasattr(call.function, "trace") and hasattr(call.function, "lower"):
             return _of_jitted(call)
         return _of_function(call)
     finally:
@@ -147,16 +161,22 @@ def _lowered(call: Call):
 
 
 def _of_function(call: Call):
-    traced = [leaf.is_array for leaf in call.leaves]
+    leaves = call.leaves
+    held = len(call.weights)
 
     def run(arrays):
         arrays = iter(arrays)
-        leaves = [next(arrays) if is_array else leaf.value for leaf, is_array in zip(call.leaves, traced)]
-        args, kwargs = jax.tree_util.tree_unflatten(call.tree, leaves)
+        values = [next(arrays) if leaf.is_array else leaf.value for leaf in leaves]
+        args, kwargs = jax.tree_util.tree_unflatten(call.tree, values[held:])
+        if call.module is not None:
+            return call.module.apply(values[:held], args, kwargs)
         return call.function(*args, **kwargs)
 
-    shapes = [_shape(leaf.value) for leaf in call.traced]
-    return jax.jit(run, keep_unused=True).trace(shapes).lower(lowering_platforms=("cpu",)), call.traced
+    traced = [leaf for leaf in leaves if leaf.is_array]
+    lowered = jax.jit(run, keep_unused=True).trace([_shape(leaf.value) for leaf in traced])
+    if call.module is not None:
+        libraries.refuse_writes(call.module)
+    return lowered.lower(lowering_platforms=("cpu",)), traced
 
 
 def _shape(value):
@@ -167,7 +187,7 @@ def _shape(value):
 def _of_jitted(call: Call):
     lowered = call.function.trace(*call.args, **call.kwargs).lower(lowering_platforms=("cpu",))
     traced = jax.tree_util.tree_leaves(lowered.args_info)
-    leaves = call.leaves if len(traced) == len(call.leaves) else call.traced
+    leaves = call.leaves if len(traced) == len(call.leaves) else [leaf for leaf in call.leaves if leaf.is_array]
     kept = _kept(lowered)
     return lowered, leaves if kept is None else [leaf for i, leaf in enumerate(leaves) if i in kept]
 
@@ -179,31 +199,19 @@ def _kept(lowered) -> set[int] | None:
 
 
 class Flatten:
-    """The arguments of a call as the program's inputs."""
+    """The arguments of a call as the program's inputs. Weights may be left out: the model has them."""
 
     def __init__(self, call: Call, inputs: list[str]):
         self.call, self.inputs = call, inputs
 
     def __call__(self, args: tuple, kwargs: dict) -> list:
-        """Weights may be left out: the model has them."""
         call = self.call
-        weights = {leaf.argument for leaf in call.leaves if leaf.is_parameter}
-        count = len(call.args)
-        if len(args) != count:
-            args = list(args)
-            for i in sorted(weights):
-                if i < count and len(args) < count:
-                    args.insert(i, call.args[i])
-        stated = {**kwargs}
-        for i, name in enumerate(call.kwargs):
-            if count + i in weights:
-                stated.setdefault(name, call.kwargs[name])
-        leaves, tree = jax.tree_util.tree_flatten((tuple(args), stated))
+        leaves, tree = jax.tree_util.tree_flatten(self._with_weights(args, kwargs))
         if tree != call.tree:
             raise ImportFailed([Diagnostic(f"the arguments are {_described(tree)}, but were {_described(call.tree)} when the "
                                            "function was imported")])
         found, problems = {}, []
-        for leaf, value in zip(call.leaves, leaves):
+        for leaf, value in zip(call.given, leaves):
             if leaf.is_parameter:
                 continue
             if leaf.is_array:
@@ -214,6 +222,19 @@ class Flatten:
         if problems:
             raise ImportFailed(problems)
         return [found[name] for name in self.inputs]
+
+    def _with_weights(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The arguments with those that are weights, where the caller leaves them out."""
+        call, args, kwargs = self.call, list(args), dict(kwargs)
+        weights = {leaf.argument for leaf in call.given if leaf.is_parameter}
+        count = len(call.args)
+        if len(args) + sum(i < count for i in weights) == count:
+            for i in sorted(i for i in weights if i < count):
+                args.insert(i, call.args[i])
+        for i, name in enumerate(call.kwargs):
+            if count + i in weights:
+                kwargs.setdefault(name, call.kwargs[name])
+        return tuple(args), kwargs
 
 
 def _canonical(value):

@@ -3,9 +3,9 @@
 """What JAX and its libraries take apart, in the form that the importer's rewrites know from PyTorch."""
 import math
 
-from ..graph.dialect import FLOATS
+from ..graph.dialect import FLOATS, POINTWISE
 from ..graph.match import constant_of, strip_casts
-from ..graph.nodes import Builder, Graph, Node
+from ..graph.nodes import Builder, Graph, Node, numel
 from ..graph.share import share
 from .dots import arrange_dots
 
@@ -14,8 +14,9 @@ def lift(graph: Graph):
     """Prepares the graph of a walk for the rewrites of all front ends."""
     share(graph)
     _each(graph, _mean)
+    keep_dims(graph)
     share(graph)
-    _each(graph, _variance, _scaled_root)
+    _each(graph, _variance, _scaled_root, _rotated_parts)
     share(graph)
     _each(graph, _softmax)
     share(graph)
@@ -32,6 +33,36 @@ def _each(graph: Graph, *patterns):
             if found is not None:
                 return found
         return None
+
+    graph.rewrite(pattern)
+
+
+def keep_dims(graph: Graph):
+    """f(reshape(r), ...) where the reshape drops the dimensions that r reduced: reshape(f(r, ...)). So all that is
+    computed of a norm's statistics has the rank of the value."""
+    build = Builder()
+    kept: dict[int, Node] = {}
+
+    def pattern(node: Node) -> Node | None:
+        if node.op == "reduce" and node.attrs["keep_dims"]:
+            kept[id(node)] = node
+        if node.op not in POINTWISE or not node.rank:
+            return None
+        wide = [o.operands[0] for o in node.operands if o.op == "reshape" and id(o.operands[0]) in kept]
+        shapes = {w.shape for w in wide}
+        if len(shapes) != 1 or any(o.op != "reshape" and numel(o.shape) != 1 or o.shape == node.shape and
+                                   o.op == "reshape" and id(o.operands[0]) not in kept for o in node.operands):
+            if all(id(o) in kept or numel(o.shape) == 1 for o in node.operands):
+                kept[id(node)] = node
+            return None
+        shape, = shapes
+        if len(shape) <= node.rank or [n for n in shape if n != 1] != [n for n in node.shape if n != 1]:
+            return None
+        operands = [o.operands[0] if o.op == "reshape" and id(o.operands[0]) in kept else build.at(node).reshape(o, ())
+                    for o in node.operands]
+        inner = build.at(node).make(node.op, operands, shape, node.dtype, **node.attrs)
+        kept[id(inner)] = inner
+        return build.reshape(inner, node.shape)
 
     graph.rewrite(pattern)
 
@@ -75,24 +106,30 @@ def _mean(build: Builder, node: Node) -> Node | None:
 
 def _variance(build: Builder, node: Node) -> Node | None:
     """mean(x^2) - mean(x)^2, which Flax cuts off at 0: the mean of (x - mean)^2."""
-    y = node
     if node.op == "maximum":
         y = next((a for a, b in (node.operands, node.operands[::-1]) if constant_of(b) == 0), None)
-    y = y and _past(y, "reshape", "broadcast")
-    if y is None or y.op != "sub":
+        inner = y and _past(y, "reshape", "broadcast")
+        is_square = inner is not None and _is_mean(inner) and _is_square(inner.operands[0])
+        return y if is_square and y.shape == node.shape else None
+    y = node
+    if y.op != "sub":
         return None
     squares, square = (_past(o, "reshape", "broadcast") for o in y.operands)
-    if square.op != "mul" or square.operands[0] is not square.operands[1]:
+    if not _is_square(square):
         return None
     mean = _past(square.operands[0], "reshape", "broadcast")
     if not _is_mean(mean) or not _is_mean(squares) or mean.attrs["dims"] != squares.attrs["dims"]:
         return None
     x, inner = mean.operands[0], squares.operands[0]
-    if inner.op != "mul" or inner.operands[0] is not inner.operands[1] or inner.operands[0] is not x:
+    if not _is_square(inner) or inner.operands[0] is not x:
         return None
     dims = mean.attrs["dims"]
     centred = build.binary("sub", x, build.reduce("mean", x, dims, True))
     return build.reshape(build.reduce("mean", build.binary("mul", centred, centred), dims, True), node.shape)
+
+
+def _is_square(node: Node) -> bool:
+    return node.op == "mul" and node.operands[0] is node.operands[1]
 
 
 def _is_mean(node: Node) -> bool:
@@ -113,6 +150,29 @@ def _scaled_root(build: Builder, node: Node) -> Node | None:
                     weight.shape[-1:] == node.shape[-1:]:
                 return build.binary("mul", build.binary("mul", x, root), _past(weight, "broadcast"))
     return None
+
+
+def _rotated_parts(build: Builder, node: Node) -> Node | None:
+    """concat([transpose(-x[..., h:]), transpose(x[..., :h])]), as vmap writes rotations: of the parts of transpose(x)."""
+    last = node.rank - 1
+    if node.op != "concat" or node.attrs["dim"] != last or any(o.op != "transpose" for o in node.operands):
+        return None
+    permutation = node.operands[0].attrs["permutation"]
+    if permutation[-1] != last or any(o.attrs["permutation"] != permutation for o in node.operands):
+        return None
+
+    def moved(x: Node) -> Node | None:
+        if x.op == "neg":
+            inner = moved(x.operands[0])
+            return inner and build.unary("neg", inner)
+        if x.op != "slice" or x.shape[:-1] != x.operands[0].shape[:-1]:
+            return None
+        a = x.attrs
+        return build.slice_dim(build.transpose(x.operands[0], permutation), last, a["starts"][last], a["limits"][last],
+                               a["strides"][last])
+
+    parts = [moved(o.operands[0]) for o in node.operands]
+    return None if None in parts else build.concat(parts, last)
 
 
 def _softmax(build: Builder, node: Node) -> Node | None:

@@ -6,6 +6,12 @@ import inspect
 import jax
 
 
+def is_array(value) -> bool:
+    """Whether a leaf is traced. Numbers, flags, text and keys of random numbers are part of a program."""
+    return hasattr(value, "shape") and hasattr(value, "dtype") and \
+        not jax.dtypes.issubdtype(value.dtype, jax.dtypes.extended)
+
+
 def key_of(entry) -> str:
     """One step of a path."""
     for attribute in ("key", "idx", "name"):

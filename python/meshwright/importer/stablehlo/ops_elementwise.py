@@ -178,8 +178,11 @@ def select(c, op, condition, a, b):
     folded = c.fold(None, np.where, condition, a, b)
     if folded is not None:
         return folded
-    if a is b:
-        return a
+    chosen = a if a is b else None
+    if condition.form is not None and getattr(condition.form, "uniform", False):
+        chosen = a if condition.form.values.item() else b
+    if chosen is not None:
+        return chosen
     return c.build.select(c.thin(condition), c.thin(a), c.thin(b))
 
 
