@@ -38,8 +38,39 @@ def arrange_dots(graph: Graph):
             return result
         if node.op == "transpose" and node.operands[0].op == "transpose":
             return build.transpose(node.operands[0], node.attrs["permutation"])
+        if node.op == "reshape" and node.operands[0].op == "reshape":
+            return build.reshape(node.operands[0], node.shape)
         if node.op in POINTWISE or node.op == "softmax":
             return _transposed_later(build, node, scores)
+        return None
+
+    graph.rewrite(pattern)
+    _add_biases(graph, is_weight)
+
+
+def _add_biases(graph: Graph, is_weight):
+    """A linear layer plus a vector of weights is a linear layer with a bias."""
+    build, uses = Builder(), graph.uses()
+
+    def pattern(node: Node) -> Node | None:
+        if node.op != "add":
+            return None
+        for y, bias in (node.operands, node.operands[::-1]):
+            product = y.operands[0] if y.op == "reshape" else y
+            if product.op != "linear" or len(product.operands) > 2 or y.shape != node.shape or not is_weight(bias):
+                continue
+            out, width = product.shape[-1], numel(bias.shape)
+            if width != out or len(uses.get(id(product), ())) > 1 or len(uses.get(id(y), ())) > 1:
+                continue
+            tail = [n for n in bias.shape if n != 1]
+            rest = [n for n in node.shape if n != 1]
+            if tail != rest[len(rest) - len(tail):] or out == 1 or node.shape[-1] == 1:
+                continue
+            vector = build.at(node).reshape(bias, (out,))
+            if vector.dtype != product.dtype:
+                continue
+            whole = build.make("linear", [*product.operands, vector], product.shape, product.dtype, **product.attrs)
+            return build.reshape(whole, node.shape)
         return None
 
     graph.rewrite(pattern)
