@@ -145,6 +145,12 @@ class Shape(NamedTuple):
     shape: tuple[int, ...]
     #: As in IR.
     dtype: str
+    is_trained: bool = True
+
+
+class Fixed(np.ndarray):
+    """An array that no gradient reaches: a constant that an import computed, or a variable of a module that
+    is no parameter, such as a running mean."""
 
 
 def unjoined(value):
@@ -171,18 +177,22 @@ def is_meta(value) -> bool:
 
 
 def is_trained(value) -> bool:
-    """Whether a parameter has a gradient: it is no tensor of PyTorch, or requires one. Buffers and
-    frozen parameters do not."""
+    """Whether a parameter has a gradient: a tensor of PyTorch that requires one, or another array that is
+    not fixed. Buffers and frozen parameters do not."""
     if isinstance(value, Joined):
         return all(map(is_trained, value.parts if value.like is None else [value.like]))
-    return not is_torch(value) or value.requires_grad
+    if isinstance(value, Shape):
+        return value.is_trained
+    return value.requires_grad if is_torch(value) else not isinstance(value, Fixed)
 
 
 def is_parameter(value) -> bool:
     """Whether a tensor is a parameter, trained or frozen, and no buffer of PyTorch."""
     if isinstance(value, Joined):
         return all(map(is_parameter, value.parts if value.like is None else [value.like]))
-    return not is_torch(value) or isinstance(value, sys.modules["torch"].nn.Parameter)
+    if is_torch(value):
+        return isinstance(value, sys.modules["torch"].nn.Parameter)
+    return is_trained(value)
 
 
 def state_of(value):

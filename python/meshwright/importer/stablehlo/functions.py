@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ...tensors import NUMPY_TYPES, Shape
+from ...tensors import NUMPY_TYPES, Fixed, Shape
 from ..errors import Diagnostic, ImportFailed
 from . import libraries, names
 from .program import Argument, ImportedProgram, import_module
@@ -78,7 +78,15 @@ class Call:
         for leaf, name in zip(found, names.unique([leaf.name for leaf in found])):
             leaf.name = name
         self.leaves = found
+        self._check_shapes()
         self.tree = jax.tree_util.tree_structure((self.args, self.kwargs))
+
+    def _check_shapes(self):
+        problems = [Diagnostic(f"{'parameter' if leaf.is_parameter else 'input'} '{leaf.name}': the shape {leaf.value.shape} has "
+                               "a symbolic dimension: expected static sizes")
+                    for leaf in self.leaves if leaf.is_array and not all(isinstance(n, (int, np.integer)) for n in leaf.value.shape)]
+        if problems:
+            raise ImportFailed(problems)
 
     @property
     def weights(self) -> list[Leaf]:
@@ -90,15 +98,18 @@ class Call:
         """The leaves of the arguments."""
         return [leaf for leaf in self.leaves if leaf.argument >= 0]
 
-    def import_(self) -> ImportedProgram:
+    def import_(self, parts: bool | None = None) -> ImportedProgram:
+        """With `parts` layers of stacked weights are parameters of their own: by default where nothing is trained."""
         lowered, kept = _lowered(self)
         module = lowered.compiler_ir("stablehlo")
         arguments = [Argument(leaf.name, stored(leaf) if leaf.is_parameter else None, leaf.is_parameter,
                               leaf.is_parameter and leaf.is_trained) for leaf in kept]
-        imported = import_module(module, arguments, names.results_of(lowered.out_info), self.state)
+        imported = import_module(module, arguments, names.results_of(lowered.out_info), self.state,
+                                 not self.training if parts is None else parts)
         imported.flattens = Flatten(self, imported.inputs)
         imported.training = self.training
         imported.chunk = self._chunk
+        imported.whole = lambda: self.import_(parts=False)
         return imported
 
     def _chunk(self, count: int, batch: list[str]) -> ImportedProgram:
@@ -114,7 +125,7 @@ class Call:
                 value = jax.ShapeDtypeStruct((value.shape[0] // count, *value.shape[1:]), value.dtype)
             values.append(value)
         args, kwargs = jax.tree_util.tree_unflatten(self.tree, values)
-        return Call(self.function, args, kwargs, self.parameters, self.state, self.training).import_()
+        return Call(self.function, args, kwargs, self.parameters, self.state, self.training).import_(parts=False)
 
 
 def positions(parameters, stated: list[str], count: int) -> set[int]:
@@ -140,11 +151,12 @@ def stored(leaf: Leaf):
     """A parameter's value: an array, or its shape alone."""
     value = leaf.value
     if isinstance(value, jax.ShapeDtypeStruct):
-        return Shape(tuple(value.shape), _TYPES.get(np.dtype(value.dtype), str(value.dtype)))
+        return Shape(tuple(value.shape), _TYPES.get(np.dtype(value.dtype), str(value.dtype)), leaf.is_trained)
     if not isinstance(value, (jax.Array, np.ndarray)):
         value = np.asarray(value)
     kind = jax.dtypes.canonicalize_dtype(value.dtype)
-    return value if value.dtype == kind else np.asarray(value).astype(kind)
+    value = value if value.dtype == kind else np.asarray(value).astype(kind)
+    return value if leaf.is_trained else np.asarray(value).view(Fixed)
 
 
 def _lowered(call: Call):

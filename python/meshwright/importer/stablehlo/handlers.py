@@ -26,7 +26,9 @@ def handles(*names, dialect="stablehlo"):
 class Context:
     """A walk, as handlers see it."""
 
-    def __init__(self):
+    def __init__(self, parts: bool):
+        #: Whether rows of parameters may be parameters of their own.
+        self.parts = parts
         self.graph = Graph()
         self.build = Builder()
         self.types = Types()

@@ -10,7 +10,8 @@ from . import bindings
 from .program import Argument, ImportedProgram, import_module
 
 
-def import_stablehlo(given, parameters=None) -> ImportedProgram:
+def import_stablehlo(given, parameters=None, parts=True) -> ImportedProgram:
+    """Imports a module; `parameters` are the values of arguments that are weights, by position or name."""
     module = bindings.parse(given)
     main = next((f for f in module.body.operations if f.operation.name == "func.func" and
                  ir.StringAttr(f.attributes["sym_name"]).value == "main"), None)
@@ -25,7 +26,8 @@ def import_stablehlo(given, parameters=None) -> ImportedProgram:
     for i, name in enumerate(names):
         key = i if i in values else name if name in values else None
         arguments.append(Argument(name) if key is None else Argument(name, values[key], True, True))
-    imported = import_module(module, arguments, _result_names(main))
+    imported = import_module(module, arguments, _result_names(main), parts=parts)
+    imported.whole = lambda: import_stablehlo(module, parameters, parts=False)
     return imported
 
 

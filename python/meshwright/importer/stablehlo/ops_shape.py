@@ -81,7 +81,7 @@ def cut(c: Context, x: Node, starts, limits, strides=None) -> Node:
     if known and sum(s > 0 or e < n for s, e, n in zip(starts, limits, x.shape)) > 1:
         at = tuple(slice(s, e, t) for s, e, t in zip(starts, limits, strides or [1] * x.rank))
         return c.constant(known[0][at], known[0][at].shape, x.dtype)
-    if x.op == "parameter" and x.rank > 1 and limits[0] - starts[0] == 1 < x.shape[0] and \
+    if c.parts and x.op == "parameter" and x.rank > 1 and limits[0] - starts[0] == 1 < x.shape[0] and \
             list(limits[1:]) == list(x.shape[1:]) and not any(starts[1:]) and (strides or [1])[0] == 1:
         return c.layer(x, starts[0])
     return c.build.slice(x, starts, limits, strides)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...inputs import by_name
-from ...tensors import NUMPY_TYPES, Shape
+from ...tensors import NUMPY_TYPES, Fixed, Shape
 from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph.dialect import CODES, FLOATS
 from ..graph.emit import emit
@@ -74,9 +74,10 @@ class ImportedProgram:
     flattens: Callable[[tuple, dict], list[Any]] | None = None
     #: Imports the function for the first of several chunks of rows of the inputs that are named.
     chunk: Callable[[int, list[str]], "ImportedProgram"] | None = None
+    #: Imports the function again, with all parameters whole.
+    whole: Callable[[], "ImportedProgram"] | None = None
     training: bool = False
     read: Read = field(default_factory=Read)
-    joined: dict = field(default_factory=dict)
     values: set = field(default_factory=set)
     state_values: dict = field(default_factory=dict)
     evaluation: None = None
@@ -96,20 +97,24 @@ class ImportedProgram:
         """Arrays that were assigned anew: a function has none."""
         return {}
 
+    @property
+    def joined(self) -> bool:
+        """Whether some parameters are parts of those of the function."""
+        return any("offsets" in p.attrs for p in self.graph.parameters)
+
     def apart(self) -> "ImportedProgram":
-        """The program with the parameters of the function: it has no others."""
-        return self
+        """The program with the parameters of the function as they are, which then may be trained."""
+        return self.whole() if self.joined else self
 
     def again(self, names) -> "ImportedProgram":
         return self
 
 
-def import_module(module, arguments: list[Argument], results: list[str], states=None, marks=None) -> ImportedProgram:
+def import_module(module, arguments: list[Argument], results: list[str], states=None, parts=True) -> ImportedProgram:
     """Imports @main of a module, whose arguments and results are described in order. `states` maps names of
-    arguments to names of results: these arguments are state, which a call replaces."""
-    walk = Walk(module, Locations())
-    if marks is not None:
-        marks(walk)
+    arguments to names of results: these arguments are state, which a call replaces. With `parts` layers of stacked
+    parameters are parameters of their own, parts of the stored tensors."""
+    walk = Walk(module, Locations(), parts)
     nodes = _arguments(walk, arguments)
     outputs = walk.run(nodes)
     graph = walk.graph
@@ -195,7 +200,7 @@ def largest(value, dtype: str) -> float:
 
 
 def _array(value):
-    return value.values if isinstance(value, Dense) else value
+    return value.values.view(Fixed) if isinstance(value, Dense) else value
 
 
 def _place(loc):

@@ -24,8 +24,8 @@ class Failed(Exception):
 class Walk(Context):
     """The state of one walk over a module."""
 
-    def __init__(self, module, locations):
-        super().__init__()
+    def __init__(self, module, locations, parts=True):
+        super().__init__(parts)
         self.module, self.locations = module, locations
         self.functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in module.body.operations
                           if f.operation.name == "func.func"}
