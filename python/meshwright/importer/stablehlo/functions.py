@@ -9,7 +9,7 @@ import numpy as np
 
 from ...tensors import NUMPY_TYPES, Fixed, Shape
 from ..errors import Diagnostic, ImportFailed
-from . import libraries, names
+from . import gradients, libraries, names
 from .program import Argument, ImportedProgram, import_module
 
 _TYPES = {dtype: name for name, dtype in NUMPY_TYPES.items()}
@@ -100,12 +100,18 @@ class Call:
 
     def import_(self, parts: bool | None = None) -> ImportedProgram:
         """With `parts` layers of stacked weights are parameters of their own: by default where nothing is trained."""
-        lowered, kept = _lowered(self)
+        traced, lowered, kept = _lowered(self)
         module = lowered.compiler_ir("stablehlo")
         arguments = [Argument(leaf.name, stored(leaf) if leaf.is_parameter else None, leaf.is_parameter,
                               leaf.is_parameter and leaf.is_trained) for leaf in kept]
-        imported = import_module(module, arguments, names.results_of(lowered.out_info), self.state,
-                                 not self.training if parts is None else parts)
+        try:
+            imported = import_module(module, arguments, names.results_of(traced.out_info), self.state,
+                                     not self.training if parts is None else parts)
+        except ImportFailed as error:
+            if gradients.draws(traced.jaxpr.jaxpr):
+                first = error.diagnostics[0]
+                raise ImportFailed([first._replace(message=gradients.RANDOM)]) from None
+            raise
         imported.flattens = Flatten(self, imported.inputs)
         imported.training = self.training
         imported.chunk = self._chunk
@@ -160,7 +166,7 @@ def stored(leaf: Leaf):
 
 
 def _lowered(call: Call):
-    """What JAX makes of the function, and the leaves that are arguments of it, in order."""
+    """The function as JAX traces and as it lowers it, and the leaves that are its arguments, in order."""
     update = jax.config.update
     frames = jax.config.jax_traceback_in_locations_limit
     update("jax_traceback_in_locations_limit", 64)
@@ -185,10 +191,11 @@ def _of_function(call: Call):
         return call.function(*args, **kwargs)
 
     traced = [leaf for leaf in leaves if leaf.is_array]
-    lowered = jax.jit(run, keep_unused=True).trace([_shape(leaf.value) for leaf in traced])
+    shapes = [_shape(leaf.value) for leaf in traced]
+    made = jax.jit(run, keep_unused=True).trace(shapes)
     if call.module is not None:
         libraries.refuse_writes(call.module)
-    return lowered.lower(lowering_platforms=("cpu",)), traced
+    return made, gradients.lower(made, shapes, call.training), traced
 
 
 def _shape(value):
@@ -197,11 +204,12 @@ def _shape(value):
 
 
 def _of_jitted(call: Call):
-    lowered = call.function.trace(*call.args, **call.kwargs).lower(lowering_platforms=("cpu",))
-    traced = jax.tree_util.tree_leaves(lowered.args_info)
+    made = call.function.trace(*call.args, **call.kwargs)
+    traced = jax.tree_util.tree_leaves(made.args_info)
     leaves = call.leaves if len(traced) == len(call.leaves) else [leaf for leaf in call.leaves if leaf.is_array]
+    lowered = gradients.lower(made, [_shape(leaf.value) for leaf in leaves], call.training)
     kept = _kept(lowered)
-    return lowered, leaves if kept is None else [leaf for i, leaf in enumerate(leaves) if i in kept]
+    return made, lowered, leaves if kept is None else [leaf for i, leaf in enumerate(leaves) if i in kept]
 
 
 def _kept(lowered) -> set[int] | None:

@@ -44,6 +44,7 @@ class Locations:
         return found
 
 
+
 def _read(text: str) -> Location | None:
     frame = next((frame for frame in _FRAME.findall(text) if is_users(frame[0])), None)
     named = _NAME.match(text)

@@ -4,6 +4,7 @@
 from ..errors import Uncovered
 from ..graph.nodes import Node
 from .attributes import symbol, text
+from .gradients import RANDOM, STOP
 from .handlers import handles
 from .walk import MOST_STEPS, Walk
 
@@ -23,6 +24,8 @@ def loop(c: Walk, op, operands, values) -> list[Node]:
         loc = c.build.loc
         going = c.region(condition, operands, values)[0]
         c.build.loc = loc
+        if going.op == "failed":
+            return [going] * len(operands)
         if going.form is None:
             raise Uncovered("a loop whose end depends on values (stablehlo.while) is not covered: expected a number of "
                             "steps that is known, as that of jax.lax.scan and fori_loop")
@@ -71,20 +74,18 @@ def custom_call(c: Walk, op, operands, values) -> list[Node]:
     target = text(op.attributes["call_target_name"])
     if target == "Sharding":
         return operands
+    if target == STOP:
+        return [c.build.unary("stop_gradient", operands[0])]
     if "callback" in target:
         raise Uncovered(f"a callback to the host (custom call @{target}) is not covered: ranks call no Python")
     raise Uncovered(f"custom call @{target} is not covered: it has no definition in the module")
 
 
-_RANDOM = "random numbers in a forward pass are not covered: expected a function without them, such as " \
-    "a layer in evaluation mode (deterministic=True)"
-
-
 @handles("rng", "rng_bit_generator", "shift_left", "shift_right_logical", "shift_right_arithmetic")
 def random(c, op, *operands):
     if op.name.startswith("stablehlo.shift"):
-        raise Uncovered(f"operation {op.name} is not covered. Random numbers are made with it, too: {_RANDOM}")
-    raise Uncovered(f"{op.name}: {_RANDOM}")
+        raise Uncovered(f"operation {op.name} is not covered. Random numbers are made with it: {RANDOM}")
+    raise Uncovered(RANDOM)
 
 
 @handles("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "collective_permute", "collective_broadcast",

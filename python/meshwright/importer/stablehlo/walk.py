@@ -14,11 +14,10 @@ from .handlers import HANDLERS, Context
 
 #: The most steps of a loop that is unrolled.
 MOST_STEPS = 4096
+#: Operations whose results need not depend on all of their operands.
+PASSING = {"func.call", "call", "stablehlo.while", "stablehlo.case", "stablehlo.if", "stablehlo.composite",
+           "stablehlo.optimization_barrier"}
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
-
-
-class Failed(Exception):
-    """An operation cannot be imported, and with it the function. The reason is reported already."""
 
 
 class Walk(Context):
@@ -36,17 +35,20 @@ class Walk(Context):
         self._folded: dict[tuple, list[Node]] = {}
 
     def run(self, arguments: list[Node]) -> list[Node]:
-        """The results of @main for its arguments."""
+        """The results of @main for its arguments. Raises ImportFailed with all operations that they need and that are
+        not covered."""
         block = self.functions["main"].regions[0].blocks[0]
-        try:
-            return self.block(block, dict(zip(block.arguments, arguments, strict=True)))
-        except Uncovered as error:
-            self.fail(str(error))
-
-    def fail(self, message: str):
-        loc = self.build.loc
-        file, line = (loc.file, loc.line) if loc is not None and loc.file else (None, None)
-        raise ImportFailed([Diagnostic(message, "error", file, line)])
+        results = self.block(block, dict(zip(block.arguments, arguments, strict=True)))
+        problems = {}
+        self.graph.outputs = results
+        for node in self.graph.nodes():
+            if node.op == "failed" and not node.operands:
+                loc = node.loc
+                place = (loc.file, loc.line) if loc is not None and loc.file else (None, None)
+                problems[(node.attrs["message"], *place)] = Diagnostic(node.attrs["message"], "error", *place)
+        if problems:
+            raise ImportFailed(problems.values())
+        return results
 
     # Regions.
 
@@ -59,7 +61,7 @@ class Walk(Context):
             self._position += 1
             self.build.position = self._position
             self.build.loc = self.locations.of(op, self.caller)
-            results = self._operation(op, [values[v] for v in op.operands], values)
+            results = self._covered(op, [values[v] for v in op.operands], values)
             for result, node in zip(op.results, results, strict=True):
                 values[result] = node
         return []
@@ -82,6 +84,20 @@ class Walk(Context):
         return self.block(block, {**values, **dict(zip(block.arguments, operands, strict=True))})
 
     # One operation.
+
+    def _covered(self, op, operands, values) -> list[Node]:
+        """The results; nodes that say why where the operation is not covered. They are no error if nothing needs
+        them."""
+        failed = [o for o in operands if o.op == "failed"]
+        if failed and op.name not in PASSING:
+            return [self.build.make("failed", failed, (), "f32") for _ in op.results]
+        loc, position = self.build.loc, self.build.position
+        try:
+            return self._operation(op, operands, values)
+        except Uncovered as error:
+            self.build.loc, self.build.position = loc, position
+            reason = self.build.make("failed", [], (), "f32", message=str(error))
+            return [reason for _ in op.results]
 
     def _operation(self, op, operands, values) -> list[Node]:
         if op.name in ("func.call", "call"):
