@@ -8,21 +8,11 @@ attention has [..., queries, keys] for the scores, and reads its weights as soft
 """
 from ..graph.dialect import POINTWISE
 from ..graph.nodes import Builder, Graph, Node, numel
-
-#: Operations that keep a value a weight: on a rank they are done once.
-_OF_WEIGHTS = ("reshape", "transpose", "cast", "slice", "widen", "dequantize")
-
+from .weights import is_weight
 
 def arrange_dots(graph: Graph):
     _squeeze(graph)
     build, uses = Builder(), graph.uses()
-    weights: dict[int, bool] = {}
-
-    def is_weight(node: Node) -> bool:
-        if id(node) not in weights:
-            weights[id(node)] = node.op == "parameter" or node.op in _OF_WEIGHTS and is_weight(node.operands[0])
-        return weights[id(node)]
-
     keep = graph.nodes()
     wanted = {id(node): _wanted(node, uses) for node in keep if node.op == "dot"}
     #: Products with a batch, and what is computed of them before and in a softmax.
@@ -31,7 +21,7 @@ def arrange_dots(graph: Graph):
     def pattern(node: Node) -> Node | None:
         build.at(node)
         if node.op == "dot":
-            result = _Dot(build, node, wanted[id(node)], is_weight).arranged()
+            result = _Dot(build, node, wanted[id(node)]).arranged()
             product = result.operands[0] if result.op == "transpose" else result
             if product.op == "matmul":
                 scores[id(product)] = product
@@ -45,10 +35,10 @@ def arrange_dots(graph: Graph):
         return None
 
     graph.rewrite(pattern)
-    _add_biases(graph, is_weight)
+    _add_biases(graph)
 
 
-def _add_biases(graph: Graph, is_weight):
+def _add_biases(graph: Graph):
     """A linear layer plus a vector of weights is a linear layer with a bias."""
     build, uses = Builder(), graph.uses()
 
@@ -188,9 +178,9 @@ class _Side:
 
 
 class _Dot:
-    def __init__(self, build: Builder, node: Node, wanted, is_weight):
+    def __init__(self, build: Builder, node: Node, wanted):
         a = node.attrs
-        self.build, self.node, self.is_weight = build, node, is_weight
+        self.build, self.node = build, node
         self.lhs = _Side(node.operands[0], a["lhs_batch"], a["lhs_sum"])
         self.rhs = _Side(node.operands[1], a["rhs_batch"], a["rhs_sum"])
         #: The order in which the user reads the result.
@@ -200,7 +190,7 @@ class _Dot:
         lhs, rhs = self.lhs, self.rhs
         if not lhs.batch:
             for x, w in ((lhs, rhs), (rhs, lhs)):
-                if self.is_weight(w.x) and not self.is_weight(x.x):
+                if is_weight(w.x) and not is_weight(x.x):
                     return self._linear(x, w)
         return self._matmul()
 

@@ -102,17 +102,21 @@ class Call:
         """With `parts` layers of stacked weights are parameters of their own: by default where nothing is trained."""
         traced, lowered, kept = _lowered(self)
         module = lowered.compiler_ir("stablehlo")
-        arguments = [Argument(leaf.name, stored(leaf) if leaf.is_parameter else None, leaf.is_parameter,
-                              leaf.is_parameter and leaf.is_trained) for leaf in kept]
+        results = names.results_of(traced.out_info)
+        states = _states(self, results)
+        arguments = []
+        for leaf in kept:
+            kind = "parameter" if leaf.is_parameter else "state" if leaf.name in states else "input"
+            arguments.append(Argument(leaf.name, None if kind == "input" else stored(leaf), kind, leaf.is_trained))
         try:
-            imported = import_module(module, arguments, names.results_of(traced.out_info), self.state,
+            imported = import_module(module, arguments, results, states,
                                      not self.training if parts is None else parts)
         except ImportFailed as error:
             if gradients.draws(traced.jaxpr.jaxpr):
                 first = error.diagnostics[0]
                 raise ImportFailed([first._replace(message=gradients.RANDOM)]) from None
             raise
-        imported.flattens = Flatten(self, imported.inputs)
+        imported.flattens = Flatten(self, imported.inputs, states)
         imported.training = self.training
         imported.chunk = self._chunk
         imported.whole = lambda: self.import_(parts=False)
@@ -151,6 +155,31 @@ def positions(parameters, stated: list[str], count: int) -> set[int]:
     if problems:
         raise ImportFailed(problems)
     return result
+
+
+def _states(call: Call, results: list[str]) -> dict[str, str]:
+    """The names of inputs that are state, and those of the results that replace them. A name may be that of an
+    argument or a result with several leaves."""
+    inputs = [leaf.name for leaf in call.given if leaf.is_array and not leaf.is_parameter]
+    found, problems = {}, []
+    for name, result in (call.state or {}).items():
+        leaves = [i for i in inputs if i == name or i.startswith(f"{name}.")]
+        if not leaves:
+            problems.append(Diagnostic(f"state: there is no input '{name}': expected one of {', '.join(inputs) or 'none'}"))
+        for leaf in leaves:
+            # An index among several results is the name, too: 1 is "output.1".
+            ends = [f"{root}{leaf.removeprefix(name)}" for root in (str(result), f"output.{result}")]
+            match = next((end for end in ends if end in results), None)
+            if match is None:
+                problems.append(Diagnostic(f"state: there is no result '{ends[0]}' for input '{leaf}': expected one of "
+                                           f"{', '.join(results)}"))
+            elif match in found.values():
+                problems.append(Diagnostic(f"state: result '{match}' replaces two inputs: expected one"))
+            else:
+                found[leaf] = match
+    if problems:
+        raise ImportFailed(problems)
+    return found
 
 
 def stored(leaf: Leaf):
@@ -219,10 +248,10 @@ def _kept(lowered) -> set[int] | None:
 
 
 class Flatten:
-    """The arguments of a call as the program's inputs. Weights may be left out: the model has them."""
+    """The arguments of a call as the program's inputs. Weights and state may be left out: the model has them."""
 
-    def __init__(self, call: Call, inputs: list[str]):
-        self.call, self.inputs = call, inputs
+    def __init__(self, call: Call, inputs: list[str], states):
+        self.call, self.inputs, self.states = call, inputs, states
 
     def __call__(self, args: tuple, kwargs: dict) -> list:
         call = self.call
@@ -232,7 +261,7 @@ class Flatten:
                                            "function was imported")])
         found, problems = {}, []
         for leaf, value in zip(call.given, leaves):
-            if leaf.is_parameter:
+            if leaf.is_parameter or leaf.name in self.states:
                 continue
             if leaf.is_array:
                 found[leaf.name] = _canonical(value)
@@ -244,9 +273,10 @@ class Flatten:
         return [found[name] for name in self.inputs]
 
     def _with_weights(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The arguments with those that are weights, where the caller leaves them out."""
+        """The arguments with those that are weights or state, where the caller leaves them out."""
         call, args, kwargs = self.call, list(args), dict(kwargs)
-        weights = {leaf.argument for leaf in call.given if leaf.is_parameter}
+        given = {leaf.argument for leaf in call.given if not leaf.is_parameter and leaf.name not in self.states}
+        weights = {leaf.argument for leaf in call.given} - given
         count = len(call.args)
         if len(args) + sum(i < count for i in weights) == count:
             for i in sorted(i for i in weights if i < count):

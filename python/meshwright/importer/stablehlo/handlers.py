@@ -76,6 +76,12 @@ class Context:
                                         {i: (o.form, o.shape) for i, o in enumerate(operands)})
         return None if form is None else self.build.static(form, self.shape, dtype)
 
+    def index(self, x: Node) -> Node:
+        """Integers as indices: i64. Known ones stay known."""
+        if x.dtype != "i64" and x.form is not None and isinstance(x.form, Dense) and x.form.known:
+            return self.build.static(Dense(forms.cast(x.form.values, "i64")), x.shape, "i64")
+        return self.build.cast(x, "i64")
+
     def thin(self, x: Node) -> Node:
         """An operand of an elementwise operation without its broadcast: such operations stretch their
         operands by themselves."""

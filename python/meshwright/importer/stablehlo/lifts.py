@@ -7,6 +7,7 @@ from ..graph.dialect import FLOATS, POINTWISE
 from ..graph.match import constant_of, strip_casts
 from ..graph.nodes import Builder, Graph, Node, numel
 from ..graph.share import share
+from . import lift_indices
 from .dots import arrange_dots
 
 
@@ -18,7 +19,8 @@ def lift(graph: Graph):
     share(graph)
     _each(graph, _variance, _scaled_root, _rotated_parts)
     share(graph)
-    _each(graph, _softmax)
+    _each(graph, _softmax, lift_indices.rows, lift_indices.natural, lift_indices.label_of_log_softmax,
+          lift_indices.label_of_sums, lift_indices.label_of_one_hot, lift_indices.in_range)
     share(graph)
     arrange_dots(graph)
 

@@ -25,7 +25,7 @@ def import_stablehlo(given, parameters=None, parts=True) -> ImportedProgram:
                                        f"({', '.join(names)}), got {key!r}") for key in unknown])
     for i, name in enumerate(names):
         key = i if i in values else name if name in values else None
-        arguments.append(Argument(name) if key is None else Argument(name, values[key], True, True))
+        arguments.append(Argument(name) if key is None else Argument(name, values[key], "parameter", True))
     imported = import_module(module, arguments, _result_names(main), parts=parts)
     imported.whole = lambda: import_stablehlo(module, parameters, parts=False)
     return imported

@@ -1,6 +1,9 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Operations that read and write by index: slices at run-time positions, gather and scatter."""
+from dataclasses import dataclass
+
+import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from ..errors import Uncovered
@@ -18,7 +21,7 @@ def _known_starts(starts) -> list[int] | None:
 
 
 def _clamped(c: Context, start: Node, most: int) -> Node:
-    b, start = c.build, c.build.cast(start, "i64")
+    b, start = c.build, c.index(start)
     start = b.binary("maximum", start, b.scalar(0, "i64"))
     return b.binary("minimum", start, b.scalar(most, "i64"))
 
@@ -90,26 +93,77 @@ def _updated(c: Context, x: Node, update: Node, starts, dim: int) -> Node:
 
 # Gather.
 
+@dataclass
+class _Numbers:
+    """The dimensions of a gather, as StableHLO names them."""
+    offset_dims: list[int]
+    collapsed_slice_dims: list[int]
+    operand_batching_dims: list[int]
+    start_indices_batching_dims: list[int]
+    start_index_map: list[int]
+    index_vector_dim: int
+
+    @classmethod
+    def read(cls, op) -> "_Numbers":
+        stated = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+        return cls(*(list(getattr(stated, name)) for name in list(cls.__dataclass_fields__)[:-1]), stated.index_vector_dim)
+
+    def offset_sources(self, rank: int) -> list[int]:
+        """The dimensions of the operand that the windows keep."""
+        gone = {*self.collapsed_slice_dims, *self.operand_batching_dims}
+        return [d for d in range(rank) if d not in gone]
+
+    def without(self, c: Context, indices: Node, units, rank: int) -> tuple[Node, "_Numbers"]:
+        """Without dimensions of the operand that the windows keep."""
+        kept = [d for d in range(rank) if d not in units]
+        place = {d: i for i, d in enumerate(kept)}
+        sources = self.offset_sources(rank)
+        offsets = [o for o, d in zip(self.offset_dims, sources) if d not in units]
+        gone = [o for o, d in zip(self.offset_dims, sources) if d in units]
+        offsets = [o - sum(g < o for g in gone) for o in offsets]
+        read = [i for i, d in enumerate(self.start_index_map) if d not in units]
+        vector = self.index_vector_dim
+        if len(read) < len(self.start_index_map):
+            parts = _components(c, indices, vector, len(self.start_index_map))
+            shape = [m for d, m in enumerate(indices.shape) if d != vector]
+            wide = [c.build.reshape(parts[i], [*shape[:vector], 1, *shape[vector:]]) for i in read]
+            indices = c.build.concat(wide, vector) if wide else c.build.reshape(
+                c.build.broadcast(c.build.scalar(0, indices.dtype), shape), [*shape[:vector], 1, *shape[vector:]])
+        return indices, _Numbers(offsets, [place[d] for d in self.collapsed_slice_dims],
+                                 [place[d] for d in self.operand_batching_dims], self.start_indices_batching_dims,
+                                 [place[self.start_index_map[i]] for i in read], vector)
+
+
 @handles("gather")
 def gather(c: Context, op, x, indices):
-    n = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    n = _Numbers.read(op)
     sizes = integers(op.attributes["slice_sizes"])
+    along = _take_along(c, x, indices, n, sizes)
+    if along is not None:
+        return c.build.reshape(along, c.shape)
+    # Dimensions of size 1 that the windows hold come and go by a reshape.
+    units = [d for d in range(x.rank) if x.shape[d] == 1 and d in n.offset_sources(x.rank)]
+    if units and len(units) < x.rank:
+        rank, kept = x.rank, [d for d in range(x.rank) if d not in units]
+        x, sizes = c.build.reshape(x, [x.shape[d] for d in kept]), [sizes[d] for d in kept]
+        indices, n = n.without(c, indices, units, rank)
     vector = n.index_vector_dim
     batch_shape = [m for d, m in enumerate(indices.shape) if d != vector]
-    parts = _components(c, indices, vector, len(n.start_index_map))
     batching = dict(zip(n.operand_batching_dims, n.start_indices_batching_dims))
-    # The dimensions of x that are read by index, each with the index.
-    indexed = {d: part for d, part in zip(n.start_index_map, parts) if sizes[d] != x.shape[d]}
+    indexed = _indexed(c, x, indices, n, sizes)
     if not indexed and not batching:  # dimensions of size 1, which have one index
         indexed = {n.start_index_map[0]: c.build.broadcast(c.build.scalar(0, "i64"), batch_shape)}
-    collapsed = list(n.collapsed_slice_dims)
-    along = _take_along(c, op, x, n, indexed, batching, collapsed, batch_shape)
-    if along is not None:
-        return along
     for d, at in batching.items():
         at -= at > vector
         indexed[d] = positions(c, batch_shape[at], batch_shape, at)
-    return _gathered(c, x, sizes, indexed, [*collapsed, *batching], batch_shape, list(n.offset_dims))
+    dropped = [*n.collapsed_slice_dims, *batching]
+    return c.build.reshape(_gathered(c, x, sizes, indexed, dropped, batch_shape, n.offset_dims), c.shape)
+
+
+def _indexed(c: Context, x: Node, indices: Node, n: _Numbers, sizes) -> dict[int, Node]:
+    """The dimensions of x that are read by index, each with the index. Whole ones have one index, 0."""
+    parts = _components(c, indices, n.index_vector_dim, len(n.start_index_map))
+    return {d: part for d, part in zip(n.start_index_map, parts) if sizes[d] != x.shape[d]}
 
 
 def _components(c: Context, indices: Node, vector: int, count: int) -> list[Node]:
@@ -122,20 +176,24 @@ def _components(c: Context, indices: Node, vector: int, count: int) -> list[Node
     return [c.build.reshape(c.build.slice_dim(indices, vector, i, i + 1), shape) for i in range(count)]
 
 
-def _take_along(c, op, x, n, indexed, batching, collapsed, batch_shape) -> Node | None:
-    """One dimension read by index, all others along the batch of the indices: take_along."""
-    if len(indexed) != 1 or n.offset_dims or len(batching) != x.rank - 1:
+def _take_along(c: Context, x: Node, indices: Node, n: _Numbers, sizes) -> Node | None:
+    """One dimension read by index, all others of more than one element along the batch of the indices: take_along."""
+    indexed = _indexed(c, x, indices, n, sizes)
+    batching = dict(zip(n.operand_batching_dims, n.start_indices_batching_dims))
+    others = [d for d in range(x.rank) if d not in batching and d not in indexed]
+    if len(indexed) != 1 or any(x.shape[d] != 1 for d in others) or any(sizes[d] != 1 for d in indexed):
         return None
     (dim, index), = indexed.items()
+    batch_shape = [m for d, m in enumerate(indices.shape) if d != n.index_vector_dim]
     at = {d: s - (s > n.index_vector_dim) for d, s in batching.items()}
     rest = [i for i in range(len(batch_shape)) if i not in at.values()]
     if len(rest) > 1:
         return None
     # The dimensions of the indices in the order of x.
-    order = [at[d] if d != dim else rest[0] if rest else None for d in range(x.rank)]
+    order = [at.get(d) if d != dim else rest[0] if rest else None for d in range(x.rank)]
     moved = c.build.transpose(index, [o for o in order if o is not None])
     shape = [1 if o is None else batch_shape[o] for o in order]
-    taken = c.build.make("take_along", [x, c.build.cast(c.build.reshape(moved, shape), "i64")], shape, x.dtype, dim=dim)
+    taken = c.build.make("take_along", [x, c.index(c.build.reshape(moved, shape))], shape, x.dtype, dim=dim)
     kept = c.build.reshape(taken, [batch_shape[o] for o in order if o is not None])
     placed = [o for o in order if o is not None]
     return c.build.transpose(kept, [placed.index(i) for i in range(len(placed))])
@@ -152,7 +210,7 @@ def _gathered(c: Context, x, sizes, indexed, dropped, batch_shape, offset_dims) 
     windows = [d for d in dims if sizes[d] != 1]
     lead, total = len(batch_shape), None
     for d in dims:
-        index = b.cast(indexed[d], "i64")
+        index = c.index(indexed[d])
         index = b.reshape(index, [*index.shape, *[1] * len(windows)])
         if sizes[d] != 1:
             index = _clamped(c, index, x.shape[d] - sizes[d])
@@ -165,7 +223,7 @@ def _gathered(c: Context, x, sizes, indexed, dropped, batch_shape, offset_dims) 
     total = b.broadcast(total, shape)
     if len(dims) == 1:
         dim = dims[0]
-        result = b.gather(x, total, dim)
+        result = _rows(c, x, total, dim)
         order = [*range(dim, dim + len(shape)), *range(dim), *range(dim + len(shape), result.rank)]
         result = b.transpose(result, order)
     else:
@@ -187,6 +245,19 @@ def _gathered(c: Context, x, sizes, indexed, dropped, batch_shape, offset_dims) 
     result = b.transpose(result, order)
     result = b.reshape(result, [*batch_shape, *(sizes[d] for d in kept)])
     return _with_offsets(b, result, lead, offset_dims)
+
+
+def _rows(c: Context, x: Node, index: Node, dim: int) -> Node:
+    """Reads along a dimension by index; by a slice where the indices are known and even."""
+    shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
+    if index.form is not None and index.form.values.size and not c.unfolds:
+        values = index.form.values.reshape(-1)
+        steps = set(np.diff(values).tolist())
+        whole = numel(index.shape) == values.size
+        if whole and 0 <= values.min() and values.max() < x.shape[dim] and (len(steps) == 1 and min(steps) > 0 or not steps):
+            step = steps.pop() if steps else 1
+            return c.build.reshape(c.build.slice_dim(x, dim, int(values[0]), int(values[-1]) + 1, step), shape)
+    return c.build.gather(x, index, dim)
 
 
 def _with_offsets(b, x: Node, lead: int, offset_dims) -> Node:
@@ -225,7 +296,7 @@ def scatter(c: Context, op, x, indices, updates):
     rows, total = numel(x.shape[d] for d in dims), None
     for d in dims:
         stride = numel(x.shape[e] for e in dims[dims.index(d) + 1:])
-        index = b.cast(indexed[d], "i64")
+        index = c.index(indexed[d])
         index = index if stride == 1 else b.binary("mul", index, b.scalar(stride, "i64"))
         total = index if total is None else b.binary("add", total, index)
     count = numel(batch_shape)

@@ -18,7 +18,7 @@ from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph.dialect import CODES, FLOATS
 from ..graph.emit import emit
 from ..graph.forms import Dense
-from ..graph.nodes import Builder, Graph, Node
+from ..graph.nodes import Builder, Graph, Node, Write
 from ..graph.rewrites import rewrite
 from . import (  # noqa: F401 (they register handlers)
     ops_control,
@@ -34,10 +34,11 @@ from .walk import Walk, argument, arguments_of
 
 
 class Argument(NamedTuple):
-    """An argument of @main: its name, and for a parameter its value, an array or a Shape."""
+    """An argument of @main: its name, and for a parameter or a state its value, an array or a Shape."""
     name: str
     value: Any = None
-    is_parameter: bool = False
+    #: "input", "parameter" or "state".
+    kind: str = "input"
     is_trained: bool = False
 
 
@@ -116,9 +117,11 @@ def import_module(module, arguments: list[Argument], results: list[str], states=
     parameters are parameters of their own, parts of the stored tensors."""
     walk = Walk(module, Locations(), parts)
     nodes = _arguments(walk, arguments)
-    outputs = walk.run(nodes)
+    outputs = dict(zip(results, walk.run(nodes), strict=True))
     graph = walk.graph
-    graph.outputs, graph.output_names = list(outputs), list(results)
+    for state in graph.states:
+        graph.writes.append(_write(state, outputs, states))
+    graph.outputs, graph.output_names = list(outputs.values()), list(outputs)
     settle_layers(walk)
     lift(graph)
     rewrite(graph)
@@ -144,20 +147,32 @@ def _arguments(walk: Walk, arguments: list[Argument]) -> list[Node]:
     nodes, problems = [], []
     for value, stated in zip(values, arguments):
         try:
-            if stated.is_parameter:
-                node = argument(walk, "parameter", value, key=stated.name, aliases=[], tensor=stated.value,
-                                trained=stated.is_trained)
-                problems += _misfit(stated, node)
-                walk.graph.parameters.append(node)
-            else:
+            if stated.kind == "input":
                 node = argument(walk, "input", value, name=stated.name)
                 walk.graph.inputs.append(node)
+            else:
+                node = argument(walk, stated.kind, value, key=stated.name, aliases=[], tensor=stated.value)
+                if stated.kind == "parameter":
+                    node.attrs["trained"] = stated.is_trained
+                problems += _misfit(stated, node)
+                (walk.graph.parameters if stated.kind == "parameter" else walk.graph.states).append(node)
             nodes.append(node)
         except Uncovered as error:
-            problems.append(Diagnostic(f"{'parameter' if stated.is_parameter else 'input'} '{stated.name}': {error}"))
+            problems.append(Diagnostic(f"{stated.kind} '{stated.name}': {error}"))
     if problems:
         raise ImportFailed(problems)
     return nodes
+
+
+def _write(state: Node, outputs: dict[str, Node], states: dict[str, str]) -> Write:
+    """The value that a call leaves in a state: a result, which is no output then."""
+    name = state.attrs["key"]
+    value = outputs.pop(states[name])
+    if (value.shape, value.dtype) != (state.shape, state.dtype):
+        raise ImportFailed([Diagnostic(
+            f"state: result '{states[name]}' is {value.dtype}{list(value.shape)}, expected {state.dtype}{list(state.shape)}, "
+            f"as argument '{name}'", "error", *_place(value.loc))])
+    return Write(state, value, value.loc)
 
 
 def _misfit(stated: Argument, node: Node) -> list[Diagnostic]:
@@ -169,7 +184,7 @@ def _misfit(stated: Argument, node: Node) -> list[Diagnostic]:
     own = NUMPY_TYPES[node.dtype].name
     if tuple(value.shape) == node.shape and kind in (own, node.dtype):
         return []
-    return [Diagnostic(f"parameter '{stated.name}': expected {own}{list(node.shape)}, got {kind}{list(value.shape)}")]
+    return [Diagnostic(f"{stated.kind} '{stated.name}': expected {own}{list(node.shape)}, got {kind}{list(value.shape)}")]
 
 
 def settle_layers(walk: Walk):
