@@ -73,8 +73,10 @@ def _of_nnx(nnx, module) -> Module:
         params, others = jax.tree_util.tree_unflatten(tree, values)
         merged = nnx.merge(graph, params, rng, others)
         output = merged(*args, **kwargs)
-        after = jax.tree_util.tree_leaves(nnx.split(merged, nnx.Param, nnx.RngState, ...)[1::2])
-        result.written[:] = [name for (name, _, _), old, new in zip(weights, values, after) if old is not new]
+        # Scans of layers pass parameters on as new arrays: only other variables count.
+        after = jax.tree_util.tree_leaves(nnx.split(merged, nnx.Param, nnx.RngState, ...)[3])
+        count = len(weights) - len(after)
+        result.written[:] = [name for (name, _, _), old, new in zip(weights[count:], values[count:], after) if old is not new]
         return output
 
     result.apply = apply

@@ -9,6 +9,7 @@ from ..graph.nodes import Builder, Graph, Node, numel
 from ..graph.share import share
 from . import lift_indices
 from .dots import arrange_dots
+from .weights import is_weight
 
 
 def lift(graph: Graph):
@@ -17,7 +18,7 @@ def lift(graph: Graph):
     _each(graph, _mean)
     keep_dims(graph)
     share(graph)
-    _each(graph, _variance, _scaled_root, _rotated_parts)
+    _each(graph, _variance, _scaled_root, _scaled_before, _rotated_parts)
     share(graph)
     _each(graph, _softmax, lift_indices.rows, lift_indices.natural, lift_indices.label_of_log_softmax,
           lift_indices.label_of_sums, lift_indices.label_of_one_hot, lift_indices.in_range)
@@ -108,11 +109,10 @@ def _mean(build: Builder, node: Node) -> Node | None:
 
 def _variance(build: Builder, node: Node) -> Node | None:
     """mean(x^2) - mean(x)^2, which Flax cuts off at 0: the mean of (x - mean)^2."""
-    if node.op == "maximum":
-        y = next((a for a, b in (node.operands, node.operands[::-1]) if constant_of(b) == 0), None)
-        inner = y and _past(y, "reshape", "broadcast")
-        is_square = inner is not None and _is_mean(inner) and _is_square(inner.operands[0])
-        return y if is_square and y.shape == node.shape else None
+    if node.op == "relu":
+        y = node.operands[0]
+        inner = _past(y, "reshape", "broadcast")
+        return y if _is_mean(inner) and _is_square(inner.operands[0]) else None
     y = node
     if y.op != "sub":
         return None
@@ -151,6 +151,24 @@ def _scaled_root(build: Builder, node: Node) -> Node | None:
             if strip_casts(root).op == "rsqrt" and root.shape == node.shape[:-1] + (1,) and \
                     weight.shape[-1:] == node.shape[-1:]:
                 return build.binary("mul", build.binary("mul", x, root), _past(weight, "broadcast"))
+    return None
+
+
+def _scaled_before(build: Builder, node: Node) -> Node | None:
+    """(weight * y) * rsqrt(v), or divided by sqrt(v): weight * (y * rsqrt(v))."""
+    if node.op not in ("mul", "div"):
+        return None
+    pairs = (node.operands, node.operands[::-1]) if node.op == "mul" else (node.operands,)
+    for product, root in pairs:
+        root = _past(root, "broadcast")
+        if product.op != "mul" or product.shape != node.shape or root.shape != node.shape[:-1] + (1,) or \
+                strip_casts(root).op != ("rsqrt" if node.op == "mul" else "sqrt"):
+            continue
+        for y, weight in (product.operands, product.operands[::-1]):
+            vector = _past(weight, "broadcast")
+            if y.shape == node.shape and vector.shape[-1:] == node.shape[-1:] and numel(vector.shape) == node.shape[-1] and \
+                    is_weight(vector):
+                return build.binary("mul", build.binary(node.op, y, root), vector)
     return None
 
 

@@ -65,6 +65,9 @@ def _binary(stated: str, name: str, function):
             for x, y in ((a, b), (b, a)):
                 if constant_of(x) == least:
                     return c.full(y)
+                if kind == "maximum" and constant_of(x) == 0:
+                    # The gradient at 0 is that of jax.nn.relu, 0.
+                    return c.full(c.build.unary("relu", y))
         if stated == "multiply" and a is b:
             return c.build.binary("mul", a, a)
         return _wrapped(c, op, c.build.binary(kind, a, b))

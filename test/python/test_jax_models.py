@@ -1,0 +1,57 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Transformers of JAX are imported with their meaning, and plans compute what JAX does in f64."""
+import re
+
+import meshwright as mw
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="scripts/setup.sh --jax")
+pytest.importorskip("flax", reason="scripts/setup.sh --jax")
+pytest.importorskip("equinox", reason="scripts/setup.sh --jax")
+import jax.numpy as jnp  # noqa: E402
+import jax_models  # noqa: E402
+
+MESHES = [({"tp": 4}, {"sequence_parallel": "on"}), ({"dp": 2, "tp": 2}, {}), ({"tp": 3}, {})]
+
+
+def wide(tree):
+    return jax.tree.map(lambda a: jnp.asarray(np.asarray(a, np.float64) if jnp.issubdtype(a.dtype, jnp.floating) else a), tree)
+
+
+def error(got, want):
+    got, want = (np.asarray(x, np.float64) for x in (got, want))
+    assert got.shape == want.shape
+    return np.abs(got - want).max() / np.abs(want).max()
+
+
+def imported(case, **options):
+    inputs = jax.tree.map(np.zeros_like, case.inputs)
+    return mw.from_jax(case.imported, (case.weights, *inputs) if case.takes_weights else inputs, **options)
+
+
+@pytest.mark.parametrize("build", jax_models.MODELS, ids=lambda f: f.__name__)
+def test_model(build):
+    case = build()
+    own = want = jax.jit(case.function)(case.weights, *case.inputs)
+    if build is not jax_models.nnx_scanned:  # nnx.scan mixes types where weights are wider than a layer's own
+        with jax.enable_x64(True):
+            want = np.asarray(case.function(wide(case.weights), *wide(case.inputs)))
+    own = error(own, want)
+    model = imported(case)
+    text = model.ir()
+    found = {op: len(re.findall(rf"\bnn\.{op}\b", text)) for op in case.expected}
+    assert found == case.expected
+    for mesh, options in MESHES:
+        plan = model.parallelize(mesh=mesh, **options)
+        got = plan.run(*map(jnp.asarray, case.inputs))
+        assert isinstance(got[0], jax.Array)
+        assert error(got[0], want) <= max(1e-5, 1.25 * own), mesh
+
+
+def test_softmax_and_norms_leave_no_scores():
+    """No value of queries x keys is left where attention is recognised."""
+    for build in (jax_models.gpt2, jax_models.nnx_scanned, jax_models.equinox_llama):
+        text = imported(build()).ir()
+        assert not re.search(rf"{jax_models.TOKENS}x{jax_models.TOKENS}xf32", text), build.__name__
