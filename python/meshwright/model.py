@@ -149,6 +149,11 @@ class Model:
         states, "grad.NAME", "step.NAME", "evaluate.OUTPUT". Raises CheckFailed, which names the first
         value that differs with its line.
         """
+        if all(getattr(imported, "module", None) is None for imported in self._imported.values()):
+            raise Error(
+                "the model comes from no PyTorch module, with which a check compares it: expected a model "
+                "of from_torch; Plan.check compares a plan with its program"
+            )
         from .checking import check
 
         return check(self, args, kwargs, tolerance, entry)

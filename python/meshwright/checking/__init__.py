@@ -40,11 +40,6 @@ def check(model, args, kwargs, tolerance=None, entry=None) -> dict[str, float]:
     if isinstance(model, TrainedModel):
         entry = model._program.entries[0]  # the check of a step has that of `evaluate` in it
     imported = model._imported.get(entry.name)
-    if imported is None:
-        raise Error(
-            "the model comes from no PyTorch module, with which a check compares it: expected a model "
-            "of from_torch; Plan.check compares a plan with its program"
-        )
     if model._meta:
         raise Error("the model's weights are on the meta device: expected real ones for a check")
     inputs = model._flatten(entry, args, kwargs)

@@ -43,6 +43,7 @@ class Call:
     tree: Any = None
 
     def __post_init__(self):
+        self.kwargs = dict(sorted(self.kwargs.items()))  # the order of trees
         if not callable(self.function) and libraries.linen_of(self.function) is None:
             raise ImportFailed([Diagnostic(f"function: expected a function of JAX or a module, got a "
                                            f"{type(self.function).__name__}")])
