@@ -70,6 +70,8 @@ class Call:
                 listed = [wanted] if isinstance(wanted, (int, str)) else list(wanted)
                 wanted = [p - 1 if isinstance(p, int) and p > 0 else p for p in listed if p != 0]
             weights = positions(wanted, stated, len(self.args))
+        #: The positions of the arguments that are weights.
+        self.weight_arguments = weights
         several = len(weights) > 1 or self.module is not None
         for i, value in enumerate([*self.args, *self.kwargs.values()]):
             prefix = stated[i] if several or i not in weights else ""
@@ -276,8 +278,9 @@ class Flatten:
     def _with_weights(self, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         """The arguments with those that are weights or state, where the caller leaves them out."""
         call, args, kwargs = self.call, list(args), dict(kwargs)
-        given = {leaf.argument for leaf in call.given if not leaf.is_parameter and leaf.name not in self.states}
-        weights = {leaf.argument for leaf in call.given} - given
+        given = {leaf.argument for leaf in call.given if leaf.name not in self.states}
+        states = {leaf.argument for leaf in call.given} - given
+        weights = call.weight_arguments | states
         count = len(call.args)
         if len(args) + sum(i < count for i in weights) == count:
             for i in sorted(i for i in weights if i < count):
