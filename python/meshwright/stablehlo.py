@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Models of JAX functions and of StableHLO modules. Nothing here imports JAX before it is called."""
 
+from collections.abc import Mapping
+
 from . import arguments
 from .errors import Error, InputError
 from .model import Model, _convert, _model_of
@@ -35,6 +37,8 @@ def from_stablehlo(given, parameters=None) -> Model:
     parameters: the arguments of @main that are weights, by position or name: {0: array, ...}.
     """
     _require_jax("from_stablehlo")
+    if parameters is not None:
+        arguments.instance("parameters", parameters, Mapping, "{position or name of an argument: array}, or None")
     from .importer import ImportFailed
     from .importer.stablehlo.modules import import_stablehlo
 
@@ -48,4 +52,4 @@ def _require_jax(function):
     try:
         import jax.extend.mlir  # noqa: F401
     except ImportError as error:
-        raise Error(f"{function} needs JAX: pip install meshwright[jax] ({error})") from None
+        raise Error(f"{function} needs JAX 0.9 or 0.10: pip install meshwright[jax] ({error})") from None

@@ -57,6 +57,14 @@ def _named(name) -> str:
 
 
 def _of_bytes(data: bytes, name) -> ir.Module:
+    where = "" if name is None else f" in '{name}'"
+    written = re.search(rb"StableHLO_v(\d+)\.(\d+)\.(\d+)", data[:64])
+    version = tuple(map(int, written.groups())) if written else None
+    own = tuple(map(int, stablehlo.get_current_version().split(".")))
+    if version is not None and version > own:
+        said = [".".join(map(str, v)) for v in (version, own)]
+        raise ImportFailed([Diagnostic(f"the artifact{where} has StableHLO {said[0]}, newer than {said[1]}, which this jaxlib "
+                                       "reads: export it for that version, or install a newer JAX")])
     ctx = context()
     # The reasons are in the error: nothing is to be printed.
     with ctx.attach_diagnostic_handler(lambda diagnostic: True):
@@ -66,19 +74,8 @@ def _of_bytes(data: bytes, name) -> ir.Module:
             try:
                 return ir.Module.parse(data, ctx)
             except Exception:
-                where = "" if name is None else f" in '{name}'"
-                raise ImportFailed([Diagnostic(f"the artifact{where} {_unread(data)} ({_first_line(error)})")]) from None
-
-
-def _unread(data: bytes) -> str:
-    """Why an artifact cannot be read."""
-    written = re.search(rb"StableHLO_v(\d+)\.(\d+)\.(\d+)", data[:64])
-    own = tuple(map(int, stablehlo.get_current_version().split(".")))
-    version = tuple(map(int, written.groups())) if written else None
-    if version is not None and version > own:
-        return f"has StableHLO {'.'.join(map(str, version))}, newer than {'.'.join(map(str, own))}, which this jaxlib " \
-            "reads: export it for that version"
-    return "cannot be read: it is damaged or cut" if version else "is no StableHLO"
+                reason = "cannot be read: it is damaged or cut" if version else "is no StableHLO"
+                raise ImportFailed([Diagnostic(f"the artifact{where} {reason} ({_first_line(error)})")]) from None
 
 
 def _deserialized(data: bytes, ctx) -> ir.Module:
