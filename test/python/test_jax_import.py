@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What an import from JAX keeps of a function: names, places, weights, state, arrays; and what it refuses."""
+"""An import from JAX keeps names, places, weights, state and arrays of a function, and refuses bad input with its line."""
 import inspect
 import os
 import re

@@ -24,7 +24,7 @@ class Module:
     weights: list[tuple[str, Any, bool]]
     #: The result of a call: (values of the weights, args, kwargs).
     apply: Callable[[list, tuple, dict], Any]
-    #: What has the signature of a call.
+    #: Has the signature of a call.
     signature: Any
     #: Names of variables that a call wrote to, once it was traced.
     written: list[str] = field(default_factory=list)

@@ -1,9 +1,9 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What jax.numpy puts around indices, and losses that read by index.
+"""The corrections that jax.numpy puts around indices, and losses that read by index.
 
 jnp.take and x[i] read row i + n for a negative i, and give NaN where i is out of range. A program has no such
-row: an index that is out of range ends its run. So these corrections leave what reads by index alone.
+row: an index that is out of range ends its run. So these corrections go.
 """
 import numpy as np
 

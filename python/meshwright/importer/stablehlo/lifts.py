@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""What JAX and its libraries take apart, in the form that the importer's rewrites know from PyTorch."""
+"""Brings parts that JAX and its libraries write out into the form that the importer's rewrites know from PyTorch."""
 import math
 
 from ..graph.dialect import FLOATS, POINTWISE

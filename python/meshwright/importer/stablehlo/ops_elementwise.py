@@ -225,7 +225,11 @@ def truncated(c, x):
     return c.build.select(c.build.compare("lt", x, c.build.scalar(0, x.dtype)), c.build.unary("neg", down), down)
 
 
-# Functions made of others.
+# Functions made of others: computed in f32 at least, and rounded once.
+
+def wide(c: Context, x: Node) -> Node:
+    return c.build.cast(x, "f32") if x.dtype in ("bf16", "f16") else x
+
 
 @handles("exponential_minus_one")
 def expm1(c, op, x):
@@ -233,6 +237,7 @@ def expm1(c, op, x):
     folded = c.fold(None, _wide(np.expm1), x)
     if folded is not None:
         return folded
+    x = wide(c, x)
     b, one = c.build, c.build.scalar(1, x.dtype)
     half = b.unary("tanh", b.binary("mul", x, b.scalar(0.5, x.dtype)))
     small = b.binary("div", b.binary("mul", b.scalar(2, x.dtype), half), b.binary("sub", one, half))
@@ -246,13 +251,13 @@ def log1p(c, op, x):
     folded = c.fold(None, _wide(np.log1p), x)
     if folded is not None:
         return folded
+    x = wide(c, x)
     b, one = c.build, c.build.scalar(1, x.dtype)
     y = b.binary("add", x, one)
     step = b.binary("sub", y, one)
     is_one = b.compare("eq", step, b.scalar(0, x.dtype))
     ratio = b.binary("div", b.unary("log", y), b.select(is_one, one, step))
-    is_large = b.compare("gt", y, b.scalar(1e30, x.dtype)) if x.dtype != "f16" else \
-        b.compare("gt", y, b.scalar(1e4, x.dtype))
+    is_large = b.compare("gt", y, b.scalar(1e30, x.dtype))
     return b.select(is_large, b.unary("log", y), b.select(is_one, x, b.binary("mul", ratio, x)))
 
 
@@ -296,6 +301,7 @@ def cube_root(c, op, x):
     folded = c.fold(None, _wide(np.cbrt), x)
     if folded is not None:
         return folded
+    x = wide(c, x)
     b, zero = c.build, c.build.scalar(0, x.dtype)
     root = b.binary("pow", b.unary("abs", x), b.scalar(1 / 3, x.dtype))
     return b.select(b.compare("lt", x, zero), b.unary("neg", root), root)
@@ -304,7 +310,7 @@ def cube_root(c, op, x):
 @handles("tan")
 def tangent(c, op, x):
     return c.fold(None, _wide(np.tan), x) or \
-        c.build.binary("div", c.build.unary("sin", x), c.build.unary("cos", x))
+        c.build.binary("div", c.build.unary("sin", wide(c, x)), c.build.unary("cos", wide(c, x)))
 
 
 @handles("is_finite")
@@ -324,6 +330,7 @@ def erf(c, op, x):
 @handles("erfc", dialect="chlo")
 def erfc(c, op, x):
     folded = c.fold(None, _wide(lambda v: 1 - _erf(v)), x)
+    x = wide(c, x)
     return folded or c.build.binary("sub", c.build.scalar(1, x.dtype), c.build.unary("erf", x))
 
 
@@ -352,6 +359,7 @@ def _of_exponentials(c, x, kind, function):
     folded = c.fold(None, _wide(function), x)
     if folded is not None:
         return folded
+    x = wide(c, x)
     b, half = c.build, c.build.scalar(0.5, x.dtype)
     up, down = b.unary("exp", x), b.unary("exp", b.unary("neg", x))
     return b.binary("mul", b.binary(kind, up, down), half)

@@ -41,7 +41,7 @@ def broadcast_in_dim(c, op, x):
         wide = [1] * len(shape)
         for size, dim in zip(x.shape, dims):
             wide[dim] = size
-        # What does not stretch stays narrow, so that users may read it so.
+        # Dimensions that do not stretch stay narrow, so that users may read them so.
         if inner is not None and inner.rank == x.rank:
             narrow = [1] * len(shape)
             for size, dim in zip(inner.shape, dims):
