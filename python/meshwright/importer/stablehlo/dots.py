@@ -35,7 +35,33 @@ def arrange_dots(graph: Graph):
         return None
 
     graph.rewrite(pattern)
+    _read_whole_softmax(graph)
     _add_biases(graph)
+
+
+def _read_whole_softmax(graph: Graph):
+    """A product with a softmax that a reshape takes dimensions of size 1 from, as einsum does with a batch of one: a
+    product with the softmax itself."""
+    build = Builder()
+
+    def pattern(node: Node) -> Node | None:
+        if node.op != "matmul" or node.operands[0].op != "reshape" or node.attrs["transpose_lhs"]:
+            return None
+        narrow, other = node.operands
+        source = narrow.operands[0]
+        units = _units(narrow.shape, source.shape)
+        if not _is_softmax(source) or units is None or source.rank <= narrow.rank or \
+                source.shape[-2:] != narrow.shape[-2:] or other.rank != narrow.rank:
+            return None
+        lead = [1 if u is None else other.shape[u] for u in units[:-2]]
+        if numel(lead) != numel(other.shape[:-2]):
+            return None
+        build.at(node)
+        whole = build.matmul(source, build.reshape(other, (*lead, *other.shape[-2:])),
+                             transpose_rhs=node.attrs["transpose_rhs"])
+        return build.reshape(whole, node.shape)
+
+    graph.rewrite(pattern)
 
 
 def _add_biases(graph: Graph):
@@ -144,20 +170,21 @@ def _transposed_later(build: Builder, node: Node, scores) -> Node | None:
         places = moved.attrs["permutation"]  # for each dimension of the result that of the scores
     else:
         places = _units(source.shape, moved.shape)
-        if places is None or 1 in source.shape:
+        if places is None:
             return None
     if node.op == "softmax":
         if places[attrs["dim"]] is None:
             return None
         attrs["dim"] = places[attrs["dim"]]
-    inverse = [places.index(d) for d in range(source.rank)]
+    inverse = [places.index(d) if d in places else None for d in range(source.rank)]
     operands = []
     for operand in node.operands:
         if numel(operand.shape) != 1:
             operand = build.reshape(operand, (1,) * (node.rank - operand.rank) + operand.shape)
-            rest = [d for d in range(node.rank) if d not in inverse]
-            operand = build.transpose(operand, [*rest, *inverse])
-            operand = build.reshape(operand, operand.shape[len(rest):])
+            if moved.op == "transpose":
+                operand = build.transpose(operand, inverse)
+            operand = build.reshape(operand, [1 if d is None else operand.shape[i if moved.op == "transpose" else d]
+                                              for i, d in enumerate(inverse)])
         operands.append(operand)
     inner = build.make(node.op, operands, source.shape, node.dtype, **attrs)
     scores[id(inner)] = inner
@@ -273,7 +300,7 @@ class _Dot:
 
 def _softmax_order(x: Node) -> list[int] | None:
     """The dimensions of a value in the order that they have in the softmax that it is, or None."""
-    order = list(range(x.rank))
+    order, units_gone = list(range(x.rank)), []
     while x.op in ("cast", "transpose", "reshape"):
         if x.op == "transpose":
             # Dimension i of x is dimension permutation[i] of what it transposes.
@@ -282,12 +309,10 @@ def _softmax_order(x: Node) -> list[int] | None:
             units = _units(x.shape, x.operands[0].shape)
             if units is None:
                 return None
-            left = [d for i, d in enumerate(order) if i not in units and d is not None]
-            if left:
-                return None
+            units_gone += [d for i, d in enumerate(order) if i not in units and d is not None]
             order = [None if u is None else order[u] for u in units]
         x = x.operands[0]
-    return [d for d in order if d is not None] if x.op == "softmax" else None
+    return [*units_gone, *(d for d in order if d is not None)] if x.op == "softmax" else None
 
 
 def _is_softmax(x: Node) -> bool:

@@ -20,7 +20,7 @@ def lift(graph: Graph):
     share(graph)
     _each(graph, _variance, _scaled_root, _scaled_before, _rotated_parts)
     share(graph)
-    _each(graph, _softmax, lift_indices.rows, lift_indices.natural, lift_indices.label_of_log_softmax,
+    _each(graph, _softmax, _softmax_where, lift_indices.rows, lift_indices.natural, lift_indices.label_of_log_softmax,
           lift_indices.label_of_sums, lift_indices.label_of_one_hot, lift_indices.in_range)
     share(graph)
     arrange_dots(graph)
@@ -193,6 +193,26 @@ def _rotated_parts(build: Builder, node: Node) -> Node | None:
 
     parts = [moved(o.operands[0]) for o in node.operands]
     return None if None in parts else build.concat(parts, last)
+
+
+def _softmax_where(build: Builder, node: Node) -> Node | None:
+    """select(mask, e / sum(select(mask, e, 0)), 0) for e = exp(x - m): the softmax of jax.nn with `where`."""
+    if node.op != "select" or constant_of(node.operands[2]) != 0 or node.operands[1].op != "div":
+        return None
+    mask, quotient = node.operands[:2]
+    e, total = quotient.operands
+    total = plain(total)
+    if total.op != "reduce" or total.attrs["kind"] != "sum" or len(total.attrs["dims"]) != 1 or e.op != "exp" or \
+            e.shape != node.shape:
+        return None
+    chosen, dim = total.operands[0], total.attrs["dims"][0]
+    if chosen.op != "select" or chosen.operands[1] is not e or constant_of(chosen.operands[2]) != 0 or \
+            plain(chosen.operands[0]) is not plain(mask):
+        return None
+    x = _without_row_term(e.operands[0], dim)
+    if not (x.op == "select" and x.operands[0] is mask and constant_of(x.operands[2]) == -math.inf):
+        x = build.broadcast(build.select(mask, x, build.scalar(-math.inf, x.dtype)), node.shape)
+    return build.make("softmax", [x], node.shape, x.dtype, dim=dim)
 
 
 def _softmax(build: Builder, node: Node) -> Node | None:

@@ -69,7 +69,7 @@ def _binary(stated: str, name: str, function):
                     # The gradient at 0 is that of jax.nn.relu, 0.
                     return c.full(c.build.unary("relu", y))
         if stated == "multiply" and a is b:
-            return c.build.binary("mul", a, a)
+            return squared(c, a)
         return _wrapped(c, op, c.build.binary(kind, a, b))
     return handler
 
@@ -86,6 +86,14 @@ def _wrapped(c: Context, op, x: Node) -> Node:
     raise Uncovered(f"arithmetic on {element} is not covered: expected i32 or i64, as .astype(jnp.int32) gives")
 
 
+_ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
+
+
+def squared(c: Context, x: Node) -> Node:
+    x = x.operands[0] if x.op == "abs" else x
+    return c.build.binary("mul", x, x)
+
+
 @handles("power")
 def power(c, op, a, b):
     if c.dtype not in FLOATS:
@@ -94,7 +102,9 @@ def power(c, op, a, b):
     if folded is not None:
         return folded
     if constant_of(b) == 2:
-        return c.build.binary("mul", a, a)
+        return squared(c, a)
+    if constant_of(b) in _ROOTS:
+        return c.build.unary(_ROOTS[constant_of(b)], a)
     return c.build.binary("pow", c.thin(a), c.thin(b))
 
 
@@ -336,7 +346,7 @@ def erfc(c, op, x):
 
 @handles("square", dialect="chlo")
 def square(c, op, x):
-    return c.fold(None, np.square, x) or c.build.binary("mul", x, x)
+    return c.fold(None, np.square, x) or squared(c, x)
 
 
 @handles("is_inf", dialect="chlo")
