@@ -1,6 +1,7 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Imports JAX functions: lowered by JAX to StableHLO, then imported."""
+import traceback
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from ...tensors import NUMPY_TYPES, Fixed, Shape
 from ..errors import Diagnostic, ImportFailed
 from . import gradients, libraries, names
+from .locations import is_users
 from .program import Argument, ImportedProgram, import_module
 
 _TYPES = {dtype: name for name, dtype in NUMPY_TYPES.items()}
@@ -165,7 +167,7 @@ def _states(call: Call, results: list[str]) -> dict[str, str]:
     argument or a result with several leaves."""
     inputs = [leaf.name for leaf in call.given if leaf.is_array and not leaf.is_parameter]
     found, problems = {}, []
-    for name, result in (call.state or {}).items():
+    for name, result in ({} if call.state is None else call.state).items():
         leaves = [i for i in inputs if i == name or i.startswith(f"{name}.")]
         if not leaves:
             problems.append(Diagnostic(f"state: there is no input '{name}': expected one of {', '.join(inputs) or 'none'}"))
@@ -206,6 +208,14 @@ def _lowered(call: Call):
         if call.module is None and hasattr(call.function, "trace") and hasattr(call.function, "lower"):
             return _of_jitted(call)
         return _of_function(call)
+    except ImportFailed:
+        raise
+    except Exception as error:
+        own = [f for f in traceback.extract_tb(error.__traceback__) if is_users(f.filename)]
+        place = (own[-1].filename, own[-1].lineno) if own else (None, None)
+        said = next((line for line in str(error).splitlines() if line.strip()), "")
+        raise ImportFailed([Diagnostic(f"{call.title} fails while JAX traces it: {type(error).__name__}: {said}", "error",
+                                       *place)]) from error
     finally:
         update("jax_traceback_in_locations_limit", frames)
 
