@@ -190,6 +190,33 @@ def test_state_that_does_not_fit(state, said):
         mw.from_jax(lambda p, x, cache: (x @ p, cache + 1), (w(8, 8), w(4, 8), w(8)), state=state)
 
 
+def test_entries_share_weights_and_state():
+    def prefill(p, x, cache):
+        k = jax.lax.dynamic_update_slice(cache, x @ p["w"], (0, 0))
+        return k.sum(0) @ p["o"], k
+
+    def decode(p, y, n, cache):
+        k = jax.lax.dynamic_update_slice(cache, y @ p["w"], (n, 0))
+        return k.sum(0) @ p["o"], k
+
+    params, cache, x, y = {"w": w(8, 8), "o": w(8, 8)}, np.zeros((6, 8), np.float32), w(4, 8), w(1, 8)
+    model = mw.join({"prefill": mw.from_jax(prefill, (params, x, cache), state={"cache": "1"}),
+                     "decode": mw.from_jax(decode, (params, y, np.int32(0), cache), state={"cache": 1})})
+    with model.parallelize(mesh={"tp": 2}).start() as session:
+        want, cache = prefill(params, x, cache)
+        np.testing.assert_allclose(session.run(x)[0], want, rtol=1e-4, atol=1e-4)
+        want, cache = decode(params, y, 4, cache)
+        np.testing.assert_allclose(session.run(y, np.int32(4), entry="decode")[0], want, rtol=1e-4, atol=1e-4)
+
+
+def test_stages_of_a_pipeline():
+    params, x = {"w": w(8, 8), "o": w(8, 8)}, w(4, 8)
+    first = mw.from_jax(lambda p, x: {"h": jnp.tanh(x @ p["w"])}, (params, x))
+    second = mw.from_jax(lambda p, h: h @ p["o"], (params, x))
+    plan = mw.compose({"a": first, "b": second}, {"b.h": "a.0"}).parallelize(mesh={"tp": 2})
+    np.testing.assert_allclose(plan.run(**{"a.x": x})[0], np.tanh(x @ params["w"]) @ params["o"], rtol=1e-4, atol=1e-4)
+
+
 # Places.
 
 def test_collectives_have_the_line_of_the_user():

@@ -12,6 +12,7 @@ pytest.importorskip("flax", reason="scripts/setup.sh --jax")
 pytest.importorskip("equinox", reason="scripts/setup.sh --jax")
 import jax.numpy as jnp  # noqa: E402
 import jax_models  # noqa: E402
+import jax_spellings as spell  # noqa: E402
 
 MESHES = [({"tp": 4}, {"sequence_parallel": "on"}), ({"dp": 2, "tp": 2}, {}), ({"tp": 3}, {})]
 
@@ -55,3 +56,38 @@ def test_softmax_and_norms_leave_no_scores():
     for build in (jax_models.gpt2, jax_models.nnx_scanned, jax_models.equinox_llama):
         text = imported(build()).ir()
         assert not re.search(rf"{jax_models.TOKENS}x{jax_models.TOKENS}xf32", text), build.__name__
+
+
+def test_plans_are_those_of_the_model_in_pytorch():
+    """Bytes and launches of a rank, with layers in a list and in a scan."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=spell.WIDTH, num_attention_heads=spell.HEADS, num_key_value_heads=spell.GROUPS,
+        intermediate_size=spell.HIDDEN, vocab_size=spell.VOCABULARY, num_hidden_layers=2, use_cache=False,
+        tie_word_embeddings=False)
+    ids = spell.ids()
+    theirs = mw.from_torch(transformers.LlamaForCausalLM(config).eval(), (torch.from_numpy(ids).long(),))
+    ours = [mw.from_jax(spell.run_llama, (spell.llama(stack), ids)) for stack in (False, True)]
+    meshes = [*MESHES, ({"ring": 4}, {"context_parallel": {"ring": "ring"}}),
+              ({"ulysses": 2}, {"context_parallel": {"ulysses": "ulysses"}})]
+    for mesh, options in meshes:
+        reports = [m.parallelize(mesh=mesh, **options).report(format="json") for m in (theirs, *ours)]
+        assert len({(r["bytes_per_rank"], r["launches_per_rank"]) for r in reports}) == 1, mesh
+
+
+@pytest.mark.parametrize("stack", [False, True])
+def test_a_large_llama_is_imported_in_seconds(stack):
+    """32 layers of width 4096, by shapes alone. The bound has room for a machine that is busy."""
+    import time
+
+    shape = lambda *s: jax.ShapeDtypeStruct(s, jnp.float32)
+    layers, width, heads, groups, size, hidden, words = 32, 4096, 32, 8, 128, 14336, 128256
+    layer = dict(n=(width,), m=(width,), q=(width, heads, size), k=(width, groups, size), v=(width, groups, size),
+                 o=(heads, size, width), gate=(width, hidden), up=(width, hidden), down=(hidden, width))
+    each = {name: shape(layers, *s) if stack else shape(*s) for name, s in layer.items()}
+    params = dict(embed=shape(words, width), layers=each if stack else [each] * layers, norm=shape(width),
+                  head=shape(width, words))
+    start = time.monotonic()
+    model = mw.from_jax(spell.run_llama, (params, jax.ShapeDtypeStruct((1, 8192), jnp.int32)))
+    assert time.monotonic() - start < 20
+    assert len(re.findall(r"\bnn\.attention\b", model.ir())) == layers
