@@ -227,7 +227,7 @@ def test_collectives_have_the_line_of_the_user():
 
 
 def test_lines_are_not_those_of_flax():
-    nnx = pytest.importorskip("flax", reason="scripts/setup.sh --jax") and __import__("flax.nnx").nnx
+    nnx = pytest.importorskip("flax.nnx", reason="scripts/setup.sh --jax", exc_type=ImportError)
 
     class Net(nnx.Module):
         def __init__(self):
@@ -312,7 +312,7 @@ def test_a_symbolic_dimension():
 
 
 def test_a_module_that_writes_to_its_variables():
-    nnx = pytest.importorskip("flax", reason="scripts/setup.sh --jax") and __import__("flax.nnx").nnx
+    nnx = pytest.importorskip("flax.nnx", reason="scripts/setup.sh --jax", exc_type=ImportError)
     net = nnx.BatchNorm(8, rngs=nnx.Rngs(0))
     with pytest.raises(mw.Error, match="a call of the module writes to its variable 'mean', 'var'"):
         mw.from_jax(net, (w(4, 8),))

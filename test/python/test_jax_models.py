@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 jax = pytest.importorskip("jax", reason="scripts/setup.sh --jax")
-pytest.importorskip("flax", reason="scripts/setup.sh --jax")
-pytest.importorskip("equinox", reason="scripts/setup.sh --jax")
+for package in ("flax.nnx", "equinox"):
+    pytest.importorskip(package, reason="scripts/setup.sh --jax", exc_type=ImportError)
 import jax.numpy as jnp  # noqa: E402
 import jax_models  # noqa: E402
 import jax_spellings as spell  # noqa: E402
