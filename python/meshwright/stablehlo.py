@@ -55,14 +55,16 @@ def from_stablehlo(given, parameters=None) -> Model:
 
     given: text, the bytes of a portable artifact, the path of a file of either, what jax.jit(f).lower(...) returns, or a
         jax.export.Exported.
-    parameters: the values of arguments of @main that are weights, by position or name: {0: array, ...}. Names are those
-        of the arguments' locations, else "arg0", "arg1", ...
+    parameters: the values of arguments of @main that are weights, by position or name: {0: array, ...}; a list has those
+        of the first arguments. Names are those of the arguments' locations, with or without the name in front, else
+        "arg0", "arg1", ...
 
     Raises Error for what is no StableHLO, an artifact of a newer version, parameters that do not fit, and as `from_jax` does.
     """
     _require_jax("from_stablehlo")
     if parameters is not None:
-        arguments.instance("parameters", parameters, Mapping, "{position or name of an argument: array}, or None")
+        expected = "{position or name of an argument: array}, a list of arrays or None"
+        arguments.instance("parameters", parameters, (Mapping, list, tuple), expected)
     from .importer import ImportFailed
     from .importer.stablehlo.modules import import_stablehlo
 

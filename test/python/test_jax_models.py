@@ -58,6 +58,19 @@ def test_softmax_and_norms_leave_no_scores():
         assert not re.search(rf"{jax_models.TOKENS}x{jax_models.TOKENS}xf32", text), build.__name__
 
 
+def test_products_of_bf16_in_f32_widen_no_operand():
+    def f(p, x):
+        q, k, v = (jnp.einsum("btd,dhk->bthk", x, p[n]) for n in "qkv")
+        y = jnp.einsum("bthk,hkd->btd", jax.nn.dot_product_attention(q, k, v, is_causal=True), p["o"])
+        return jnp.einsum("btd,de->bte", y, p["w"], preferred_element_type=jnp.float32)
+
+    w = lambda *s: jnp.asarray(spell.w(*s), jnp.bfloat16)
+    params = {"q": w(24, 4, 6), "k": w(24, 2, 6), "v": w(24, 2, 6), "o": w(4, 6, 24), "w": w(24, 24)}
+    model, x = mw.from_jax(f, (params, w(2, 9, 24))), w(2, 9, 24)
+    assert model.ir().count("nn.attention") == 1 and "nn.cast" not in model.ir()
+    assert error(model.parallelize(mesh={"tp": 2}).run(x)[0], f(params, x)) < 2e-2
+
+
 def test_plans_are_those_of_the_model_in_pytorch():
     """Bytes and launches of a rank, with layers in a list and in a scan."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

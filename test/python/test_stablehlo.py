@@ -55,6 +55,10 @@ def test_names_are_those_of_the_locations(llama):
     model = mw.from_stablehlo(text, parameters={0: params["embed"], "params.norm": params["norm"]})
     assert set(model.parameters) == {"params.embed", "params.norm"} | {n for n in model.parameters if "constant" in n}
     assert {"params.layers.0.q", "params.layers.1.down", "tokens"} <= set(model.inputs)
+    # A tree has the paths of the function's own.
+    whole = mw.from_stablehlo(text, parameters=params)
+    assert whole.inputs == ["tokens"] and "params.layers.1.down" in whole.parameters
+    assert mw.from_stablehlo(text, parameters=jax.tree.leaves(params)).inputs == ["tokens"]
     # Without locations arguments have numbers.
     plain = mw.from_stablehlo(function.lower(params, ids).as_text())
     assert plain.inputs == [f"arg{i}" for i in range(22)]
@@ -110,6 +114,8 @@ def test_bad_input(make, said):
     ({1: spell.w(8, 9)}, r"parameter 'arg1': expected float32\[8, 8\], got float32\[8, 9\]"),
     ({1: spell.w(8, 8).astype(np.float64)}, r"parameter 'arg1': expected float32\[8, 8\], got float64\[8, 8\]"),
     (3, "parameters: expected"),
+    ([spell.w(4, 8), spell.w(8, 8), spell.w(8)], "parameters: expected positions below 2"),
+    ({1: "text"}, "parameter 'arg1': expected an array, got a str"),
 ])
 def test_parameters_that_do_not_fit(parameters, said):
     with pytest.raises(mw.Error, match=said):

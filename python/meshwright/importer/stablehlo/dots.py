@@ -73,7 +73,8 @@ def _add_biases(graph: Graph):
             return None
         for y, bias in (node.operands, node.operands[::-1]):
             product = y.operands[0] if y.op == "reshape" else y
-            if product.op != "linear" or len(product.operands) > 2 or y.shape != node.shape or not is_weight(bias):
+            if product.op != "linear" or len(product.operands) > 2 or y.shape != node.shape or not is_weight(bias) or \
+                    product.dtype != product.operands[0].dtype:
                 continue
             out, width = product.shape[-1], numel(bias.shape)
             if width != out or len(uses.get(id(product), ())) > 1 or len(uses.get(id(y), ())) > 1:
@@ -229,15 +230,20 @@ class _Dot:
         inner, outer = numel(w.sizes(w_sum)), numel(w.sizes(w.free))
         rows = b.reshape(b.transpose(x.x, [*x.free, *x_sum]), (*x.sizes(x.free), inner))
         if w.free + w_sum == list(range(w.x.rank)):
-            y = b.linear(rows, b.reshape(w.x, (outer, inner)))
+            y = self._typed(b.linear(rows, b.reshape(w.x, (outer, inner))))
         else:
             matrix = b.reshape(b.transpose(w.x, [*w_sum, *w.free]), (inner, outer))
-            y = b.linear(rows, matrix, in_out=True)
+            y = self._typed(b.linear(rows, matrix, in_out=True))
         y = b.reshape(y, (*x.sizes(x.free), *w.sizes(w.free)))
         if x is self.lhs:
             return y
         lead = len(x.free)
         return b.transpose(y, [*range(lead, y.rank), *range(lead)])
+
+    def _typed(self, product: Node) -> Node:
+        """A product of bf16 or f16 may be asked for in f32."""
+        product.dtype = self.node.dtype
+        return product
 
     def _names(self):
         """The dimensions of the result by side: of the batch, of lhs and of rhs."""
@@ -260,7 +266,7 @@ class _Dot:
         p = b.reshape(b.transpose(first.x, [*first.batch, *own, *first.summed]), (*batch, *first.sizes(own), summed))
         q = b.transpose(second.x, [*second.batch, *second.free, *second.summed])
         q = b.reshape(q, (*batch, *[1] * len(groups), numel(second.sizes(second.free)), summed))
-        y = b.matmul(p, q, transpose_rhs=True)
+        y = self._typed(b.matmul(p, q, transpose_rhs=True))
         y = b.reshape(y, (*y.shape[:-1], *second.sizes(second.free)))
         made = [*range(len(batch)), *groups, rows, *seconds]
         return b.transpose(y, [made.index(n) for n in range(self.node.rank)])
@@ -270,7 +276,7 @@ class _Dot:
         b, batch, summed = self.build, first.sizes(first.batch), numel(first.sizes(first.summed))
         p, q = (b.reshape(b.transpose(s.x, [*s.batch, *s.free, *s.summed]), (*batch, numel(s.sizes(s.free)), summed))
                 for s in (first, second))
-        y = b.matmul(p, q, transpose_rhs=True)
+        y = self._typed(b.matmul(p, q, transpose_rhs=True))
         y = b.reshape(y, (*batch, *first.sizes(first.free), *second.sizes(second.free)))
         made = [*range(len(batch)), *firsts, *seconds]
         return b.transpose(y, [made.index(n) for n in range(self.node.rank)])

@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Imports StableHLO modules that were lowered elsewhere."""
 import re
+from collections.abc import Mapping
+from typing import Any
 
+import jax
 from jax.extend.mlir import ir
 
 from ..errors import Diagnostic, ImportFailed
 from . import bindings
+from .names import is_array, path_of
 from .program import Argument, ImportedProgram, import_module
 
 
@@ -18,21 +22,41 @@ def import_stablehlo(given, parameters=None, parts=True) -> ImportedProgram:
     if main is None:
         raise ImportFailed([Diagnostic("the module has no function @main: expected one")])
     names = _argument_names(main)
-    values = dict(parameters or {})
-    arguments, unknown = [], [key for key in values if key not in names and not _is_position(key, names)]
-    if unknown:
-        raise ImportFailed([Diagnostic(f"parameters: expected positions below {len(names)} or names of arguments "
-                                       f"({', '.join(names)}), got {key!r}") for key in unknown])
-    for i, name in enumerate(names):
-        key = i if i in values else name if name in values else None
-        arguments.append(Argument(name) if key is None else Argument(name, values[key], "parameter", True))
+    values = _values(parameters, names)
+    arguments = [Argument(name, values[i], "parameter", True) if i in values else Argument(name)
+                 for i, name in enumerate(names)]
     imported = import_module(module, arguments, _result_names(main), parts=parts)
     imported.whole = lambda: import_stablehlo(module, parameters, parts=False)
     return imported
 
 
-def _is_position(key, names) -> bool:
-    return isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(names)
+def _values(parameters, names: list[str]) -> dict[int, Any]:
+    """The values of parameters by position. A sequence has those of the first arguments. Trees have names that are
+    paths, as arguments have behind the name of their own."""
+    if not isinstance(parameters, Mapping):
+        parameters = dict(enumerate(parameters or ()))
+    given = {}
+    for key, value in parameters.items():
+        if isinstance(value, (Mapping, list, tuple)):
+            leaves = jax.tree_util.tree_flatten_with_path(value)[0]
+            given |= {path_of(path, str(key)): leaf for path, leaf in leaves}
+        else:
+            given[key] = value
+    behind = {name.partition(".")[2]: i for i, name in enumerate(names)}
+    found, problems = {}, []
+    for key, value in given.items():
+        at = key if isinstance(key, int) and not isinstance(key, bool) and 0 <= key < len(names) else \
+            names.index(key) if key in names else behind.get(key) if isinstance(key, str) else None
+        if at is None:
+            problems.append(Diagnostic(f"parameters: expected positions below {len(names)} or names of arguments "
+                                       f"({', '.join(names)}), got {key!r}"))
+        elif not is_array(value):
+            problems.append(Diagnostic(f"parameter '{names[at]}': expected an array, got a {type(value).__name__}"))
+        else:
+            found[at] = value
+    if problems:
+        raise ImportFailed(problems)
+    return found
 
 
 def _argument_names(main) -> list[str]:

@@ -32,8 +32,8 @@ def dot(c: Context, lhs: Node, rhs: Node, lhs_batch, rhs_batch, lhs_sum, rhs_sum
     known = c.known(lhs, rhs)
     if known:
         return c.constant(_value(known, lhs_batch, rhs_batch, lhs_sum, rhs_sum), c.shape, c.dtype)
-    # Operands may be narrower than the result: products of bf16 that are asked for in f32.
-    lhs, rhs = c.build.cast(lhs, c.dtype), c.build.cast(rhs, c.dtype)
+    if lhs.dtype != rhs.dtype or lhs.dtype != c.dtype and (lhs.dtype not in ("bf16", "f16") or c.dtype != "f32"):
+        lhs, rhs = c.build.cast(lhs, c.dtype), c.build.cast(rhs, c.dtype)
     return c.build.make("dot", [lhs, rhs], c.shape, c.dtype, lhs_batch=lhs_batch, rhs_batch=rhs_batch,
                         lhs_sum=lhs_sum, rhs_sum=rhs_sum)
 
