@@ -70,6 +70,11 @@ POINTS = {
                r(3, 4), (r(3, 4),)),
     "update by index": (lambda p, i: (p.at[i[0]].add(1.0), p.at[i[0], 1].add(2.0), jnp.zeros((5, 4)).at[i[:, 0]].set(p[:3, :4])),
                         r(5, 6), (np.array([[0, 3, 4], [2, 1, 1], [4, 0, 2]]),)),
+    "known gather and scatter": (lambda p, x: (
+        (x.T @ x)[jnp.tril_indices(5)], x + jnp.zeros((4, 5)).at[jnp.array([1, 9, 1])].add(1.0)[:, :5],
+        x * jnp.arange(20.0).reshape(4, 5)[jnp.array([[0, 3], [1, 2]])].reshape(4, 5),
+        x.sum() + jnp.bincount(jnp.array([0, 2, 2]), length=4), x.sum() + jnp.zeros((4, 5)).at[1:3, 2:].set(2.0)), {}, (r(4, 5),)),
+    "integer sums": (lambda p, i: jnp.bincount(i.reshape(-1), length=5), {}, (I,)),
     "dynamic update": (lambda p, x, i: (jax.lax.dynamic_update_slice(x, p, (i, 1)), jax.lax.dynamic_slice(x, (i, i), (2, 2))),
                        r(2, 3), (r(4, 5), np.int64(3))),
     "order": (lambda p, x: (jnp.sort(x, 0), jnp.argsort(x, 1), jax.lax.top_k(x, 2), jnp.argmin(x, 0), jnp.argmax(x),

@@ -16,6 +16,9 @@ _ELEMENTS = {"f64": "f64", "f32": "f32", "bf16": "bf16", "f16": "f16", "i64": "i
              "i16": "i32", "i8": "i32", "ui8": "i32", "ui16": "i32", "ui32": "i64"}
 #: Integers that wrap at another size than those of the program: their sizes in bits, signed or not.
 NARROW = {"i8": (8, True), "i16": (16, True), "ui8": (8, False), "ui16": (16, False), "ui32": (32, False)}
+#: The same by NumPy's names.
+PROGRAM_INTEGERS = {f"{'int' if signed else 'uint'}{bits}": np.dtype(np.int64 if (bits, signed) == (32, False) else np.int32)
+                    for bits, signed in NARROW.values()}
 #: Element types of parameters that stay as they are stored.
 STORED = {"i8": "i8", "f8E4M3FN": "f8E4M3FN", "f8E5M2": "f8E5M2"}
 

@@ -11,6 +11,7 @@ import numpy as np
 from ...tensors import NUMPY_TYPES, Fixed, Shape
 from ..errors import Diagnostic, ImportFailed
 from . import gradients, libraries, names
+from .attributes import PROGRAM_INTEGERS
 from .locations import is_users
 from .program import Argument, ImportedProgram, import_module
 
@@ -302,7 +303,11 @@ class Flatten:
 
 
 def _canonical(value):
-    """An array in the type that JAX gives it: without x64 the integers of NumPy have 32 bits."""
+    """An array in the type that JAX gives it: without x64 the integers of NumPy have 32 bits. Narrow integers get the
+    type in which the program computes them."""
+    dtype = getattr(value, "dtype", None)
+    if isinstance(value, (np.ndarray, jax.Array)) and dtype.name in PROGRAM_INTEGERS:
+        return np.asarray(value).astype(PROGRAM_INTEGERS[dtype.name])
     if isinstance(value, (np.ndarray, np.generic, int, float, bool)):
         value = np.asarray(value)
         kind = jax.dtypes.canonicalize_dtype(value.dtype)

@@ -7,8 +7,11 @@ import numpy as np
 from jax.extend.mlir.dialects import stablehlo
 
 from ..errors import Uncovered
+from ..graph.dialect import FLOATS
+from ..graph.forms import SMALL
 from ..graph.match import constant_of
 from ..graph.nodes import Node, numel
+from . import known_indices
 from .attributes import integers
 from .handlers import Context, handles
 from .ops_reduce import _combination as combination
@@ -138,6 +141,9 @@ class _Numbers:
 def gather(c: Context, op, x, indices):
     n = _Numbers.read(op)
     sizes = integers(op.attributes["slice_sizes"])
+    known = c.known(x, indices) if numel(c.shape) <= SMALL else None
+    if known:
+        return c.constant(known_indices.gather(*known, n, sizes, c.shape), c.shape, c.dtype)
     along = _take_along(c, x, indices, n, sizes)
     if along is not None:
         return c.build.reshape(along, c.shape)
@@ -274,6 +280,10 @@ def scatter(c: Context, op, x, indices, updates):
     stated = _update(op)
     if len(op.results) > 1 or stated is None:
         raise Uncovered("stablehlo.scatter is covered for .at[...].set and .add alone")
+    known = c.known(x, indices, updates) if numel(updates.shape) <= SMALL else None
+    if known:
+        combine = np.add if stated == "add" else lambda old, new: new
+        return c.constant(known_indices.scatter(*known, n, combine), c.shape, c.dtype)
     b, vector = c.build, n.index_vector_dim
     batch_shape = [m for d, m in enumerate(indices.shape) if d != vector]
     parts = _components(c, indices, vector, len(n.scattered_dims_to_operand_dims))
@@ -306,7 +316,9 @@ def scatter(c: Context, op, x, indices, updates):
     if stated == "set":
         result = b.make("index_copy", [flat, total, source], flat.shape, x.dtype, dim=0)
     else:
-        sums = b.cast(b.scatter_add(source, total, rows), x.dtype)
+        # Sums of integers are exact in f64 up to 2^53.
+        terms = source if x.dtype in FLOATS else b.cast(source, "f64")
+        sums = b.cast(b.scatter_add(terms, total, rows), x.dtype)
         result = b.binary("add", flat, sums)
     result = b.reshape(result, [x.shape[d] for d in [*dims, *others]])
     back = [*dims, *others]
