@@ -101,6 +101,14 @@ def test_integers_have_the_width_of_jax():
     np.testing.assert_array_equal(model.parallelize(mesh={"tp": 1}).run(ids)[0], w(7, 4)[ids])
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "uint32"])
+def test_narrow_integers_are_inputs(dtype):
+    model = mw.from_jax(lambda p, i: p["e"][i], ({"e": w(7, 4)}, np.zeros(3, dtype)))
+    ids, plan = np.array([0, 6, 2], dtype), model.parallelize(mesh={"tp": 1})
+    for given in (ids, jnp.asarray(ids)):
+        np.testing.assert_array_equal(plan.run(given)[0], w(7, 4)[ids.astype(int)])
+
+
 def test_an_id_out_of_range_is_an_error():
     plan = mw.from_jax(lambda p, i: jnp.take(p["e"], i, 0), ({"e": w(7, 4)}, np.zeros(3, np.int32))).parallelize(mesh={"tp": 1})
     with pytest.raises(mw.Error, match="7"):

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..errors import Uncovered
 from ..graph.dialect import CODES, FLOATS
+from ..graph.forms import Dense
 from ..graph.match import constant_of, is_natural
 from ..graph.nodes import Node
 from .attributes import NARROW, direction
@@ -43,7 +44,7 @@ def _unary(stated: str, name: str, function):
     def handler(c: Context, op, x):
         if not c.unfolds and name == "neg" and x.dtype == "i1":
             raise Uncovered("stablehlo.negate of truth values is not covered")
-        return c.fold(None, function, x) or _wrapped(c, op, c.build.unary(name, x))
+        return _wrapped(c, op, c.fold(None, function, x) or c.build.unary(name, x))
     return handler
 
 
@@ -56,7 +57,7 @@ def _binary(stated: str, name: str, function):
     def handler(c: Context, op, a, b):
         folded = c.fold(name, function, a, b)
         if folded is not None:
-            return folded
+            return _wrapped(c, op, folded)
         a, b = c.thin(a), c.thin(b)
         kind = _LOGICAL.get(stated, name) if c.dtype == "i1" else name
         if kind in ("maximum", "minimum") and c.dtype in FLOATS:
@@ -79,11 +80,19 @@ for _stated, (_name, _function) in _BINARY.items():
 
 
 def _wrapped(c: Context, op, x: Node) -> Node:
-    """A number of an integer type that is narrower than that of the program."""
+    """A number of an integer type that is narrower than that of the program, which wraps."""
     element = c.types.written(op.results[0])[1]
-    if element not in NARROW or x.op in ("and", "or", "maximum", "minimum"):
+    if element not in NARROW or op.name.split(".")[1] in ("and", "or", "maximum", "minimum", "abs"):
         return x
-    raise Uncovered(f"arithmetic on {element} is not covered: expected i32 or i64, as .astype(jnp.int32) gives")
+    bits, signed = NARROW[element]
+    mask, half = (1 << bits) - 1, 1 << bits - 1 if signed else 0
+    if isinstance(x.form, Dense):
+        return c.build.static(Dense((x.form.values + half & mask) - half), x.shape, x.dtype)
+    number = lambda value: c.build.scalar(value, x.dtype)
+    if not signed:
+        return c.build.binary("and", x, number(mask))
+    low = c.build.binary("and", c.build.binary("add", x, number(half)), number(mask))
+    return c.build.binary("sub", low, number(half))
 
 
 _ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
@@ -126,8 +135,8 @@ def _repeated_product(c, a, b):
 def negation(c, op, x):
     if x.dtype == "i1":
         return c.fold(None, np.logical_not, x) or c.build.unary("not", x)
-    return c.fold(None, np.invert, x) or \
-        _wrapped(c, op, c.build.binary("xor", x, c.build.scalar(-1, x.dtype)))
+    folded = c.fold(None, np.invert, x)
+    return _wrapped(c, op, folded or c.build.binary("xor", x, c.build.scalar(-1, x.dtype)))
 
 
 @handles("divide")
@@ -212,6 +221,9 @@ def clamp(c, op, least, x, most):
 def convert(c, op, x):
     """To integers toward zero."""
     dtype = c.dtype
+    source, element = (c.types.written(v)[1] for v in (op.operands[0], op.results[0]))
+    if element in NARROW and x.dtype not in FLOATS and x.dtype not in CODES and source not in (element, "i1"):
+        return _wrapped(c, op, _cast(c, x, dtype))
     if x.dtype in CODES:
         return c.build.cast(c.build.widen(x, "i32" if x.dtype == "i8" else "f32"), dtype)
     if x.dtype == dtype:
@@ -224,6 +236,10 @@ def convert(c, op, x):
     if inner is not None and x.op == "broadcast":
         return c.full(_converted(c, inner, dtype, to_integer))
     return _converted(c, x, dtype, to_integer)
+
+
+def _cast(c: Context, x: Node, dtype: str) -> Node:
+    return x if x.dtype == dtype else c.fold(None, lambda v: v, x) or c.build.cast(x, dtype)
 
 
 def _converted(c, x, dtype, to_integer):
