@@ -14,7 +14,7 @@ from ..graph.nodes import Node, numel
 from . import known_indices
 from .attributes import integers
 from .handlers import Context, handles
-from .ops_reduce import _combination as combination
+from .ops_reduce import combination
 from .ops_shape import cut, positions
 
 

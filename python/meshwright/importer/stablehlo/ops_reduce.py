@@ -18,19 +18,15 @@ _KINDS = {"add": "sum", "maximum": "max", "minimum": "min", "and": "min", "or": 
 _NUMPY = {"sum": np.sum, "max": np.max, "min": np.min, "prod": np.prod}
 
 
-def _combination(op) -> str | None:
+def combination(op) -> str | None:
     """The operation that a region of two arguments is, if it is one."""
     block = op.regions[0].blocks[0]
     inner = [o.operation for o in block.operations]
     if len(inner) != 2 or len(inner[0].operands) != 2 or list(inner[1].operands) != list(inner[0].results):
         return None
-    if {id_of(v) for v in inner[0].operands} != {id_of(v) for v in block.arguments}:
+    if set(inner[0].operands) != set(block.arguments):
         return None
     return inner[0].name.split(".")[1]
-
-
-def id_of(value):
-    return hash(value)
 
 
 @handles("reduce")
@@ -40,7 +36,7 @@ def reduce(c: Context, op, *operands):
     dims = integers(op.attributes["dimensions"])
     if count == 2:
         return _arg_extreme(c, op, values, dims)
-    stated = _combination(op)
+    stated = combination(op)
     kind = _KINDS.get(stated)
     if count > 1 or kind is None:
         raise Uncovered(f"stablehlo.reduce by {stated and 'stablehlo.' + stated or 'a region of its own'} is not covered: "
@@ -123,7 +119,7 @@ def _arg_extreme(c: Context, op, values, dims) -> list[Node]:
 
 @handles("reduce_window")
 def reduce_window(c: Context, op, x, start):
-    stated = _combination(op)
+    stated = combination(op)
     kind = _KINDS.get(stated)
     if len(op.results) > 1 or kind not in ("sum", "max", "min"):
         raise Uncovered("stablehlo.reduce_window is covered for add, maximum and minimum of one operand alone")

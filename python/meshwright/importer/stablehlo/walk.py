@@ -8,7 +8,7 @@ and operations on known values are folded.
 from jax.extend.mlir import ir
 
 from ..errors import Diagnostic, ImportFailed, Uncovered
-from ..graph.nodes import Graph, Node
+from ..graph.nodes import Node
 from .attributes import STORED, symbol
 from .handlers import HANDLERS, Context
 
@@ -171,9 +171,3 @@ def argument(walk: Walk, op: str, value, **attrs) -> Node:
     if op == "parameter" and element in STORED:
         return walk.build.make(op, [], shape, STORED[element], **attrs)
     return walk.build.make(op, [], *walk.types.of(value), **attrs)
-
-
-def visible(graph: Graph) -> None:
-    """Parameters that nothing reads are no arguments of the program."""
-    live = {id(n) for n in graph.nodes()}
-    graph.parameters = [p for p in graph.parameters if id(p) in live]
