@@ -7,6 +7,7 @@
   above them: methods of a model whose work is a module of its own.
 - importer/graph needs no PyTorch: neither it nor a module that it imports has an import of torch at
   its top. importer/graph itself has none in functions either.
+- The package itself needs neither PyTorch nor JAX: no module that `import meshwright` reaches imports one at its top.
 - A front end (importer/torch, ...) is imported by no other part of the importer.
 """
 
@@ -85,7 +86,7 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
 
 
 def is_torch(target: str) -> bool:
-    return target == "torch" or target.startswith("torch.")
+    return within(target, "torch")
 
 
 def within(module: str, folder: str) -> bool:
@@ -119,6 +120,10 @@ def errors_of(root: pathlib.Path):
         for at in imports[name]:
             if is_torch(at.target) and (at.is_top or within(name, GRAPH)):
                 yield f"{files[name]}:{at.line}: imports torch, and {GRAPH} needs none"
+    for name in sorted(reached([PACKAGE], imports)):
+        for at in imports[name]:
+            if at.is_top and (is_torch(at.target) or within(at.target, "jax")):
+                yield f"{files[name]}:{at.line}: imports {at.target} at the top, and 'import {PACKAGE}' needs none"
     for name, found in imports.items():
         for at in found:
             front = ".".join(at.target.split(".")[:3])

@@ -19,6 +19,9 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$ROOT} CCACHE_NOHASHDIR=1
 PYTHON_TORCH="torch==2.13.0"
 PYTHON_PACKAGES=("transformers==5.23.0" "diffusers==0.42.1" safetensors "nanobind>=2.4" ml_dtypes numpy pytest lit)
 
+# JAX and its libraries, for the tests of the import from JAX only. Without them these tests are skipped.
+JAX_PACKAGES=("jax==0.10.2" "flax==0.12.8" "equinox==0.13.8" "optax==0.2.8")
+
 # NVIDIA's headers and libraries, for the stage "gpu" of scripts/test.sh only. NCCL and cuBLASLt are
 # the versions that torch's build for CUDA 13 has; they load without a driver.
 GPU_PACKAGES=("nvidia-nccl-cu13==2.30.7" "nvidia-cublas==13.1.1.3" "nvidia-cuda-runtime==13.0.96"
@@ -33,6 +36,14 @@ files = ["nccl/include/nccl.h", "nccl/lib/libnccl.so.2", "cu13/include/cublasLt.
          "cu13/lib/libcublasLt.so.13", "cu13/include/cuda.h", "cu13/include/crt/host_config.h",
          "cu13/include/nv/target"]
 sys.exit(not all((nvidia / f).exists() for f in files))
+PY
+}
+
+# Succeeds if the interpreter has JAX_PACKAGES, or other versions of them.
+python_has_jax_packages() {
+  "$1" - <<'PY' 2>/dev/null
+import importlib.util, sys
+sys.exit(not all(importlib.util.find_spec(name) for name in ["jax", "flax", "equinox", "optax"]))
 PY
 }
 

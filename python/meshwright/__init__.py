@@ -18,6 +18,7 @@ from .model import Model, compose, from_torch, join, load
 from .optimizers import SGD, Adam, AdamW
 from .plan import Plan
 from .session import Bundle, Session, load_bundle
+from .stablehlo import from_jax, from_stablehlo
 
 # A thread that is in a call would go on while the process ends.
 atexit.register(_core.end_runs)
@@ -37,6 +38,8 @@ __all__ = [
     "Plan",
     "Session",
     "compose",
+    "from_jax",
+    "from_stablehlo",
     "from_torch",
     "join",
     "load",

@@ -4,7 +4,7 @@
 
 from . import _core, arguments
 from .errors import Diagnostic, Error, InputError, unwrap
-from .tensors import Dense, dense, empty, is_torch, torch_names
+from .tensors import Dense, dense, empty, finished, is_jax, is_torch, kind_of, torch_names
 
 #: DLPack's number for the memory of NVIDIA's GPUs.
 _CUDA = 2
@@ -53,19 +53,19 @@ def on_gpu(value) -> Dense | None:
     if is_torch(value):
         value = value.detach()
         name = torch_names().get(value.dtype, str(value.dtype))
-        return Dense(name, tuple(value.shape), 0, value, gpu)
+        return Dense(name, tuple(value.shape), 0, value, gpu, kind="torch")
     array = _core.import_dlpack(value.__dlpack__(stream=_UNORDERED))
     if not array.is_dense:
         raise Error("the array is not dense in row-major order")
-    return Dense(array.dtype, tuple(array.shape), 0, value, gpu)
+    return Dense(array.dtype, tuple(array.shape), 0, value, gpu, kind="jax" if is_jax(value) else "numpy")
 
 
 def on_host(inputs: list[Dense]) -> list[Dense]:
-    """Inputs with those of GPUs copied to the host, which only PyTorch can."""
+    """Inputs with those of GPUs copied to the host, which only PyTorch and JAX can."""
     problems = [
         f"the input {value}: expected the memory of the host, got that of GPU {value.gpu}"
         for value in inputs
-        if value.gpu >= 0 and not is_torch(value.owner)
+        if value.gpu >= 0 and not is_torch(value.owner) and not is_jax(value.owner)
     ]
     if problems:
         raise InputError([Diagnostic(problem) for problem in problems])
@@ -79,19 +79,20 @@ class Call:
     GPU. Other backends get copies on the host.
     """
 
-    def __init__(self, backend: str, inputs: list[Dense], ports, as_torch: bool):
+    def __init__(self, backend: str, inputs: list[Dense], ports, kind: str):
         self._kept = []
-        #: Whether inputs on GPUs are tensors of PyTorch, and so are outputs there.
-        self._are_tensors = any(value.gpu >= 0 and is_torch(value.owner) for value in inputs)
+        #: The library of inputs on GPUs, and so of outputs there: "torch", "jax" or "numpy" for others.
+        self._kind = kind_of(value.owner for value in inputs if value.gpu >= 0)
         gpu = next((value.gpu for value in inputs if value.gpu >= 0), -1)
         if gpu >= 0 and backend.split(":")[0] in ("local", "mpi"):
-            inputs, gpu, self._are_tensors = on_host(inputs), -1, False
+            inputs, gpu = on_host(inputs), -1
         #: The GPU of the outputs, or -1.
         self.gpu = gpu
         self.inputs = [value.raw if value.gpu < 0 else self._take(backend, value) for value in inputs]
         if gpu < 0:
-            self.outputs = [empty(port.dtype, port.shape, as_torch) for port in ports]
-            self.addresses = [o.data_ptr() if as_torch else o.ctypes.data for o in self.outputs]
+            self._kind = kind
+            self.outputs = [empty(port.dtype, port.shape, kind) for port in ports]
+            self.addresses = [o.data_ptr() if kind == "torch" else o.ctypes.data for o in self.outputs]
             return
         memory = unwrap(_core.GpuMemory.open(backend, gpu))
         self.outputs, self.addresses = [], []
@@ -110,8 +111,14 @@ class Call:
 
     def finish(self) -> list:
         """The outputs, as the caller gave the inputs."""
-        if not self._are_tensors:
-            return self.outputs
-        import torch
+        if self.gpu < 0:
+            return [finished(array, self._kind) for array in self.outputs]
+        if self._kind == "torch":
+            import torch
 
-        return [torch.from_dlpack(array) for array in self.outputs]
+            return [torch.from_dlpack(array) for array in self.outputs]
+        if self._kind == "jax":
+            import jax
+
+            return [jax.dlpack.from_dlpack(array) for array in self.outputs]
+        return self.outputs

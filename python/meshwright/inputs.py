@@ -80,7 +80,7 @@ def names_inputs(ports, args, kwargs):
     return not args and bool(kwargs) and needed <= set(kwargs) <= {port.name for port in ports}
 
 
-def by_name(ports, args, kwargs):
+def by_name(ports, args, kwargs) -> list:
     """Inputs by position, then by name."""
     names = [port.name for port in ports]
     problems = []

@@ -12,7 +12,7 @@ from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import Prepared, by_name, check_inputs, find_entry, names_inputs
 from .options import spell
 from .plan import Plan
-from .tensors import Dense, Joined, as_codes, as_numpy, dense, is_meta, is_torch, is_trained, state_of, unjoined
+from .tensors import Dense, Joined, as_codes, as_numpy, dense, is_meta, is_trained, kind_of, state_of, unjoined
 
 
 class Model:
@@ -149,6 +149,11 @@ class Model:
         states, "grad.NAME", "step.NAME", "evaluate.OUTPUT". Raises CheckFailed, which names the first
         value that differs with its line.
         """
+        if all(getattr(imported, "module", None) is None for imported in self._imported.values()):
+            raise Error(
+                "the model comes from no PyTorch module, with which a check compares it: expected a model "
+                "of from_torch; Plan.check compares a plan with its program"
+            )
         from .checking import check
 
         return check(self, args, kwargs, tolerance, entry)
@@ -206,9 +211,9 @@ class Model:
             weights.write(data, {name: self._parameter(name) for name in self._parameters})
 
     @property
-    def _is_torch(self) -> bool:
-        """Whether the weights are those of a PyTorch module."""
-        return any(is_torch(p) or isinstance(p, Joined) for p in self._parameters.values())
+    def _kind(self) -> str:
+        """The library of the weights: "torch", "jax" or "numpy"."""
+        return kind_of(self._parameters.values())
 
     def _parameter(self, name) -> Dense:
         """A parameter as it is now: the same object as long as nothing was written to it."""

@@ -11,7 +11,7 @@ from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .inputs import find_entry
 from .session import Session, keeping, session_options
-from .tensors import is_parameter, is_torch
+from .tensors import is_parameter, kind_of_inputs
 
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 
@@ -86,12 +86,11 @@ class Plan:
     def _started(self, options) -> Session:
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)
-        as_torch = model._is_torch
         session = unwrap(self._plan.start(options))
         training = model._training(session.states)
         fixed = {**model._parameters, **(training.fixed if training else {})}
         fixed = {name: value for name, value in fixed.items() if is_parameter(value)}
-        return Session(session, options.backend, model._prepare, as_torch, kept, fixed, training)
+        return Session(session, options.backend, model._prepare, model._kind, kept, fixed, training)
 
     def run(
         self,
@@ -121,16 +120,14 @@ class Plan:
         describes that schedule.
 
         Returns the outputs, flattened in the model's order, None left out: PyTorch tensors if any
-        input is one, else NumPy arrays. If an input is in the memory of a GPU, and the backend
-        computes on GPUs, outputs are on that GPU: PyTorch tensors or DeviceArrays.
+        input is one, else JAX arrays if any input is one, else NumPy arrays. If an input is in the memory of a GPU, and the backend
+        computes on GPUs, outputs are on that GPU: PyTorch tensors, JAX arrays or DeviceArrays.
         """
         _refuse_target_cpu(kwargs.get("target_cpu"))
         if target is not None and not isinstance(target, str):
             kwargs["target"], target = target, None  # an input of that name
         entry, inputs, finish = self._inputs(entry, args, kwargs)
-        as_torch = any(is_torch(i.owner) for i in inputs)
-        if not inputs:
-            as_torch = self._model._is_torch
+        kind = kind_of_inputs(inputs) if inputs else self._model._kind
         options = _core.RunOptions()
         options.entry = entry.name
         options.backend = arguments.text("backend", backend, "the name of a backend")
@@ -140,7 +137,7 @@ class Plan:
         options.trace = "" if trace is None else arguments.path("trace", trace)
         options.measure = arguments.flag("measure", measure)
         options.target = target_name(target)
-        call = Call(backend, inputs, entry.outputs, as_torch)
+        call = Call(backend, inputs, entry.outputs, kind)
         options.output_gpu = call.gpu
         with keeping(self._plan, (inputs, call), dict(self._parameters)):
             unwrap(self._plan.run(call.inputs, call.addresses, options))

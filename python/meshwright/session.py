@@ -11,7 +11,7 @@ from . import _core, arguments, state_dict_form, state_dicts
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import prepare_by_name
-from .tensors import Dense, dense, empty, is_meta, is_torch, unjoined
+from .tensors import Dense, dense, empty, finished, is_jax, is_meta, is_torch, kind_of_inputs, unjoined
 
 
 class Session:
@@ -21,13 +21,13 @@ class Session:
     manager, or call `close`: both end its ranks and free its memory.
     """
 
-    def __init__(self, session, backend, prepare, as_torch, kept=None, fixed=None, training=None):
+    def __init__(self, session, backend, prepare, kind, kept=None, fixed=None, training=None):
         self._open = arguments.instance("session", session, _core.Session, "a session of Plan.start")
         self._backend = backend
         #: (entries, the name of one or None, args, kwargs) -> a Prepared call.
         self._prepare = prepare
-        #: Whether states are PyTorch tensors, and outputs of calls without inputs.
-        self._as_torch = as_torch
+        #: The library of states, and of outputs of calls without inputs: "torch", "jax" or "numpy".
+        self._kind = kind
         #: The weights, which ranks may read in place.
         self._kept = kept
         #: The model's own parameters; trained ones are state instead. A model that trains also has
@@ -53,8 +53,8 @@ class Session:
         is_checked = arguments.flag("check_finite", check_finite)
         entry, inputs, finish = self._prepared(entry, args, kwargs)
         session = self._session
-        as_torch = any(is_torch(i.owner) for i in inputs) if inputs else self._as_torch
-        call = Call(self._backend, inputs, entry.outputs, as_torch)
+        kind = kind_of_inputs(inputs) if inputs else self._kind
+        call = Call(self._backend, inputs, entry.outputs, kind)
         with keeping(session, (inputs, call), self._kept):
             unwrap(session.run(entry.name, call.inputs, call.addresses, is_checked, call.gpu))
         return finish(call.finish()) if finish else call.finish()
@@ -65,9 +65,10 @@ class Session:
     def state(self) -> dict:
         """The state by name: copies of the global tensors, without padding."""
         session = self._session
-        arrays = [empty(port.dtype, port.shape, self._as_torch) for port in session.states]
+        arrays = [empty(port.dtype, port.shape, self._kind) for port in session.states]
         unwrap(session.get_state(_addresses(arrays)))
-        return {port.name: array for port, array in zip(session.states, arrays, strict=True)}
+        done = [finished(array, self._kind) for array in arrays]
+        return {port.name: array for port, array in zip(session.states, done, strict=True)}
 
     def parameters(self) -> dict:
         """The model's parameters by name: copies of the global tensors. A trained one that has a
@@ -207,7 +208,7 @@ class Bundle:
         session = unwrap(self._bundle.start(options))
         layout = session.state_dict
         training = layout and state_dicts.training_of_bundle(layout, weights)
-        return Session(session, backend, prepare_by_name, as_torch=False, training=training)
+        return Session(session, backend, prepare_by_name, "numpy", training=training)
 
     def __repr__(self):
         return f"<meshwright.Bundle '{self._path}' for {self.ranks} ranks>"
@@ -244,6 +245,8 @@ def keeping(owner, inputs, weights):
 
 def _copy(value):
     value = unjoined(value)
+    if is_jax(value):  # nothing writes to it
+        return value
     return value.detach().clone() if is_torch(value) else np.array(value)
 
 

@@ -4,6 +4,7 @@
 
 import functools
 import itertools
+import math
 import sys
 from typing import Any, NamedTuple
 
@@ -137,6 +138,21 @@ def _assembled(boxes, shape, dtype, device="cpu"):
     return result
 
 
+class Shape(NamedTuple):
+    """An array of which only the shape and the element type are known: the weights of a model that is
+    planned, not run."""
+
+    shape: tuple[int, ...]
+    #: As in IR.
+    dtype: str
+    is_trained: bool = True
+
+
+class Fixed(np.ndarray):
+    """An array that no gradient reaches: a constant that an import computed, or a variable of a module that
+    is no parameter, such as a running mean."""
+
+
 def unjoined(value):
     """A parameter as an array of its own."""
     return value.whole() if isinstance(value, Joined) else value
@@ -148,25 +164,35 @@ def is_torch(value) -> bool:
     return torch is not None and isinstance(value, torch.Tensor)
 
 
+def is_jax(value) -> bool:
+    # As for PyTorch: a caller that holds an array has imported jax.
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.Array)
+
+
 def is_meta(value) -> bool:
     if isinstance(value, Joined):
         return any(map(is_meta, value.parts))
-    return is_torch(value) and value.device.type == "meta"
+    return isinstance(value, Shape) or is_torch(value) and value.device.type == "meta"
 
 
 def is_trained(value) -> bool:
-    """Whether a parameter has a gradient: it is no tensor of PyTorch, or requires one. Buffers and
-    frozen parameters do not."""
+    """Whether a parameter has a gradient: a tensor of PyTorch that requires one, or another array that is
+    not fixed. Buffers and frozen parameters do not."""
     if isinstance(value, Joined):
         return all(map(is_trained, value.parts if value.like is None else [value.like]))
-    return not is_torch(value) or value.requires_grad
+    if isinstance(value, Shape):
+        return value.is_trained
+    return value.requires_grad if is_torch(value) else not isinstance(value, Fixed)
 
 
 def is_parameter(value) -> bool:
     """Whether a tensor is a parameter, trained or frozen, and no buffer of PyTorch."""
     if isinstance(value, Joined):
         return all(map(is_parameter, value.parts if value.like is None else [value.like]))
-    return not is_torch(value) or isinstance(value, sys.modules["torch"].nn.Parameter)
+    if is_torch(value):
+        return isinstance(value, sys.modules["torch"].nn.Parameter)
+    return is_trained(value)
 
 
 def state_of(value):
@@ -197,6 +223,8 @@ class Dense(NamedTuple):
     gpu: int = -1
     #: Of an array that is not in one place: its boxes, as (offsets, shape, strides, address).
     pieces: Any = ()
+    #: The library of the array that the caller gave.
+    kind: str = "numpy"
 
     def __str__(self):
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
@@ -219,6 +247,11 @@ def dense(value) -> Dense:
     """
     if isinstance(value, Joined):
         return value.dense()
+    if isinstance(value, Shape):
+        return Dense(value.dtype, value.shape, 0, value)
+    if is_jax(value):
+        # NumPy's view of a JAX array on the host copies nothing.
+        return dense(np.asarray(value))._replace(kind="jax")
     if not is_torch(value) and not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         try:
             value = np.from_dlpack(value)
@@ -229,9 +262,9 @@ def dense(value) -> Dense:
     if is_torch(value):
         name = _name_of(value.dtype)
         if is_meta(value):
-            return Dense(name, tuple(value.shape), 0, value)
+            return Dense(name, tuple(value.shape), 0, value, kind="torch")
         value = _on_host(value).contiguous()
-        return Dense(name, tuple(value.shape), value.data_ptr(), value)
+        return Dense(name, tuple(value.shape), value.data_ptr(), value, kind="torch")
     value = np.asarray(value)
     shape = value.shape
     value = np.ascontiguousarray(value)
@@ -303,11 +336,45 @@ def torch_of(values: np.ndarray):
     return torch.from_numpy(values.view(bits[1])).view(torch_types()[_FROM_NUMPY[values.dtype]])
 
 
-def empty(dtype: str, shape, torch_like: bool):
-    """Memory for an output, uninitialised, as the kind of array the user gave."""
-    if torch_like:
+def kind_of(values) -> str:
+    """The library of which outputs are arrays, where these are inputs: "torch" if PyTorch's are among
+    them, else "jax" if JAX's are, else "numpy"."""
+    kinds = {"torch" if is_torch(v) or isinstance(v, Joined) else "jax" if is_jax(v) else "numpy" for v in values}
+    return next((kind for kind in ("torch", "jax") if kind in kinds), "numpy")
+
+
+def kind_of_inputs(inputs: list["Dense"]) -> str:
+    """The same for the inputs of a call."""
+    kinds = [i.kind for i in inputs]
+    return next((kind for kind in ("torch", "jax") if kind in kinds), "numpy")
+
+
+#: JAX takes memory of the host as it is if its address has a multiple of this.
+_JAX_ALIGNMENT = 64
+
+
+def empty(dtype: str, shape, kind: str):
+    """Memory of the host for an output, uninitialised: a tensor of PyTorch for "torch", else a NumPy array,
+    of which `finished` makes one of JAX."""
+    shape = tuple(shape)
+    if kind == "torch":
         import torch
 
         # The caller's default device may be another one.
-        return torch.empty(tuple(shape), dtype=torch_types()[dtype], device="cpu")
-    return np.empty(tuple(shape), dtype=NUMPY_TYPES[dtype])
+        return torch.empty(shape, dtype=torch_types()[dtype], device="cpu")
+    if kind == "jax":
+        size = math.prod(shape) * NUMPY_TYPES[dtype].itemsize
+        memory = np.empty(size + _JAX_ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % _JAX_ALIGNMENT
+        return memory[start : start + size].view(NUMPY_TYPES[dtype]).reshape(shape)
+    return np.empty(shape, dtype=NUMPY_TYPES[dtype])
+
+
+def finished(array, kind: str):
+    """The output that `empty` made, once its values are there. JAX's has the same memory; without x64,
+    JAX's own types of 32 bits take the place of those of 64."""
+    if kind != "jax":
+        return array
+    import jax
+
+    return jax.device_put(array, jax.local_devices(backend="cpu")[0], may_alias=True)

@@ -41,18 +41,33 @@ def made(folder):
             "Bundle": mw.load_bundle(folder / "bundle"), "Trained": train}
 
 
+JAX = ("from_jax", "from_stablehlo")
+
+
+def jax_calls():
+    """Those of functions that need JAX, if it is there."""
+    try:
+        import jax
+    except ImportError:
+        return {}
+    function, args = lambda p, x: x @ p, (np.zeros((6, 6), np.float32), np.zeros((2, 6), np.float32))
+    return {"from_jax": dict(function=function, args=args),
+            "from_stablehlo": dict(given=jax.jit(function).lower(*args).as_text())}
+
+
 def calls(folder, known):
     """(name, function, arguments that are right) of everything public."""
     model, train, session = known["Model"], known["Trained"], known["Session"]
     right = {
         "from_torch": dict(module=Mlp().eval(), args=(X,)),
+        **jax_calls(),
         "load": dict(program=folder / "m.mlir", parameters=folder / "m.safetensors"),
         "load_bundle": dict(path=folder / "bundle"), "Bundle": dict(path=folder / "bundle"),
         "compose": dict(models={"a": model, "b": model}, connect={"b.x": "a.0"}),
         "join": dict(models={"a": model}),
         "SGD": {}, "Adam": {}, "AdamW": {},
         "Model": dict(program=model._program, parameters={}), "Plan": dict(model=model, plan=known["Plan"]._plan),
-        "Session": dict(session=session._open, backend="local", prepare=model._prepare, as_torch=True),
+        "Session": dict(session=session._open, backend="local", prepare=model._prepare, kind="torch"),
         "DeviceArray": dict(array=None, dtype="f32", shape=(2,), gpu=0),
         "Error": dict(diagnostics="x"), "InputError": dict(diagnostics="x"),
         "CheckFailed": dict(diagnostics="x", differences={}),
@@ -72,7 +87,7 @@ def calls(folder, known):
     given = {name: (X,) for name in ("Plan.run", "Plan.check", "Model.check", "Session.run")}
     for name in mw.__all__:
         thing = getattr(mw, name)
-        if name in ("Diagnostic", "MeshwrightWarning"):
+        if name in ("Diagnostic", "MeshwrightWarning") or name not in right and name in JAX:
             continue
         yield name, thing, (), right[name], []
         if inspect.isclass(thing) and name in known:

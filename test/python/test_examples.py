@@ -50,6 +50,15 @@ def read_table(text):
     return [dict(zip(split[0], row, strict=True)) for row in split[1:]]
 
 
+def test_jax_llama():
+    for package in ("jax", "flax", "optax"):
+        pytest.importorskip(package, reason="scripts/setup.sh --jax")
+    text = run_example("jax_llama.py", "--mesh", "dp=2,tp=2", "--steps", "3")
+    assert "plan for 4 ranks" in text
+    for said in ("largest difference from JAX", "largest difference of a loss"):
+        assert float(re.search(rf"{said}: (\S+)", text)[1]) < 1e-4
+
+
 def test_context_parallel():
     text = run_example("context_parallel.py", "--ranks", "2", "--tokens", "96")
     rows = {(r["ulysses"], r["ring"], r["order"]): r for r in read_table(text)}

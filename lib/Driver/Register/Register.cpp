@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Driver/Register/ForeignDialects.h"
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/passes/Pipeline.h"
 #include "mlir/Dialect/Arith/IR/Arith.h"
@@ -24,6 +25,7 @@ using namespace mlir;
 void meshwright::registerAllDialects(DialectRegistry &registry) {
   registry.insert<dist::DistDialect, nn::NnDialect, rt::RtDialect, func::FuncDialect,
                   arith::ArithDialect, scf::SCFDialect, tensor::TensorDialect>();
+  registerForeignDialects(registry);
   func::registerAllExtensions(registry);
   registerPlacementModels(registry);
   registerModels(registry);

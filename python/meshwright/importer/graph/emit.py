@@ -101,6 +101,8 @@ class Emitter:
         if a["aliases"]:
             yield "nn.aliases", f"[{', '.join(map(quoted, a['aliases']))}]"
         yield "nn.parameter", quoted(a["key"])
+        if "offsets" in a:
+            yield "nn.parameter_offsets", f"array<i64: {', '.join(map(str, a['offsets']))}>"
 
     @staticmethod
     def _state(node: Node) -> str:
