@@ -93,8 +93,7 @@ def _gathered(c: Context, x: Node, axes, dim: int) -> Node:
     """Chunks one behind the other along a dimension. If the axes shard another one, the ranks become a dimension
     before that one, which then moves to its place."""
     build, ranks, own = c.build, shards(axes), _sharded_dim(c, x, axes)
-    between = x.shape[min(own or 0, dim):max(own or 0, dim) + 1]
-    if own is None or own == dim or all(n == 1 for n in between):
+    if own is None or own == dim:
         shape = [n * ranks if d == dim else n for d, n in enumerate(x.shape)]
         return build.make("dist.all_gather", [x], shape, x.dtype, axes=axes, dim=dim)
     apart = build.reshape(x, (*x.shape[:own], 1, *x.shape[own:]))
