@@ -20,7 +20,7 @@ from . import ops_control, ops_elementwise, ops_index, ops_shape  # noqa: F401 (
 from .attributes import direction, integer, integers
 from .handlers import HANDLERS, Context, handles
 from .lift_tables import lift_tables
-from .ops_reduce import _combination as combination
+from .ops_reduce import combination
 
 _KINDS = {"add": "sum", "maximum": "max"}
 
