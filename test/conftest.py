@@ -9,6 +9,9 @@ import torch
 # A rank may have to wait long for another where the machine has much else to do. Tests of
 # what happens after the timeout set their own.
 os.environ.setdefault("MESHWRIGHT_TIMEOUT", "300")
+# Tests of JAX have several devices.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # scripts/sanitize_runtime.sh preloads a library into this process; its children have it already.
 if "MESHWRIGHT_SANITIZER" in os.environ:
     os.environ.pop("LD_PRELOAD", None)

@@ -78,6 +78,13 @@ static LogicalResult verifySharding(Operation *op, Attribute attr, Type type) {
   return sharding.verifyForMesh(mesh, [&] { return op->emitOpError() << "'dist.sharding': "; });
 }
 
+static LogicalResult verifyRelabels(Operation *op, Attribute value) {
+  if (isa<PermuteOp>(op) && isa<UnitAttr>(value))
+    return success();
+  return op->emitOpError() << "'" << kRelabelsAttr
+                           << "': expected a unit attribute on a dist.permute, got " << value;
+}
+
 LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
   if (attr.getName() == kRowLoadAttr) {
     auto load = dyn_cast<FloatAttr>(attr.getValue());
@@ -150,6 +157,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
   }
   if (attr.getName() == kOperandsAttr || attr.getName() == kResultsAttr)
     return verifyStatedLayouts(op, attr);
+  if (attr.getName() == kRelabelsAttr)
+    return verifyRelabels(op, attr.getValue());
   if (attr.getName() == kStageMeshesAttr) {
     auto meshOp = dyn_cast<MeshOp>(op);
     auto stages = dyn_cast<DictionaryAttr>(attr.getValue());

@@ -31,7 +31,12 @@ inline constexpr llvm::StringLiteral kOperandsAttr = "dist.operands";
 /// On an op of an SPMD function: the same for its results.
 inline constexpr llvm::StringLiteral kResultsAttr = "dist.results";
 
-/// Checks one of these attributes on an op.
+/// On a `dist.permute`, a unit attribute: its result is another value with the operand's layout, whose
+/// chunk i is the one that the rank of chunk i receives; zeros where it receives none. Without it, the
+/// result is the operand's value with its chunks on other ranks.
+inline constexpr llvm::StringLiteral kRelabelsAttr = "dist.relabels";
+
+/// Checks one of the first two attributes on an op.
 mlir::LogicalResult verifyStatedLayouts(mlir::Operation *op, mlir::NamedAttribute attr);
 
 /// The layout of each dimension that the op states of operand `operand`; none of those that it

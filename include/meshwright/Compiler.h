@@ -176,8 +176,8 @@ public:
   /// `evaluate`. The parameters are states of it.
   Result<Program> train(const TrainOptions &options) const;
 
-  /// Returns the program as MLIR, optionally with source locations.
-  std::string str(bool locations = false) const;
+  /// Returns the program as MLIR, optionally with source locations, and in the generic form of ops.
+  std::string str(bool locations = false, bool generic = false) const;
   /// Returns true if the program already is an SPMD program (`dist.spmd`).
   bool isSpmd() const;
 
@@ -388,7 +388,7 @@ public:
 
   /// Returns a phase as MLIR. Fails for a phase that the plan does not have: an SPMD program
   /// enters after the first phases.
-  Result<std::string> str(PlanPhase phase, bool locations = false) const;
+  Result<std::string> str(PlanPhase phase, bool locations = false, bool generic = false) const;
   /// Describes an entry (empty: the default one), and the memory that all entries share. The
   /// report on the default entry also has what the last run with `measure` measured. Empty for
   /// an unknown entry, and for an SPMD program that runs as it is and whose layouts are wrong.

@@ -49,9 +49,11 @@ static LogicalResult checkTypes(const SharedValue &value) {
 
 FailureOr<std::vector<SharedValue>>
 meshwright::getSharedValues(ArrayRef<func::FuncOp> functions) {
-  // A single function without state shares nothing, as most programs.
-  if (functions.size() == 1 &&
-      functions.front()->getParentOfType<ModuleOp>().getOps<nn::StateOp>().empty())
+  // A single function without state shares nothing, as most programs. An SPMD program has no global
+  // functions.
+  if (functions.empty() ||
+      (functions.size() == 1 &&
+       functions.front()->getParentOfType<ModuleOp>().getOps<nn::StateOp>().empty()))
     return std::vector<SharedValue>();
   llvm::DenseMap<StringAttr, nn::StateOp> declared = nn::getStates(functions.front());
   // Keyed by the name and, for a part of a stored tensor, by its place there.

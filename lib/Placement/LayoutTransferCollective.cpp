@@ -11,6 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/lib/Placement/MeshTranslation.h"
 #include "meshwright/lib/Placement/PermuteTransfer.h"
 
@@ -72,7 +73,7 @@ LogicalResult CollectiveTransfer::reduce(Layout &layout, unsigned i, ReductionKi
       return report(context,
                     "reduces operand " + Twine(i) + " over " + text(axis) +
                         ", over which it is replicated: the result would be " + Twine(axis.size) +
-                        " times too large",
+                        " times too large; expected an unreduced value",
                     i);
     return report(context,
                   "reduces operand " + Twine(i) + " over " + text(axis) + ", the wrong axis: it " +
@@ -343,6 +344,14 @@ LogicalResult CollectiveTransfer::makePartial(Layout &layout, unsigned i, bool i
 LogicalResult CollectiveTransfer::permute(PermuteOp op, Layout &layout, unsigned i) {
   if (succeeded(transferPermute(op, axes, mesh, layout)))
     return success();
+  if (op->hasAttr(kRelabelsAttr))
+    return report(context,
+                  "makes another value of operand " + Twine(i) + ", which has layout " +
+                      toString(layout, mesh) +
+                      ": expected ranks with the same chunk to receive equal ones, and no padding or parts of sums "
+                      "along " +
+                      text(axes),
+                  i);
   if (auto leftOut = getLeftOut(op, getNumShards(axes)); leftOut.any())
     return report(context,
                   "leaves out ranks " + toString(leftOut) + " of " + text(axes) +

@@ -13,6 +13,8 @@
 
 #include "meshwright/lib/Placement/PermuteTransfer.h"
 
+#include "meshwright/dialects/Dist/OperandLayouts.h"
+
 #include "llvm/ADT/BitVector.h"
 
 using namespace mlir;
@@ -208,8 +210,54 @@ LogicalResult PairTransfer::run(Layout &layout) const {
   return success();
 }
 
+/// Checks that the chunks which ranks receive are those of a value with the operand's layout:
+/// - ranks that hold the same chunk receive equal ones;
+/// - no chunk has padding, which would leave the tail;
+/// - the permuted axes add no parts of a sum.
+static LogicalResult relabelChunks(PermuteOp op, ArrayRef<Axis> axes, const Layout &layout) {
+  if (!layout.parts.empty() && anyOverlap(layout.getUnreduced(), axes))
+    return failure();
+  if (layout.getIncompletePart())
+    return failure();
+  int64_t size = getNumShards(axes);
+  SmallVector<int64_t> sources = op.getChunkSources(size);
+  AxisList primes;
+  for (const Axis &axis : axes)
+    layout_transfer::appendPrimes(axis, primes);
+  AxisList sharded;
+  for (const DimLayout &dim : layout.dims)
+    for (const LayoutFactor &factor : dim.factors) {
+      if (!anyOverlap(factor.axes, axes))
+        continue;
+      if (factor.isPadded() || factor.shift != 0)
+        return failure();
+      llvm::append_range(sharded, factor.axes);
+    }
+  // The chunk of a rank: its coordinates over the axes that shard the value.
+  auto getChunk = [&](int64_t rank) {
+    int64_t stride = 1, chunk = 0;
+    for (const Axis &digit : llvm::reverse(primes)) {
+      if (anyOverlap(sharded, digit))
+        chunk += rank / stride % digit.size * stride;
+      stride *= digit.size;
+    }
+    return chunk;
+  };
+  SmallVector<std::optional<int64_t>> received(size);
+  for (int64_t rank = 0; rank < size; ++rank) {
+    int64_t chunk = sources[rank] < 0 ? -1 : getChunk(sources[rank]);
+    std::optional<int64_t> &known = received[getChunk(rank)];
+    if (known.value_or(chunk) != chunk)
+      return failure();
+    known = chunk;
+  }
+  return success();
+}
+
 LogicalResult layout_transfer::transferPermute(PermuteOp op, ArrayRef<Axis> axes, MeshAttr mesh,
                                                Layout &layout) {
+  if (op->hasAttr(kRelabelsAttr))
+    return relabelChunks(op, axes, layout);
   int64_t size = getNumShards(axes);
   llvm::SmallBitVector leftOut = getLeftOut(op, size);
   const Part *incomplete = layout.getIncompletePart();

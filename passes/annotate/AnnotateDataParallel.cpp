@@ -95,9 +95,9 @@ ValueSharding DataParallel::split(Value value) {
   return sharding;
 }
 
-/// Returns true for an input of the program that is the stage's own and has no sharding yet.
+/// Returns true for an input of the program that is the stage's own.
 bool DataParallel::isInput(BlockArgument arg) {
-  return func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) && !getShardingAttr(arg) &&
+  return func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) &&
          (stage.empty() || getStage(arg) == stage);
 }
 
@@ -108,7 +108,8 @@ void DataParallel::annotateInputs() {
       rule.add(cast<RankedTensorType>(arg.getType()).getShape(),
                nn::getStatedBatch(func, arg.getArgNumber()));
   for (BlockArgument arg : func.getArguments())
-    if (isInput(arg))
+    // An input with a sharding keeps it.
+    if (isInput(arg) && !getShardingAttr(arg))
       attrs[arg.getArgNumber()] = writeSharding(split(arg), arg, factors, mesh, symbol);
   setArgumentAttrs(func, DistDialect::kShardingAttr, attrs);
 }

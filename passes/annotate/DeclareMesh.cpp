@@ -38,6 +38,8 @@ private:
   LogicalResult checkDevices(ModuleOp module);
   /// Adds the mesh of the option, or compares it with the mesh that the module has.
   LogicalResult declareMesh(ModuleOp module);
+  /// Gives the module's own mesh the device of the option, if it is to have it.
+  void replaceDevice(ArrayRef<MeshOp> meshes);
   LogicalResult declareRoles(MeshOp meshOp);
   LogicalResult checkNames(MeshOp meshOp);
   LogicalResult checkStorage(MeshOp meshOp);
@@ -78,12 +80,20 @@ static bool isLike(ArrayRef<MeshOp> meshes, MeshAttr wanted, DictionaryAttr want
           }));
 }
 
+void DeclareMeshPass::replaceDevice(ArrayRef<MeshOp> meshes) {
+  if (!replacesDevice || meshes.size() != 1)
+    return;
+  MeshOp own = meshes.front();
+  own.setMeshAttr(MeshAttr::get(&getContext(), own.getMesh().getAxes(), device));
+}
+
 LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
   auto meshes = llvm::to_vector(module.getOps<MeshOp>());
   const MeshOption &wanted = mesh.getValue();
   if (wanted.empty()) {
     if (meshes.empty())
       return module.emitError() << "no mesh: expected a 'mesh' option or a dist.mesh in the module";
+    replaceDevice(meshes);
     return success();
   }
   auto emit = [&] { return module.emitError(); };
@@ -117,7 +127,10 @@ LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
     return failure();
   if (!meshes.empty()) {
     if (!isLike(meshes, attr, views))
-      return meshes.front().emitOpError() << "differs from the 'mesh' option " << attr;
+      return meshes.front().emitOpError() << "differs from the 'mesh' option " << attr
+                                          << ": expected the module's own, "
+                                          << meshes.front().getMesh().withoutRoles();
+    replaceDevice(meshes);
     return success();
   }
   OpBuilder builder = OpBuilder::atBlockBegin(module.getBody());

@@ -75,6 +75,8 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
     Option<"mesh", "mesh", "::meshwright::MeshOption", "",
            "axes, name=size, major to minor; or stage:axes;stage:axes">,
     Option<"device", "device", "std::string", "\"\"", "device preset">,
+    Option<"replacesDevice", "replaces-device", "bool", "false",
+           "the mesh of the module gets the device, too">,
     Option<"roles", "roles", "::meshwright::AxisChoices", "::meshwright::AxisChoices()",
            "role=axis,... where an axis is a name, none or auto; empty: roles stay as they are">,
   ];

@@ -159,6 +159,7 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions 
   DeclareMeshPassOptions mesh;
   mesh.mesh = options.mesh;
   mesh.device = options.device.empty() ? "h100" : options.device;
+  mesh.replacesDevice = !options.device.empty();
   mesh.roles = options.axes.complete();
   pm.addPass(createDeclareMeshPass(mesh));
   for (const Policy &policy : policies)

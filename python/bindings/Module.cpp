@@ -282,7 +282,7 @@ NB_MODULE(_core, m) {
             return toPython(program.train(options));
           },
           nb::call_guard<ReleasedGil>())
-      .def("str", &Program::str, nb::arg("locations") = false)
+      .def("str", &Program::str, nb::arg("locations") = false, nb::arg("generic") = false)
       .def_prop_ro("is_spmd", &Program::isSpmd)
       .def_prop_ro("entries", &Program::getEntries)
       .def_prop_ro("states", &Program::getStates)
@@ -428,11 +428,13 @@ NB_MODULE(_core, m) {
             return toPython(Plan::parallelize(program, options));
           },
           nb::call_guard<ReleasedGil>())
-      .def("str",
-           [](const Plan &plan, PlanPhase phase, bool locations) {
-             ReleasedGil released;
-             return toPython(plan.str(phase, locations));
-           })
+      .def(
+          "str",
+          [](const Plan &plan, PlanPhase phase, bool locations, bool generic) {
+            ReleasedGil released;
+            return toPython(plan.str(phase, locations, generic));
+          },
+          nb::arg("phase"), nb::arg("locations") = false, nb::arg("generic") = false)
       .def(
           "report",
           [](const Plan &plan, bool json, std::string_view entry) {

@@ -47,6 +47,8 @@ def on_gpu(value) -> Dense | None:
         return None
     if is_torch(value) and value.device.type != "cuda":
         return None
+    if is_jax(value) and len(value.devices()) > 1:
+        return None  # its parts are gathered on the host
     kind, gpu = value.__dlpack_device__()
     if kind != _CUDA:
         return None

@@ -62,6 +62,21 @@ class Model:
         """The program as MLIR text; with `locations` in the model's Python source."""
         return self._program.str(arguments.flag("locations", locations))
 
+    def to_stablehlo(self) -> str:
+        """The program as text of StableHLO, for other compilers. Needs JAX, whose bindings check it.
+
+        Attention, norms and other layers are written out. An SPMD program has its collectives, in an
+        `sdy.manual_computation` over all axes, as JAX writes a shard_map; `Plan.to_stablehlo` gives
+        that of a plan. Arguments are the inputs and the parameters in the order of the program, and
+        have their names as locations. Constants that the import computed are in the text.
+        `from_stablehlo` takes the text back.
+        An op that StableHLO has no form for, such as those of experts and of random numbers, is an
+        Error that names it and its line.
+        """
+        from .exporter import export
+
+        return export(self._program.str(True, True), self._constants)
+
     def parallelize(self, **options) -> Plan:
         """Rewrites the program for a mesh of ranks.
 
@@ -109,6 +124,9 @@ class Model:
         target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
             name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
         """
+        if any(imported.graph.mesh for imported in self._imported.values()):
+            # The mesh of a JAX function says nothing of its devices.
+            options.setdefault("device", "h100")
         return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
 
     def differentiate(self, loss=0, parameters=("*",)) -> "Model":
@@ -225,6 +243,12 @@ class Model:
             codes = as_codes(dense(value), self._types.get(name, ""))
             known = self._dense[name] = (codes, state, value)
         return known[0]
+
+    @property
+    def _constants(self) -> dict:
+        """The parameters that the imports computed."""
+        names = {prefix + key for prefix, imported in self._imports for key in imported.graph.constants.values()}
+        return {name: as_numpy(self._parameter(name)) for name in names if name in self._parameters}
 
     @property
     def _remarks(self) -> list[Diagnostic]:

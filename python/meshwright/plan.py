@@ -43,6 +43,12 @@ class Plan:
         arguments.flag("locations", locations)
         return Text(unwrap(self._plan.str(getattr(_core.Phase, phase), locations)))
 
+    def to_stablehlo(self) -> str:
+        """The program of a rank, as text of StableHLO with its collectives: see `Model.to_stablehlo`."""
+        from .exporter import export
+
+        return export(unwrap(self._plan.str(_core.Phase.spmd, True, True)), self._model._constants)
+
     def report(self, format: str = "text", entry: str | None = None):
         """Bytes per collective, memory per rank, decisions and warnings of an entry.
 

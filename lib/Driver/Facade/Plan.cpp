@@ -95,7 +95,11 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   };
   if (options->storedWeights == StoredWeights::Widen)
     impl->widened = WidenedParameters::create(*program.impl);
-  if (!program.isSpmd()) {
+  if (program.isSpmd()) {
+    // The phases before *optimise* find no global functions. They check the options.
+    if (!run(Phase::Annotated) || !run(Phase::Propagated) || !run(Phase::Partitioned))
+      return collector.take();
+  } else {
     keep(PlanPhase::Global);
     if (!run(Phase::Annotated))
       return collector.take();
@@ -269,21 +273,21 @@ static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &r
                [](const Decision &decision) { return decision.subject == Subject::Program; });
 }
 
-Result<std::string> Plan::str(PlanPhase phase, bool locations) const {
+Result<std::string> Plan::str(PlanPhase phase, bool locations, bool generic) const {
   std::lock_guard<std::mutex> lock(impl->mutex);
   if (phase == PlanPhase::Rt) {
     DiagnosticCollector collector(impl->context.get());
     mlir::OwningOpRef<ModuleOp> scheduled = impl->schedule();
     if (!scheduled)
       return collector.take();
-    return print(*scheduled, locations);
+    return print(*scheduled, locations, generic);
   }
   ModuleOp module = impl->get(phase);
   if (!module)
     return std::vector<Diagnostic>{makeError(
         impl->options ? "the program was SPMD from the start: it has no phase before that"
                        : "the program runs as it is: it has no such phase")};
-  return print(module, locations);
+  return print(module, locations, generic);
 }
 
 /// Makes the report of a program that runs as it is. A program for one rank sends nothing.

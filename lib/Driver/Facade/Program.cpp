@@ -349,12 +349,14 @@ FailureOr<Ports> meshwright::getPorts(ModuleOp module) { return PortReader().rea
 // Program
 //===----------------------------------------------------------------------===//
 
-std::string meshwright::print(ModuleOp module, bool locations) {
+std::string meshwright::print(ModuleOp module, bool locations, bool generic) {
   std::string text;
   llvm::raw_string_ostream os(text);
   mlir::OpPrintingFlags flags;
   if (locations)
     flags.enableDebugInfo();
+  if (generic)
+    flags.printGenericOpForm();
   module.print(os, flags);
   return text;
 }
@@ -403,7 +405,9 @@ Result<Program> Program::parseFile(std::string_view path) {
   return parse({text.data(), text.size()}, path);
 }
 
-std::string Program::str(bool locations) const { return print(*impl->module, locations); }
+std::string Program::str(bool locations, bool generic) const {
+  return print(*impl->module, locations, generic);
+}
 bool Program::isSpmd() const { return impl->isSpmd; }
 const std::vector<Entry> &Program::getEntries() const { return impl->ports.entries; }
 const std::vector<Port> &Program::getInputs() const { return getEntries().front().inputs; }

@@ -54,7 +54,7 @@ mlir::FunctionOpInterface getEntry(mlir::ModuleOp module, llvm::StringRef name =
 const Entry *findEntry(const std::vector<Entry> &entries, std::string_view name,
                        std::vector<Diagnostic> &diagnostics);
 
-std::string print(mlir::ModuleOp module, bool locations);
+std::string print(mlir::ModuleOp module, bool locations, bool generic = false);
 
 /// The data behind the public class Program.
 struct Program::Impl {

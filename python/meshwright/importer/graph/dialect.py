@@ -138,6 +138,8 @@ def operation(op: str, operands: list[tuple], results: list[tuple], attributes: 
                 add(of[0])
             elif what == "value":
                 name = of[0]
+                if kinds.get(name) == "unit":
+                    continue  # the word beside it says that it is set
                 if name in kinds:
                     add(_in_form(kinds[name], attributes[name], dtype, shape))
                 else:

@@ -3,6 +3,7 @@
 """Prints the importer's graph as a module of the `nn` dialect."""
 import math
 
+from . import distribution
 from .dialect import float_text, operation, quoted, tensor_type
 from .nodes import Graph, Location, Node
 from .sizes import dynamic_dims, names
@@ -74,20 +75,29 @@ class Emitter:
             body.append(f"    {text}{self.location(write.loc)}\n")
         states = "".join(self._state(s) for s in self.graph.states)
         outputs = self.graph.outputs
-        results = ", ".join(f"{_type(o)} {{nn.output = {quoted(n)}}}"
-                            for o, n in zip(outputs, self.graph.output_names))
+        shardings = self.graph.output_shardings or [None] * len(outputs)
+        results = ", ".join(f"{_type(o)} {{{self._result(o, n, sharding)}}}"
+                            for o, n, sharding in zip(outputs, self.graph.output_names, shardings))
         values = ", ".join(self.names[id(o)] for o in outputs)
         types = ", ".join(_type(o) for o in outputs)
-        returned = f"    return {values} : {types}\n" if outputs else "    return\n"
+        # The proof compares results with the layouts that an SPMD program promises.
+        place = self.location(outputs[0].loc) if self.graph.is_spmd and outputs else ""
+        returned = f"    return {values} : {types}{place}\n" if outputs else "    return\n"
         locations = "".join(self._alias(loc, name) for loc, name in self.locations.items())
         separator = ",\n                     "
-        return (f"{locations}module {{\n{states}  func.func @main({separator.join(arguments)})\n"
-                f"      -> ({results}) {{\n{''.join(body)}{returned}  }}\n}}\n")
+        mesh, spmd = distribution.mesh_text(self.graph), " attributes {dist.spmd = @mesh}" if self.graph.is_spmd else ""
+        return (f"{locations}module {{\n{mesh}{states}  func.func @main({separator.join(arguments)})\n"
+                f"      -> ({results}){spmd} {{\n{''.join(body)}{returned}  }}\n}}\n")
 
-    @staticmethod
-    def _attributes(node: Node):
+    def _result(self, node: Node, name: str, sharding) -> str:
+        """The attributes of a result of @main."""
+        layout = distribution.boundary(sharding, node, self.graph.is_spmd)
+        return ", ".join([*(f"{key} = {value}" for key, value in layout), f"nn.output = {quoted(name)}"])
+
+    def _attributes(self, node: Node):
         """The attributes of an argument of @main."""
         a = node.attrs
+        yield from distribution.boundary(a.get("sharding"), node, self.graph.is_spmd)
         if node.op == "input":
             if "batch" in a:
                 yield "nn.batch", str(a["batch"]).lower()
@@ -120,13 +130,18 @@ class Emitter:
             f"{name} = loc({place})\n"
 
     def _operation(self, node: Node, identity: int) -> str:
+        if node.op.startswith("dist."):
+            operands = node.operands
+            return distribution.operation(node, [self.names[id(o)] for o in operands], [_type(o) for o in operands],
+                                          _type(node))
         operands = [(self.names[id(o)], o.shape, o.dtype, o.routed) for o in node.operands]
-        attributes = {name: value for name, value in node.attrs.items() if name != "given"}
+        attributes = {name: value for name, value in node.attrs.items() if name not in ("given", "table_rows")}
         if node.op == "cut":
             attributes["sizes"] = names(node.shape)
+        rows = f", nn.table_rows = {node.attrs['table_rows']} : i64" if "table_rows" in node.attrs else ""
         results = [(node.shape, node.dtype, node.routed), *node.further]
         return operation(node.op, operands, results, attributes, node.attrs.get("given"),
-                         f"nn.id = {identity} : i64")
+                         f"nn.id = {identity} : i64{rows}")
 
 
 def used_sizes(graph: Graph, order: list[Node]) -> dict[str, tuple]:

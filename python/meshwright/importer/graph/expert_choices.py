@@ -79,7 +79,7 @@ class Choices:
 
     def __init__(self, indices: Node, experts: int, count: int, k: int):
         self.base, self.experts, self.count, self.k = indices, experts, count, k
-        scores = scores_of(indices) if indices.shape[-1] == k else None
+        scores = scores_of(indices) if indices.shape[-1:] == (k,) else None
         #: Whether no token chooses an expert twice.
         self.distinct = k == 1 or scores is not None
         #: Whether no index can be out of range; whether one can be that PyTorch does not refuse.

@@ -135,13 +135,21 @@ class Materialise:
         else:
             content = (dtype, shape, form.origin)
         if content not in self.tables:
-            key = self.graph.constants.setdefault(content, f"constant.{len(self.graph.constants)}")
+            key = self.graph.constants.setdefault(content, self._free_key())
             node = build.make("parameter", [], shape, dtype, key=key, aliases=[], tensor=form)
             node.attrs["largest"] = largest(form) if dtype in FLOATS else 0.0
             node.loc = None
             self.graph.parameters.append(node)
             self.tables[content] = node
         return self.tables[content]
+
+    def _free_key(self) -> str:
+        """A name that no other argument has: a program that was exported has constants of these names."""
+        taken = {p.attrs["key"] for p in self.graph.parameters} | {i.attrs["name"] for i in self.graph.inputs}
+        number = len(self.graph.constants)
+        while f"constant.{number}" in taken:
+            number += 1
+        return f"constant.{number}"
 
     def _diagonal(self, build: Builder, form: Diagonal, shape, dtype) -> Node:
         """The table, read at the linear combination of the indices."""

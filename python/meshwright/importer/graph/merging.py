@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Reshapes that merge dimensions: which they are, and what they merge."""
 
-from .nodes import Builder, Node, reshape_groups
+from .nodes import Builder, Node, ones_are_chunks, reshape_groups
 
 
 def merges(source, target) -> bool:
@@ -61,7 +61,7 @@ def merged_dims(source, target) -> list[range] | None:
     pending = []
     for s, t in groups:
         real = [d for d in t if target[d] != 1]
-        if len(real) > 1:
+        if len(real) > 1 or len(t) > 1 and ones_are_chunks():
             return None
         if not t:  # source dimensions of size 1 that vanish
             pending = list(s)

@@ -15,6 +15,8 @@ end. A `grouped_mm` that is `whole`, as each `owner`, has no rows behind the las
 Attributes have the dialect's names. `given` names the optional operands that an operation has, where
 several could be left out.
 """
+import contextlib
+import contextvars
 import heapq
 import itertools
 import math
@@ -30,6 +32,25 @@ from .forms import Dense
 from .sizes import Quantity, Size, dynamic_dims, number_of
 
 _SERIAL = itertools.count()
+
+#: Whether values are parts of ranks. A dimension of size 1 is then a chunk of a longer one perhaps, and has
+#: its place among the others.
+_PARTS = contextvars.ContextVar("parts", default=False)
+
+
+@contextlib.contextmanager
+def values_of_ranks():
+    """Within, graphs are made and rewritten whose values are parts of ranks."""
+    token = _PARTS.set(True)
+    try:
+        yield
+    finally:
+        _PARTS.reset(token)
+
+
+def ones_are_chunks() -> bool:
+    """Whether a dimension of size 1 may be a rank's chunk of a longer one."""
+    return _PARTS.get()
 
 
 class Routing(NamedTuple):
@@ -117,6 +138,11 @@ class Graph:
     joins: bool = False
     #: The names of sizes that a call decides, in the order of the program's arguments.
     sizes: list[str] = field(default_factory=list)
+    #: The mesh that shardings are on, and those of the outputs, None where one has none.
+    mesh: Any = None
+    output_shardings: list[Any] = field(default_factory=list)
+    #: Whether the graph is what each rank does, on its parts of arguments (distribution.py).
+    is_spmd: bool = False
     #: Random operations so far. Each has its own stream of numbers.
     streams: int = 0
 
@@ -282,7 +308,7 @@ class Builder:
         if known:
             return known
         moved = [p for p in permutation if x.shape[p] != 1]
-        if moved == sorted(moved):  # only dimensions of size 1 move
+        if moved == sorted(moved) and not ones_are_chunks():  # only dimensions of size 1 move
             return self.reshape(x, [x.shape[p] for p in permutation])
         return self.make("transpose", [x], [x.shape[p] for p in permutation], x.dtype,
                          permutation=permutation)

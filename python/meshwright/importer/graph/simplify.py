@@ -14,7 +14,7 @@ import math
 from .dialect import FLOATS, POINTWISE
 from .forms import Dense, Diagonal, form_slice
 from .merging import merge_source, merged_dims, merges, tight
-from .nodes import Builder, Graph, Node, broadcast_shapes, numel, reshape_groups
+from .nodes import Builder, Graph, Node, broadcast_shapes, numel, ones_are_chunks, reshape_groups
 
 
 def simplify(graph: Graph):
@@ -61,8 +61,9 @@ class _Simplify:
     def _split_after_transpose(self, node: Node, x: Node):
         """reshape(transpose(y)) that splits dimensions: transpose(reshape(y))."""
         groups = reshape_groups(x.shape, node.shape)
-        if groups is None or any(len(s) > 1 and sum(x.shape[d] != 1 for d in s) > 1
-                                 for s, _ in groups):
+        if groups is None or any(len(s) > 1 and sum(x.shape[d] != 1 for d in s) > 1 for s, _ in groups):
+            return None
+        if ones_are_chunks() and any(len(s) != 1 or not t for s, t in groups):
             return None
         if all(len(s) == 1 and len(t) == 1 for s, t in groups):
             return None
@@ -437,7 +438,9 @@ class _Simplify:
         return self._tokens_transposed(node) or self._unmerge_leading(node, 1)
 
     def _embedding(self, node: Node):
-        ids, table = node.operands
+        ids, table, *offset = node.operands
+        if offset:
+            return None
         if ids.op == "reshape" and merges(ids.operands[0].shape, ids.shape):
             return self.build.reshape(self.build.embedding(ids.operands[0], table), node.shape)
         if ids.op == "broadcast":

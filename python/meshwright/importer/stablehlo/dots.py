@@ -7,7 +7,7 @@ transposed at once. A matrix product has them in the order batch, rows, columns.
 attention has [..., queries, keys] for the scores, and reads its weights as softmax left them.
 """
 from ..graph.dialect import POINTWISE
-from ..graph.nodes import Builder, Graph, Node, numel
+from ..graph.nodes import Builder, Graph, Node, numel, ones_are_chunks
 from .weights import is_weight
 
 def arrange_dots(graph: Graph):
@@ -23,7 +23,7 @@ def arrange_dots(graph: Graph):
         if node.op == "dot":
             result = _Dot(build, node, wanted[id(node)]).arranged()
             product = result.operands[0] if result.op == "transpose" else result
-            if product.op == "matmul":
+            if product.op == "matmul" and node.attrs["lhs_batch"]:
                 scores[id(product)] = product
             return result
         if node.op == "transpose" and node.operands[0].op == "transpose":
@@ -95,6 +95,8 @@ def _add_biases(graph: Graph):
 
 def _squeeze(graph: Graph):
     """Free dimensions of size 1, such as a group of one head, leave products that have others."""
+    if ones_are_chunks():
+        return
     build = Builder()
 
     def pattern(node: Node) -> Node | None:
@@ -265,7 +267,8 @@ class _Dot:
         batch = first.sizes(first.batch)
         p = b.reshape(b.transpose(first.x, [*first.batch, *own, *first.summed]), (*batch, *first.sizes(own), summed))
         q = b.transpose(second.x, [*second.batch, *second.free, *second.summed])
-        q = b.reshape(q, (*batch, *[1] * len(groups), numel(second.sizes(second.free)), summed))
+        lead = [*batch, *[1] * len(groups)] if batch else []
+        q = b.reshape(q, (*lead, numel(second.sizes(second.free)), summed))
         y = self._typed(b.matmul(p, q, transpose_rhs=True))
         y = b.reshape(y, (*y.shape[:-1], *second.sizes(second.free)))
         made = [*range(len(batch)), *groups, rows, *seconds]

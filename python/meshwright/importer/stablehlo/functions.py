@@ -242,8 +242,13 @@ def _of_function(call: Call):
 
 
 def _shape(value):
-    return value if isinstance(value, jax.ShapeDtypeStruct) else \
-        jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=getattr(value, "weak_type", False))
+    """An argument without its values. Arrays that are sharded state their shardings, as for jax.jit."""
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return value
+    sharding = getattr(value, "sharding", None)
+    is_sharded = isinstance(sharding, jax.sharding.NamedSharding) and sharding.num_devices > 1
+    return jax.ShapeDtypeStruct(value.shape, value.dtype, weak_type=getattr(value, "weak_type", False),
+                                sharding=sharding if is_sharded else None)
 
 
 def _of_jitted(call: Call):

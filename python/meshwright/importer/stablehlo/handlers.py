@@ -7,8 +7,10 @@ import numpy as np
 
 from ..graph import forms
 from ..graph.forms import Dense
+from ..graph.layouts import Factor
 from ..graph.nodes import Builder, Graph, Node
 from .attributes import Types
+from .coordinates import CoordinateAnalysis
 
 #: Handlers by the names of operations.
 HANDLERS: dict[str, Callable] = {}
@@ -38,6 +40,12 @@ class Context:
         self.narrow: dict[Node, Node] = {}
         #: The rows of parameters that are read one by one.
         self.layers: dict[Node, dict[int, Node]] = {}
+        #: The meshes of the module, and the one of the computation per rank that is walked.
+        self.meshes, self.manual = None, None
+        #: Which axes shard which dimensions of values there.
+        self.coordinates = CoordinateAnalysis()
+        #: Whether zeros at the tail of a dimension are padding in that computation.
+        self.pads = False
         #: Whether known values are computed by the program.
         self.unfolds = False
 
@@ -98,6 +106,8 @@ class Context:
         if index not in rows:
             rows[index] = self.build.make(
                 "parameter", [], (1, *x.shape[1:]), x.dtype, **{**x.attrs, "offsets": [index, *[0] * (x.rank - 1)]})
+            if (sharding := x.attrs.get("sharding")) is not None:
+                rows[index].attrs["sharding"] = sharding._replace(dims=((Factor(1, 1, ()),), *sharding.dims[1:]))
         return rows[index]
 
     def full(self, x: Node) -> Node:

@@ -8,7 +8,7 @@ from jax.extend.mlir.dialects import stablehlo
 
 from ..errors import Uncovered
 from ..graph.dialect import FLOATS
-from ..graph.forms import SMALL
+from ..graph.forms import SMALL, Dense
 from ..graph.match import constant_of
 from ..graph.nodes import Node, numel
 from . import known_indices
@@ -256,7 +256,7 @@ def _gathered(c: Context, x, sizes, indexed, dropped, batch_shape, offset_dims) 
 def _rows(c: Context, x: Node, index: Node, dim: int) -> Node:
     """Reads along a dimension by index; by a slice where the indices are known and even."""
     shape = x.shape[:dim] + index.shape + x.shape[dim + 1:]
-    if index.form is not None and index.form.values.size and not c.unfolds:
+    if isinstance(index.form, Dense) and index.form.values.size and not c.unfolds:
         values = index.form.values.reshape(-1)
         steps = set(np.diff(values).tolist())
         whole = numel(index.shape) == values.size

@@ -9,7 +9,7 @@ from jax.extend.mlir import ir
 
 from ..errors import Uncovered
 from ..graph.dialect import FLOATS
-from ..graph.nodes import Node
+from ..graph.nodes import Node, ones_are_chunks
 from .attributes import direction, integer, integers, optional_integers
 from .handlers import Context, handles
 from .ops_shape import padded
@@ -53,7 +53,8 @@ def reduced(c: Context, kind: str, x: Node, dims) -> Node:
     """A reduction without the dimensions that it reduces."""
     b, dtype = c.build, x.dtype
     shape = [n for d, n in enumerate(x.shape) if d not in dims]
-    if all(x.shape[d] == 1 for d in dims):
+    # Truth values of one element are those of an index, and no chunk.
+    if all(x.shape[d] == 1 for d in dims) and (dtype == "i1" or not ones_are_chunks()):
         return b.reshape(x, shape)
     if kind == "prod":
         return b.reshape(_product(b, x, dims), shape)

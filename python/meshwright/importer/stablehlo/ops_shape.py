@@ -82,7 +82,8 @@ def cut(c: Context, x: Node, starts, limits, strides=None) -> Node:
         at = tuple(slice(s, e, t) for s, e, t in zip(starts, limits, strides or [1] * x.rank))
         return c.constant(known[0][at], known[0][at].shape, x.dtype)
     if c.parts and x.op == "parameter" and x.rank > 1 and limits[0] - starts[0] == 1 < x.shape[0] and \
-            list(limits[1:]) == list(x.shape[1:]) and not any(starts[1:]) and (strides or [1])[0] == 1:
+            list(limits[1:]) == list(x.shape[1:]) and not any(starts[1:]) and (strides or [1])[0] == 1 and \
+            not ("sharding" in x.attrs and any(f.axes for f in x.attrs["sharding"].dims[0])):
         return c.layer(x, starts[0])
     return c.build.slice(x, starts, limits, strides)
 

@@ -6,6 +6,7 @@
     imported.mlir         # the program
     imported.parameters   # its weights, by the keys in the program
 """
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -18,9 +19,10 @@ from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph.dialect import CODES, FLOATS
 from ..graph.emit import emit
 from ..graph.forms import Dense
-from ..graph.nodes import Builder, Graph, Node, Write
+from ..graph.nodes import Builder, Graph, Node, Write, values_of_ranks
 from ..graph.rewrites import rewrite
 from . import (  # noqa: F401 (they register handlers)
+    collectives,
     ops_control,
     ops_elementwise,
     ops_index,
@@ -28,8 +30,11 @@ from . import (  # noqa: F401 (they register handlers)
     ops_reduce,
     ops_shape,
 )
+from .collectives import settle_parts
 from .lifts import lift
 from .locations import Locations
+from .manual import distribute
+from .shardings import annotate
 from .walk import Walk, argument, arguments_of
 
 
@@ -117,14 +122,23 @@ def import_module(module, arguments: list[Argument], results: list[str], states=
     parameters are parameters of their own, parts of the stored tensors."""
     walk = Walk(module, Locations(), parts)
     nodes = _arguments(walk, arguments)
-    outputs = dict(zip(results, walk.run(nodes), strict=True))
     graph = walk.graph
+    try:
+        annotate(walk, nodes)
+        outputs = dict(zip(results, distribute(walk, walk.run(nodes)), strict=True))
+    except Uncovered as error:
+        raise ImportFailed([Diagnostic(str(error), "error", *_place(walk.build.loc))]) from None
+    shardings = dict(zip(results, graph.output_shardings))
     for state in graph.states:
         graph.writes.append(_write(state, outputs, states))
     graph.outputs, graph.output_names = list(outputs.values()), list(outputs)
+    graph.output_shardings = [shardings[name] for name in outputs] if shardings else []
     settle_layers(walk)
-    lift(graph)
-    rewrite(graph)
+    with values_of_ranks() if graph.is_spmd else contextlib.nullcontext():
+        lift(graph)
+        rewrite(graph)
+    if graph.is_spmd:
+        settle_parts(graph)
     live = {id(n) for n in graph.nodes()}
     graph.parameters = [p for p in graph.parameters if id(p) in live]
     for parameter in graph.parameters:

@@ -11,6 +11,7 @@ from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph.nodes import Node
 from .attributes import STORED, symbol
 from .handlers import HANDLERS, Context
+from .shardings import Meshes
 
 #: The most steps of a loop that is unrolled.
 MOST_STEPS = 4096
@@ -25,7 +26,7 @@ class Walk(Context):
 
     def __init__(self, module, locations, parts=True):
         super().__init__(parts)
-        self.module, self.locations = module, locations
+        self.module, self.locations, self.meshes = module, locations, Meshes(module)
         self.functions = {ir.StringAttr(f.attributes["sym_name"]).value: f for f in module.body.operations
                           if f.operation.name == "func.func"}
         #: The location of the innermost call around the operation.
@@ -38,7 +39,10 @@ class Walk(Context):
         """The results of @main for its arguments. Raises ImportFailed with all operations that they need and that are
         not covered."""
         block = self.functions["main"].regions[0].blocks[0]
-        results = self.block(block, dict(zip(block.arguments, arguments, strict=True)))
+        return self.needed(self.block(block, dict(zip(block.arguments, arguments, strict=True))))
+
+    def needed(self, results: list[Node]) -> list[Node]:
+        """The results of the program, if nothing that they need has failed."""
         problems = {}
         self.graph.outputs = results
         for node in self.graph.nodes():
