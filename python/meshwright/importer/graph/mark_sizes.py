@@ -76,7 +76,11 @@ def _unknown_after(node: Node, dims, unknown):
         return {d for d in dims if not _tells(x, node.attrs["permutation"][d], unknown)}
     if node.op == "concat":
         return {d for d in dims if d == node.attrs["dim"] or not any(_tells(o, d, unknown) for o in node.operands)}
-    return _untold(node, dims, unknown)
+    if node.op in ("gather", "embedding"):
+        return _unknown_by_index(node, dims, unknown)
+    names = {p.name for d in unknown.get(id(x), ()) for p in x.shape[d].parts if isinstance(p, Size)}
+    return {d for d in dims if any(isinstance(p, Size) and p.name in names for p in node.shape[d].parts)} | \
+        _untold(node, dims, unknown)
 
 
 def _unknown_by_index(node: Node, dims, unknown):
