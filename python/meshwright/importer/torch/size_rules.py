@@ -355,11 +355,12 @@ def _pad(c, args, kwargs):
 
 
 def _diff(c, args, kwargs):
-    x, times, dim = (*args, *(1, -1)[len(args) - 1:])[:3]
-    dim %= x.rank
+    given = dict(zip(("x", "n", "dim", "prepend", "append"), args)) | kwargs
+    x, times = given["x"], given.get("n", 1)
+    dim = given.get("dim", -1) % x.rank
     if not isinstance(x.shape[dim], Size):
         return Rule(args)
-    pieces = [p for p in (kwargs.get("prepend"), x, kwargs.get("append")) if p is not None]
+    pieces = [p for p in (given.get("prepend"), x, given.get("append")) if p is not None]
 
     def differences():
         y = joined(c, pieces, dim)
