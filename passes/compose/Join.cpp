@@ -13,6 +13,7 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/StringMap.h"
+#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using meshwright::nn::NnDialect;
@@ -33,13 +34,14 @@ public:
 
 private:
   LogicalResult addSymbol(Operation &op, StringRef program);
-  LogicalResult addEntry(Operation *op, StringRef name);
+  LogicalResult addEntry(Operation *op, StringRef name, ModuleOp program);
   void renameParameters(func::FuncOp entry);
-  LogicalResult readStates(func::FuncOp entry);
+  LogicalResult readStates(func::FuncOp entry, const llvm::StringSet<> &own);
 
   OwningOpRef<ModuleOp> module;
   SymbolTable table;
-  SmallVector<func::FuncOp> entries;
+  /// Each with the states of its own program, which its parameters of these names may be bound to.
+  std::vector<std::pair<func::FuncOp, llvm::StringSet<>>> entries;
   /// The names of parameters, by these names and their aliases.
   llvm::StringMap<StringAttr> names;
 };
@@ -97,13 +99,13 @@ LogicalResult Joiner::add(StageModule &program) {
       return failure();
   for (FunctionOpInterface entry : given) {
     std::string own = entry.getName().str() + "," + program.name;
-    if (failed(addEntry(entry, given.size() == 1 ? program.name : own)))
+    if (failed(addEntry(entry, given.size() == 1 ? program.name : own, *program.module)))
       return failure();
   }
   return success();
 }
 
-LogicalResult Joiner::addEntry(Operation *op, StringRef name) {
+LogicalResult Joiner::addEntry(Operation *op, StringRef name, ModuleOp program) {
   auto entry = dyn_cast<func::FuncOp>(op);
   if (!entry)
     return op->emitError("join: '") << name << "': expected a function, got " << op->getName();
@@ -117,12 +119,15 @@ LogicalResult Joiner::addEntry(Operation *op, StringRef name) {
   copy.setName(name);
   renameParameters(copy);
   table.insert(copy);
-  entries.push_back(copy);
+  llvm::StringSet<> own;
+  for (auto state : program.getOps<nn::StateOp>())
+    own.insert(state.getSymName());
+  entries.emplace_back(copy, std::move(own));
   return success();
 }
 
-/// Replaces parameters that are states of the module by reads.
-LogicalResult Joiner::readStates(func::FuncOp entry) {
+/// Replaces parameters that are states of other programs by reads.
+LogicalResult Joiner::readStates(func::FuncOp entry, const llvm::StringSet<> &own) {
   for (unsigned i = entry.getNumArguments(); i-- > 0;) {
     StringAttr name = getParameter(entry, i);
     nn::StateOp state;
@@ -130,7 +135,7 @@ LogicalResult Joiner::readStates(func::FuncOp entry) {
     if (auto aliases = entry.getArgAttrOfType<ArrayAttr>(i, NnDialect::kAliasesAttr))
       llvm::append_range(all, aliases.getAsRange<StringAttr>());
     for (StringAttr candidate : all)
-      if (!state && candidate)
+      if (!state && candidate && !own.contains(candidate.getValue()))
         state = dyn_cast_or_null<nn::StateOp>(table.lookup(candidate));
     if (!state)
       continue;
@@ -155,8 +160,8 @@ LogicalResult Joiner::readStates(func::FuncOp entry) {
 }
 
 LogicalResult Joiner::finish() {
-  for (func::FuncOp entry : entries)
-    if (failed(readStates(entry)))
+  for (auto &[entry, own] : entries)
+    if (failed(readStates(entry, own)))
       return failure();
   return success();
 }

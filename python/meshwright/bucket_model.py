@@ -7,19 +7,19 @@ planned and compiled at its first call, and the session goes on with the state t
 """
 
 import threading
+import warnings
 
 import numpy as np
 
-from . import _core
-from .arguments import said
+from . import _core, arguments
 from .buckets import Buckets, checked
-from .errors import Error, unwrap
+from .errors import CheckFailed, Diagnostic, Error, MeshwrightWarning, unwrap
 from .inputs import Prepared, check_inputs, find_entry
 from .model import Model, _model_of, joined
 from .options import spell
 from .plan import Plan, target_name
 from .session import Session, session_options
-from .tensors import dense
+from .tensors import ELEMENT_TYPES, as_numpy, dense
 
 
 def import_buckets(module, args, kwargs, shapes, buckets, options) -> "BucketModel":
@@ -77,7 +77,7 @@ class BucketModel(Model):
     def train(self, optimizer, loss=0, parameters=("*",), microbatches=1, *args, **options):
         if microbatches != 1:
             raise Error(
-                f"microbatches of a model with buckets: expected 1, got {said(microbatches)}; gradients "
+                f"microbatches of a model with buckets: expected 1, got {arguments.said(microbatches)}; gradients "
                 "of chunks of several sizes are not added up"
             )
         return self._each(lambda part: part.train(optimizer, loss, parameters, 1, *args, **options))
@@ -162,6 +162,20 @@ def _number(port, sizes):
     return check_inputs([port], [value])[0]
 
 
+def _difference(got, want):
+    """The largest difference of two arrays, relative to the largest entry, and their type. NaN equals
+    NaN."""
+    a, b = (dense(value) for value in (got, want))
+    got, want = (as_numpy(value).astype(np.float64) for value in (a, b))
+    if not want.size:
+        return 0.0, b.dtype
+    with np.errstate(all="ignore"):
+        apart = np.where((got == want) | np.isnan(got) & np.isnan(want), 0.0, np.abs(got - want))
+    largest = np.max(np.abs(want), initial=0.0, where=np.isfinite(want)) or 1.0
+    found = float(np.max(apart)) / float(largest)
+    return (found if np.isfinite(found) else np.inf), b.dtype
+
+
 class BucketPlan(Plan):
     """The plan of a model with buckets: of each entry one, from its first call on."""
 
@@ -208,8 +222,46 @@ class BucketPlan(Plan):
         return plan.run(*args, entry=entry, **options)
 
     def check(self, *args, tolerance: float | None = None, entry: str | None = None, **kwargs):
+        """Compares the outputs of a call, cut to its sizes, and the state after it, with those of the
+        plan of one rank. Both start from the model's state.
+
+        Returns the largest difference of each, relative to its largest entry. Raises CheckFailed if one
+        is above `tolerance` (default: by type, f32 1e-5, bf16 2e-2).
+        """
+        if tolerance is not None:
+            tolerance = arguments.tolerance(tolerance)
         plan, entry = self._of_call(entry, args, kwargs)
-        return plan.check(*args, tolerance=tolerance, entry=entry, **kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", MeshwrightWarning)
+            alone = plan._model.parallelize(mesh={"dp": 1})
+        values = []
+        for each in (plan, alone):
+            with each.start() as session:
+                outputs = session.run(*args, entry=entry, **kwargs)
+                values.append([*outputs, *session.state().values()])
+                ports = find_entry(plan._plan.entries, entry).outputs, session._session.states
+        names = [port.name for group in ports for port in group]
+        imported = plan._model._imported[entry]
+        places = [node.loc for node in imported.graph.outputs]
+        differences, problems = {}, []
+        for i, (name, got, want) in enumerate(zip(names, *values, strict=True)):
+            found, dtype = _difference(got, want)
+            allowed = ELEMENT_TYPES[dtype].tolerance if tolerance is None else tolerance
+            differences[name] = found
+            if not found <= allowed:
+                loc = places[i] if i < len(places) else None
+                what = "output" if i < len(ports[0]) else "state"
+                problems.append(
+                    Diagnostic(
+                        f"{what} '{name}': expected a difference of at most {allowed:.2g} of its largest "
+                        f"entry, got {found:.2g}",
+                        "error",
+                        *((loc.file or None, loc.line or None) if loc else (None, None)),
+                    )
+                )
+        if problems:
+            raise CheckFailed(problems, differences)
+        return differences
 
     def compile(self, path, target: str | None = None, **options) -> dict:
         return self._part(self._model._parts).compile(path, target, **options)
@@ -228,7 +280,7 @@ class BucketPlan(Plan):
         options.target = target_name(target)
         return BucketSession(self, options)
 
-    for _method in (report, run, check, compile, start):
+    for _method in (report, run, compile, start):
         _method.__doc__ = getattr(Plan, _method.__name__).__doc__
     del _method
 

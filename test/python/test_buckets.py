@@ -165,6 +165,38 @@ def test_weights_are_those_of_the_start_of_the_session():
         check_close(plan.run(x_of(4, 20)), net(x_of(4, 20)))
 
 
+def test_plans_and_models_are_checked_at_the_sizes_of_a_call(model):
+    assert max(model.check(x_of(3, 20)).values()) < 1e-5
+    plan = model.parallelize(mesh={"dp": 2, "tp": 2})
+    assert list(plan.check(x_of(3, 20))) == model.outputs
+    with pytest.raises(mw.CheckFailed, match="output 'output.0': expected a difference of at most 0 of its") as error:
+        plan.check(x_of(3, 20), tolerance=0)
+    assert error.value.diagnostics[0].line and error.value.differences["output.0"] < 1e-5
+    seen = mw.from_torch(Seen().eval(), (x_of(3, 20),), dynamic_shapes={"x": NAMES}, buckets=BUCKETS)
+    assert set(seen.parallelize(mesh={"tp": 2}).check(x_of(2, 7))) == {"output", "n", "m"}
+    assert set(seen.check(x_of(2, 7))) == {"output", "n", "m"}
+
+
+class Nested(nn.Module):
+    """Lists, dicts and flags among arguments and results."""
+
+    def forward(self, xs, more, scale=2.0):
+        y = xs[0] + xs[1].sum(1, keepdim=True) + more["k"][:, None, None]
+        return {"y": y * scale, "none": None, "list": [y.sum(1), xs[0].shape[1]]}
+
+
+def test_arguments_of_any_structure():
+    net = Nested()
+    args = [x_of(3, 20), x_of(3, 9)], {"k": torch.ones(3)}
+    shapes = {"xs": [NAMES, {0: "batch", 1: "other"}], "more": {"k": {0: "batch"}}}
+    model = mw.from_torch(net, (args[0],), {"more": args[1]}, dynamic_shapes=shapes, buckets={**BUCKETS, "other": [16]})
+    plan = model.parallelize(mesh={"dp": 1})
+    args = [x_of(2, 7), x_of(2, 3)], {"k": torch.arange(2.0)}
+    want = net(args[0], more=args[1])
+    check_close(plan.run(args[0], more=args[1]), [want["y"], want["list"][0]])
+    assert model.bucket(args[0], more=args[1]) == "batch=4,tokens=8,other=16"
+
+
 class Two(nn.Module):
     def forward(self, x, y):
         return (x.mean(1) - y).sum(-1)

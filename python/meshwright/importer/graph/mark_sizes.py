@@ -15,10 +15,14 @@ from .nodes import Builder, Graph, Node
 from .sizes import Size, dynamic_dims
 
 _MOVES = ("reshape", "transpose", "broadcast", "slice", "concat", "gather", "embedding")
+#: They read a part of their operand, at places that padding may have, too.
+_READS = ("slice", "gather", "take_along", "embedding")
 
 
-def mark_sizes(graph: Graph):
-    """Inserts a `cut` before each user that reads over a dimension whose size it cannot know."""
+def mark_sizes(graph: Graph, training: bool):
+    """Inserts a `cut` before each user that reads over a dimension whose size it cannot know. With
+    `training` slices and elements by index have one at once: their derivatives take nothing of what
+    is behind it."""
     marks, build, unknown = {}, Builder(), {}
 
     def marked(x: Node) -> Node:
@@ -29,6 +33,8 @@ def mark_sizes(graph: Graph):
         return marks[id(x)][1]
 
     for node in graph.nodes():
+        if training:
+            node.operands = [marked(o) if o.op in _READS else o for o in node.operands]
         dims = set(dynamic_dims(node.shape))
         if node.op in ("input", "cut", "size"):
             continue
@@ -76,7 +82,11 @@ def _unknown_after(node: Node, dims, unknown):
         return {d for d in dims if not _tells(x, node.attrs["permutation"][d], unknown)}
     if node.op == "concat":
         return {d for d in dims if d == node.attrs["dim"] or not any(_tells(o, d, unknown) for o in node.operands)}
-    return _untold(node, dims, unknown)
+    if node.op in ("gather", "embedding"):
+        return _unknown_by_index(node, dims, unknown)
+    names = {p.name for d in unknown.get(id(x), ()) for p in x.shape[d].parts if isinstance(p, Size)}
+    return {d for d in dims if any(isinstance(p, Size) and p.name in names for p in node.shape[d].parts)} | \
+        _untold(node, dims, unknown)
 
 
 def _unknown_by_index(node: Node, dims, unknown):

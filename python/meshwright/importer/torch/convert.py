@@ -268,7 +268,7 @@ class Convert(Context):
             return ops_complex.Complex(*(self._sized(p, value, [*operands]) for p in (result.real, result.imag)))
         if not isinstance(result, Node):
             return result
-        wanted = self.known_shape or self.shape_of(value)
+        wanted = self.known_shape or self.with_parts(self.shape_of(value), operands)
         if len(wanted) != result.rank:
             return result
         shape = [own if isinstance(own, Size) and isinstance(n, Size) and own.expr == n.expr else n
@@ -346,7 +346,7 @@ class Convert(Context):
         if form is None:
             return None
         val = node.meta["val"]
-        result = self.build.static(form, self.shape, element_type(val.dtype))
+        result = self.build.static(form, self.with_parts(self.shape, nodes), element_type(val.dtype))
         loc, position = self.build.loc, self.build.position
         result.recipe = lambda: self._unfolded(node, target, name, args, kwargs, loc, position)
         return result

@@ -46,6 +46,15 @@ class Context:
         """The shape of a tensor of the exported graph."""
         return self.bucket.shape(value.shape) if self.bucket else tuple(value.shape)
 
+    def with_parts(self, shape, operands) -> tuple[int, ...]:
+        """A shape of the exported graph, where operands tell how its merged sizes are merged."""
+        def known(n):
+            ways = {repr(m.parts): m for x in operands if isinstance(x, Node) for m in x.shape
+                    if isinstance(m, Size) and m.parts and m.expr == n.expr}
+            return next(iter(ways.values())) if len(ways) == 1 else n
+
+        return tuple(known(n) if isinstance(n, Size) and not n.parts else n for n in shape)
+
     def shapes(self) -> list[int]:
         """The dimensions of all results."""
         value = self.fx.meta["val"]

@@ -237,7 +237,7 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         if "largest" not in parameter.attrs:
             parameter.attrs["largest"] = largest(parameter.attrs["tensor"])
     if dynamic is not None:
-        mark_sizes(graph)
+        mark_sizes(graph, training)
     mlir = emit(graph)
     return ImportedProgram(
         mlir=mlir,

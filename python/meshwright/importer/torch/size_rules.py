@@ -31,7 +31,7 @@ _FREE = {
     "batch_norm", "_native_batch_norm_legit_no_training", "_native_batch_norm_legit_functional",
     "cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "mse_loss", "l1_loss", "smooth_l1_loss",
     "huber_loss", "binary_cross_entropy_with_logits", "binary_cross_entropy", "gelu", "silu", "softplus",
-    "glu", "addcmul", "addcdiv", "lerp", "select_scatter", "isin"}
+    "addcmul", "addcdiv", "lerp", "isin"}
 #: They combine the elements along a dimension: the program computes it, even of known values.
 _REDUCING = {
     "sum", "mean", "amax", "amin", "max.default", "min.default", "any", "all", "var", "std", "var_mean",
@@ -355,11 +355,12 @@ def _pad(c, args, kwargs):
 
 
 def _diff(c, args, kwargs):
-    x, times, dim = (*args, *(1, -1)[len(args) - 1:])[:3]
-    dim %= x.rank
+    given = dict(zip(("x", "n", "dim", "prepend", "append"), args)) | kwargs
+    x, times = given["x"], given.get("n", 1)
+    dim = given.get("dim", -1) % x.rank
     if not isinstance(x.shape[dim], Size):
         return Rule(args)
-    pieces = [p for p in (kwargs.get("prepend"), x, kwargs.get("append")) if p is not None]
+    pieces = [p for p in (given.get("prepend"), x, given.get("append")) if p is not None]
 
     def differences():
         y = joined(c, pieces, dim)
@@ -438,6 +439,12 @@ def _elsewhere(c, args, kwargs):
     return Rule(args)
 
 
+def _scattered(c, args, kwargs):
+    """Writes to a part of a dimension."""
+    _elsewhere(c, (args[0], args[2] if len(args) > 2 else kwargs.get("dim", 0)), {})
+    return Rule(args)
+
+
 def _sorted(c, args, kwargs):
     return _elsewhere(c, (args[0], *[a for a in args[1:] if not isinstance(a, bool)][:1]), kwargs) and Rule(args)
 
@@ -498,4 +505,4 @@ _SPECIAL = {
                     lambda c, args, kwargs: _elsewhere(
                         c, (args[0], args[2] if len(args) > 2 else kwargs.get("dim", 0)), {}) and Rule(args)),
     **dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"), _normalised),
-    "index": _indexed, **dict.fromkeys(("index_select", "gather"), _index_select)}
+    "slice_scatter": _scattered, "select_scatter": _scattered, "index": _indexed, **dict.fromkeys(("index_select", "gather"), _index_select)}
