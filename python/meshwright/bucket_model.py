@@ -24,6 +24,9 @@ from .tensors import ELEMENT_TYPES, as_numpy, dense
 
 def import_buckets(module, args, kwargs, shapes, buckets, options) -> "BucketModel":
     """A module as a program for each bucket. Raises ImportFailed."""
+    if shapes is None or buckets is None:
+        given, missing = ("dynamic_shapes", "buckets")[:: 1 if buckets is None else -1]
+        raise Error(f"{given} without {missing}: expected both, or none of them")
     from .importer.torch.dynamic import Dynamic, entry_name
     from .importer.torch.program import import_module
 

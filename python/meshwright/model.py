@@ -386,16 +386,13 @@ def from_torch(
     arguments.flag("training", training)
     if batch_inputs is not None:
         batch_inputs = arguments.names("batch_inputs", batch_inputs, "names of inputs, or None")
-    if (dynamic_shapes is None) != (buckets is None):
-        given, missing = ("buckets", "dynamic_shapes")[:: -1 if buckets is None else 1]
-        raise Error(f"{given} without {missing}: expected both, or none of them")
     checkpoint = None
     if weights is not None:
         checkpoint = Checkpoint(module, arguments.path("weights", weights))
         module = checkpoint.module
     options = {"training": training, "batch_inputs": batch_inputs, "weights": checkpoint}
     try:
-        if buckets is not None:
+        if buckets is not None or dynamic_shapes is not None:
             from .bucket_model import import_buckets
 
             return import_buckets(module, tuple(args), kwargs, dynamic_shapes, buckets, options)
