@@ -8,7 +8,7 @@
 """
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +88,7 @@ class ImportedProgram:
     state_values: dict = field(default_factory=dict)
     evaluation: None = None
     batch_inputs: None = None
+    sizes: None = None
 
     def flatten(self, args=(), kwargs=None) -> list[Any]:
         """The program's inputs among the arguments of a call, in the order of `inputs`."""
@@ -114,6 +115,21 @@ class ImportedProgram:
 
     def again(self, names) -> "ImportedProgram":
         return self
+
+    def beside(self, others: dict) -> "ImportedProgram":
+        """The program beside another import, whose constants have these names by their content."""
+        names, constants = {}, dict(others)
+        for content, key in self.graph.constants.items():
+            names[key] = constants.setdefault(content, f"constant.{len(constants)}")
+        nodes = [p for p in self.graph.parameters if p.attrs["key"] in names]
+        before = [p.attrs["key"] for p in nodes]
+        for node in nodes:
+            node.attrs["key"] = names[node.attrs["key"]]
+        text = emit(self.graph)
+        for node, key in zip(nodes, before, strict=True):
+            node.attrs["key"] = key
+        return replace(self, mlir=text, graph=replace(self.graph, constants=constants),
+                       parameters={names.get(key, key): value for key, value in self.parameters.items()})
 
 
 def import_module(module, arguments: list[Argument], results: list[str], states=None, parts=True) -> ImportedProgram:
