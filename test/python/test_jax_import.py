@@ -333,3 +333,16 @@ def test_a_module_that_writes_to_its_variables():
 def test_a_check_needs_a_module_of_pytorch():
     with pytest.raises(mw.Error, match="the model comes from no PyTorch module"):
         mw.from_jax(lambda p, x: x @ p, (w(8, 8), w(4, 8))).check(w(4, 8))
+
+
+def test_joined_functions_have_constants_of_their_own():
+    """Tables of two lengths have one name in each import, and two in the join."""
+    def positions(w, x):
+        return x * w + jnp.sin(np.arange(x.size, dtype=np.float32).reshape(x.shape))
+
+    w, calls = np.ones(8, np.float32), {name: np.ones((n, 8), np.float32) for name, n in (("short", 300), ("long", 700))}
+    joined = mw.join({name: mw.from_jax(positions, (w, x)) for name, x in calls.items()})
+    assert sorted(np.shape(v) for n, v in joined.parameters.items() if n != "w") == [(300, 8), (700, 8)]
+    plan = joined.parallelize(mesh={"dp": 1})
+    for name, x in calls.items():
+        np.testing.assert_allclose(plan.run(w, x, entry=name)[0], positions(w, x), atol=1e-6)
