@@ -120,13 +120,36 @@ static PlanMemory getMemoryPlanner() {
   return [](FunctionOpInterface function) { return planSessionMemory(function); };
 }
 
-/// Returns a function that finds by how much a program exceeds a ceiling.
-static FindExcess getExcessFinder() {
-  return [](FunctionOpInterface function, int64_t ceiling) -> std::optional<int64_t> {
+/// The passes behind `recompute` that change what a rank holds.
+static void addStorage(OpPassManager &pm, OnOffAuto shardSaved, OnOffAuto gtpKeep) {
+  pm.addNestedPass<func::FuncOp>(createSaveShardsPass({shardSaved}));
+  pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
+  pm.addPass(createSplitFetchesPass({gtpKeep, /*memoryCeiling=*/0}));
+}
+
+/// Returns a function that finds by how much a program exceeds a ceiling, once values are kept in shards and
+/// weights are gathered again as these options ask.
+static FindExcess getExcessFinder(OnOffAuto shardSaved, OnOffAuto gtpKeep) {
+  return [=](FunctionOpInterface function, int64_t ceiling) -> std::optional<int64_t> {
+    IsolatedModule copy(function->getParentOfType<ModuleOp>());
+    if (succeeded(copy.run([&](OpPassManager &pm) { addStorage(pm, shardSaved, gtpKeep); })))
+      function = copy.get().lookupSymbol<func::FuncOp>(function.getName());
     PlannedMemory planned = planMemory(function, ceiling);
     if (planned.refusal.empty())
       return std::nullopt;
     return planned.needed;
+  };
+}
+
+/// Returns a function that finds the time of a program under a ceiling.
+static FindTime getTimeFinder() {
+  return [](FunctionOpInterface function, int64_t ceiling, bool bestOnly) -> std::optional<int64_t> {
+    if (bestOnly)
+      return MemoryPlanner().findBestTime(function, ceiling);
+    PlannedMemory planned = planMemory(function, ceiling);
+    if (!planned.refusal.empty())
+      return std::nullopt;
+    return planned.time;
   };
 }
 
@@ -221,10 +244,10 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes, options.gtpReduce});
     pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0),
                                     options.shardSaved, /*keepMarks=*/true},
-                                   getExcessFinder()));
+                                   getExcessFinder(options.shardSaved, options.gtpKeep)));
     pm.addNestedPass<func::FuncOp>(createSaveShardsPass({options.shardSaved}));
     pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
-    pm.addNestedPass<func::FuncOp>(createSplitFetchesPass({options.gtpKeep}));
+    pm.addPass(createSplitFetchesPass({options.gtpKeep, options.memoryCeiling.value_or(0)}, getTimeFinder()));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());
     return;
@@ -269,7 +292,8 @@ void meshwright::registerPasses() {
   // registers know their own phase only, so passes that ask other phases come first.
   registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
   registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
-  registerPass([] { return createRecomputePass({}, getExcessFinder()); });
+  registerPass([] { return createRecomputePass({}, getExcessFinder(OnOffAuto::Auto, OnOffAuto::Auto)); });
+  registerPass([] { return createSplitFetchesPass({}, getTimeFinder()); });
 
   registerBindPasses();
   registerAnnotatePasses();

@@ -128,9 +128,10 @@ static LogicalResult bind(func::FuncOp func, ArrayRef<nn::StateOp> states) {
 static LogicalResult bindParameters(func::FuncOp func,
                                     const llvm::DenseMap<StringAttr, nn::StateOp> &states) {
   SignatureAttrs signatures;
+  WeightFinder weights(func);
   for (BlockArgument argument : func.getArguments()) {
     unsigned i = argument.getArgNumber();
-    std::optional<Weight> weight = getWeight(argument);
+    std::optional<Weight> weight = weights.find(argument);
     if (!weight)
       continue;
     StringAttr parameter = weight->name;

@@ -12,6 +12,7 @@
 
 #include "llvm/ADT/MapVector.h"
 
+#include <algorithm>
 #include <limits>
 
 using namespace mlir;
@@ -126,12 +127,15 @@ std::vector<int64_t> ForwardPass::findCuts(ArrayRef<Buffer> buffers) const {
   for (int64_t i = 1; i < boundary; ++i)
     if (alive[i] <= alive[i - 1] && alive[i] < alive[i + 1])
       cuts.push_back(i);
-  if (cuts.size() > kMostCuts) {
-    llvm::sort(cuts, [&](int64_t a, int64_t b) {
-      return std::pair(alive[a], a) < std::pair(alive[b], b);
-    });
-    cuts.resize(kMostCuts);
-    llvm::sort(cuts);
+  // Of too many, the best of each stretch: a program whose later layers had no cut would keep, or repeat,
+  // all of them at once.
+  if (size_t count = cuts.size(); count > kMostCuts) {
+    auto isBefore = [&](int64_t a, int64_t b) { return alive[a] < alive[b]; };
+    std::vector<int64_t> spread;
+    for (size_t i = 0; i < kMostCuts; ++i)
+      spread.push_back(*std::min_element(cuts.begin() + i * count / kMostCuts,
+                                         cuts.begin() + (i + 1) * count / kMostCuts, isBefore));
+    cuts = std::move(spread);
   }
   cuts.insert(cuts.begin(), 0);
   cuts.push_back(boundary);

@@ -63,7 +63,8 @@ public:
 
   /// Cuts the forward pass so that the values that cross cuts, and those that the backward pass
   /// needs of the largest segment, are fewest bytes together. The segments are in order.
-  /// Cuts are at points where fewer bytes are alive than next to them, at most `kMostCuts`.
+  /// Cuts are at points where fewer bytes are alive than next to them, at most `kMostCuts`, spread
+  /// over the program.
   /// Complexity: quadratic in the number of such points, times `kMostSizes`.
   mlir::SmallVector<Segment> cut() const;
 

@@ -29,9 +29,18 @@ namespace meshwright {
 /// this function.
 using FindExcess = std::function<std::optional<int64_t>(mlir::FunctionOpInterface, int64_t ceiling)>;
 
+/// Returns the picoseconds that the schedule of an SPMD function takes under a ceiling; nothing if no
+/// schedule keeps to it, or with `bestOnly`, if the one that hides most does not. From the schedule
+/// phase, too.
+using FindTime = std::function<std::optional<int64_t>(mlir::FunctionOpInterface, int64_t ceiling,
+                                                      bool bestOnly)>;
+
 /// Mode auto with a ceiling fails without a function that finds the excess.
 std::unique_ptr<mlir::Pass> createRecomputePass(RecomputePassOptions options,
                                                 FindExcess findExcess);
+
+/// Without a function that finds times, auto keeps nothing.
+std::unique_ptr<mlir::Pass> createSplitFetchesPass(SplitFetchesPassOptions options, FindTime findTime);
 
 } // namespace meshwright
 

@@ -214,7 +214,7 @@ def EncodeFetchesPass : Pass<"encode-fetches", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect"];
 }
 
-def SplitFetchesPass : Pass<"split-fetches", "::mlir::func::FuncOp"> {
+def SplitFetchesPass : Pass<"split-fetches", "::mlir::ModuleOp"> {
   let summary = "gather a weight again where it is used again";
   let description = [{
     Requires SPMD functions; leaves other functions alone. Guarantees the same results.
@@ -223,7 +223,13 @@ def SplitFetchesPass : Pass<"split-fetches", "::mlir::func::FuncOp"> {
     that are close to each other: at most one other weight is read in between. Readers further away get
     a gather of their own, before the first of them. So a gathered weight does not live from the
     forward pass to the backward pass. One gather serves what is computed again and the backward pass
-    beside it. With `keep=on` nothing is gathered again.
+    beside it.
+
+    - `keep=on` gathers nothing again.
+    - `keep=off` gathers again, as above.
+    - `keep=auto` gathers again without `memory-ceiling`. With a ceiling, it plans a function in which
+      weights are kept. It takes that if the order that hides most keeps to the ceiling and takes less
+      time.
 
     `dist.phase` on a gather says in which phase it is read first: `forward`, `recompute` or
     `backward`. The marks of the backward pass (`nn.backward`) are removed.
@@ -276,7 +282,10 @@ def SplitFetchesPass : Pass<"split-fetches", "::mlir::func::FuncOp"> {
   }];
   let options = [
     Option<"keep", "keep", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
-           "on: a gather serves all readers; off, auto: those close to each other">];
+           "on: a gather serves all readers; off: those close to each other; auto: all readers where "
+           "that fits and saves time">,
+    Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
+           "the most bytes that a rank may use; 0: any">];
   let dependentDialects = ["::meshwright::dist::DistDialect"];
 }
 

@@ -11,6 +11,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/passes/recompute/Passes.h"
 
+#include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/Support/FormatVariadic.h"
@@ -42,6 +43,8 @@ public:
   /// Returns the number of gathers that the program has more than before.
   int64_t run();
   int64_t getNumFetches() const { return fetches.size(); }
+  /// The bytes of the weights that both the forward and the backward pass read.
+  int64_t getKeptBytes() const;
   /// Notes on each gather the phase in which it is read first.
   void notePhases();
 
@@ -182,6 +185,15 @@ void FetchSplitter::notePhases() {
   }
 }
 
+int64_t FetchSplitter::getKeptBytes() const {
+  int64_t bytes = 0;
+  for (const Fetch &fetch : fetches)
+    if (!fetch.readers.empty() && numbers.lookup(fetch.readers.front()) < backward &&
+        numbers.lookup(fetch.readers.back()) >= backward)
+      bytes += getTensorBytes(fetch.gather->getResult(0).getType());
+  return bytes;
+}
+
 int64_t FetchSplitter::run() {
   int64_t more = 0;
   for (const Fetch &fetch : fetches) {
@@ -205,33 +217,97 @@ int64_t FetchSplitter::run() {
   return more;
 }
 
+/// Splits the gathers of a function, or only notes their phases. Returns how many gathers it has more.
+static int64_t splitFetches(func::FuncOp func, bool keeps) {
+  FetchSplitter splitter(func);
+  splitter.notePhases();
+  return keeps ? 0 : splitter.run();
+}
+
+static void removeMarks(func::FuncOp func) {
+  func.walk([](Operation *op) { op->removeAttr(nn::NnDialect::kBackwardAttr); });
+}
+
 namespace {
 struct SplitFetchesPass : meshwright::impl::SplitFetchesPassBase<SplitFetchesPass> {
   using SplitFetchesPassBase::SplitFetchesPassBase;
+  SplitFetchesPass(SplitFetchesPassOptions options, FindTime findTime)
+      : SplitFetchesPassBase(std::move(options)), findTime(std::move(findTime)) {}
 
   void runOnOperation() override {
-    func::FuncOp func = getOperation();
-    int64_t more = 0, weights = 0;
-    if (getSpmdMeshSymbol(func) && func.getBody().hasOneBlock()) {
-      FetchSplitter splitter(func);
-      splitter.notePhases();
-      weights = splitter.getNumFetches();
-      if (keep != OnOffAuto::On)
-        more = splitter.run();
+    bool changed = false;
+    for (auto func : getOperation().getOps<func::FuncOp>()) {
+      if (getSpmdMeshSymbol(func) && func.getBody().hasOneBlock())
+        changed |= split(func);
+      removeMarks(func);
     }
-    func.walk([](Operation *op) { op->removeAttr(nn::NnDialect::kBackwardAttr); });
-    if (!more) {
-      // Marks and phases are no part of a placement.
+    // Marks and phases are no part of a placement.
+    if (!changed)
       markAllAnalysesPreserved();
-      return;
-    }
-    DistDialect::getDecisionLog(func.getContext())
-        .add("split-fetches", Outcome::Applied, func.getLoc(),
-             llvm::formatv("{0} weights are gathered {1} times more: where they are used again, they "
-                           "are gathered again",
-                           weights, more)
-                 .str(),
-             {{"weights", double(weights)}, {"gathers", double(more)}});
   }
+  bool split(func::FuncOp func);
+  bool shouldKeep(func::FuncOp func);
+
+  FindTime findTime;
 };
 } // namespace
+
+/// Returns true if weights that are kept fit under the ceiling, and save time.
+bool SplitFetchesPass::shouldKeep(func::FuncOp func) {
+  if (keep != OnOffAuto::Auto || !memoryCeiling || !findTime)
+    return keep == OnOffAuto::On;
+  auto copyWith = [&](bool keeps) {
+    OwningOpRef<ModuleOp> module(getOperation().clone());
+    auto copy = module->lookupSymbol<func::FuncOp>(func.getName());
+    int64_t more = splitFetches(copy, keeps);
+    removeMarks(copy);
+    return std::tuple(std::move(module), copy, more);
+  };
+  auto [again, gathersAgain, more] = copyWith(/*keeps=*/false);
+  if (!more)
+    return false;
+  // Without a plan: what a rank stores, and the largest weights that would be kept together.
+  int64_t bytes = 0;
+  for (Type type : func.getArgumentTypes())
+    bytes += getTensorBytes(type);
+  if (bytes + FetchSplitter(func).getKeptBytes() > memoryCeiling)
+    return false;
+  auto [kept, keepsAll, none] = copyWith(/*keeps=*/true);
+  std::optional<int64_t> keptTime = findTime(keepsAll, memoryCeiling, /*bestOnly=*/true);
+  if (!keptTime)
+    return false;
+  std::optional<int64_t> time = findTime(gathersAgain, memoryCeiling, /*bestOnly=*/false);
+  bool isBetter = !time || *keptTime < *time;
+  std::vector<std::pair<std::string, double>> numbers = {
+      {"memory_ceiling_bytes", double(memoryCeiling)}, {"kept_seconds", double(*keptTime) * 1e-12}};
+  if (time)
+    numbers.push_back({"gathered_again_seconds", double(*time) * 1e-12});
+  DistDialect::getDecisionLog(func.getContext())
+      .add("split-fetches", isBetter ? Outcome::Applied : Outcome::Declined, func.getLoc(),
+           isBetter ? "gathered weights are kept from the forward to the backward pass: they keep to the "
+                      "memory ceiling, and the step takes less time"
+                    : "gathered weights are not kept from the forward to the backward pass: the step "
+                      "would take no less time",
+           std::move(numbers));
+  return isBetter;
+}
+
+bool SplitFetchesPass::split(func::FuncOp func) {
+  int64_t weights = FetchSplitter(func).getNumFetches();
+  int64_t more = splitFetches(func, shouldKeep(func));
+  if (!more)
+    return false;
+  DistDialect::getDecisionLog(func.getContext())
+      .add("split-fetches", Outcome::Applied, func.getLoc(),
+           llvm::formatv("{0} weights are gathered {1} times more: where they are used again, they "
+                         "are gathered again",
+                         weights, more)
+               .str(),
+           {{"weights", double(weights)}, {"gathers", double(more)}});
+  return true;
+}
+
+std::unique_ptr<Pass> meshwright::createSplitFetchesPass(SplitFetchesPassOptions options,
+                                                         FindTime findTime) {
+  return std::make_unique<SplitFetchesPass>(std::move(options), std::move(findTime));
+}

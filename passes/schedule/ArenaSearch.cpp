@@ -301,8 +301,12 @@ void ArenaSearch::keep() {
 
 void ArenaSearch::placeInGaps(ArrayRef<size_t> order) {
   PlacedBlocks placed(blocks);
-  for (size_t i : order)
+  for (size_t i : order) {
     offsets[i] = placed.place(blocks[i]);
+    // No better than the best so far.
+    if (offsets[i] + blocks[i].bytes >= arena)
+      return;
+  }
   keep();
 }
 

@@ -268,9 +268,12 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   if (ceiling)
     result = fit(func, ceiling, launches.program, launches.anyBeside ? &launches.plain : nullptr,
                  launches.schedule);
-  if (failed(result.status) || !launches.anyBeside)
+  if (failed(result.status))
     return result;
   const Schedule &schedule = launches.schedule;
+  result.time = launches.anyBeside ? schedule.time : simulateInOrder(launches.plain.getTasks()).time;
+  if (!launches.anyBeside)
+    return result;
   DistDialect::getDecisionLog(func.getContext())
       .add(kPass.str(), Outcome::Note, func.getLoc(),
            "collectives start when their operands are there and are waited for where their "

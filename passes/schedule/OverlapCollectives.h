@@ -19,6 +19,8 @@ struct OverlapResult {
   mlir::LogicalResult status;
   /// The fewest bytes that an order needs, if none keeps to the ceiling.
   int64_t needed = 0;
+  /// Picoseconds of the schedule.
+  int64_t time = 0;
 };
 
 /// Orders the launches of a function as `--overlap-collectives` does. The function's own requests

@@ -121,6 +121,8 @@ struct MemoryPlanner::HowToPlan {
   bool bestOnly = false;
   /// Nothing but the memory with which calls recover.
   bool recoveryOnly = false;
+  /// Nothing but whether it fits, and its time.
+  bool orderOnly = false;
 };
 
 MemoryPlanner::MemoryPlanner() = default;
@@ -224,14 +226,17 @@ bool MemoryPlanner::plan(FunctionOpInterface function, HowToPlan how, PlannedMem
       return failure();
     OverlapResult order = overlapCollectives(copy, OnOffAuto::Auto, /*ceiling=*/0, how.bestOnly);
     planned.needed = order.needed;
-    if (failed(order.status))
-      return failure();
+    planned.time = order.time;
+    if (failed(order.status) || how.orderOnly)
+      return order.status;
     return formed.run(*module, [](OpPassManager &pm) { buildPlanPipeline(pm); });
   };
   if (failed(schedule())) {
     planned.refusal = formed.takeError();
     return false;
   }
+  if (how.orderOnly)
+    return true;
   planned.memory = withPlan(countMemory(function), copy);
   planned.recovery.add(copy);
   return true;
@@ -239,7 +244,18 @@ bool MemoryPlanner::plan(FunctionOpInterface function, HowToPlan how, PlannedMem
 
 bool MemoryPlanner::fitsBesideSecondBuffers(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory ignored;
-  return plan(function, {ceiling, /*copies=*/false, /*bestOnly=*/true}, ignored);
+  return plan(function,
+              {ceiling, /*copies=*/false, /*bestOnly=*/true, /*recoveryOnly=*/false, /*orderOnly=*/true},
+              ignored);
+}
+
+std::optional<int64_t> MemoryPlanner::findBestTime(FunctionOpInterface function, int64_t ceiling) {
+  for (bool copies : {false, true})
+    if (PlannedMemory planned;
+        plan(function, {ceiling, copies, /*bestOnly=*/true, /*recoveryOnly=*/false, /*orderOnly=*/true},
+             planned))
+      return planned.time;
+  return std::nullopt;
 }
 
 bool meshwright::writesStates(ModuleOp module) {

@@ -36,6 +36,8 @@ struct PlannedMemory {
   /// Empty if an order fits.
   std::string refusal;
   int64_t needed = 0;
+  /// Picoseconds of the schedule; 0 for a program that cannot be scheduled.
+  int64_t time = 0;
 };
 
 /// Plans the memory of functions under several ceilings. A function's launches are formed once, and each
@@ -55,6 +57,10 @@ public:
   /// Returns true if the order of an SPMD function that hides most keeps to the ceiling beside second
   /// buffers for states.
   bool fitsBesideSecondBuffers(mlir::FunctionOpInterface function, int64_t ceiling);
+
+  /// Returns the picoseconds of the order of an SPMD function that hides most, if it keeps to the ceiling. No
+  /// other order is tried.
+  std::optional<int64_t> findBestTime(mlir::FunctionOpInterface function, int64_t ceiling);
 
 private:
   struct HowToPlan;

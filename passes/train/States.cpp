@@ -14,10 +14,9 @@ using nn::Writer;
 void States::add(StringRef name, Type type, TypedAttr fill, StringRef parameter, StringRef role,
                  Location loc, bool isTransient) {
   OpBuilder builder(module.getContext());
-  auto states = module.getOps<nn::StateOp>();
-  Operation *last = nullptr;
-  for (nn::StateOp state : states)
-    last = state;
+  if (!last)
+    for (nn::StateOp state : module.getOps<nn::StateOp>())
+      last = state;
   if (last)
     builder.setInsertionPointAfter(last);
   else
@@ -28,6 +27,7 @@ void States::add(StringRef name, Type type, TypedAttr fill, StringRef parameter,
       role.empty() ? StringAttr() : builder.getStringAttr(role));
   state.setTransient(isTransient);
   names.insert(name);
+  last = state;
 }
 
 Value States::read(Writer &w, StringRef name, Type type) {

@@ -40,6 +40,8 @@ public:
 private:
   mlir::ModuleOp module;
   llvm::StringSet<> names;
+  /// The state behind which the next one is added; null before the first.
+  nn::StateOp last;
   mlir::Value isTaken;
 };
 

@@ -159,12 +159,13 @@ def test_report():
 
 
 def test_the_least_ceiling():
-    """A report under a ceiling names the least one. A plan accepts it, and refuses one byte less."""
+    """A report under a ceiling names the least one. A plan that gathers again accepts it, and refuses one byte less."""
     net, data = Net(), batches(1)
     train = mw.from_torch(net, (), data[0], training=True).train(mw.AdamW(lr=0.1))
 
     def peak(ceiling):
-        return train.parallelize(mesh={"gtp": 2}, memory_ceiling=ceiling).report(format="json")["gtp"]["peak"]
+        options = dict(mesh={"gtp": 2}, gtp_keep="off", memory_ceiling=ceiling)
+        return train.parallelize(**options).report(format="json")["gtp"]["peak"]
 
     assert peak(None)["least"] is None
     least = peak("1G")["least"]
@@ -282,3 +283,59 @@ def test_saved_values_in_shards(mesh):
     train = mw.from_torch(Net(), (), batches(1)[0], training=True).train(mw.SGD(lr=0.1))
     found = train.parallelize(mesh=mesh, shard_saved="on", **options).report(format="json")
     assert "saved" in {c["role"] for c in found["collectives"]}
+
+
+class Wide(nn.Module):
+    """Weights that take longer to gather over hosts than the products take that read them."""
+
+    def __init__(self, layers=4, width=256):
+        super().__init__()
+        torch.manual_seed(2)
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.square().mean()
+
+
+def plan_wide(**options):
+    x = torch.randn(4, 256, generator=torch.Generator().manual_seed(5))
+    train = mw.from_torch(Wide(), (), dict(x=x), training=True).train(mw.SGD(lr=0.1))
+    return train.parallelize(mesh={"host": 2, "gtp": 2}, gtp=["host", "gtp"], **options), dict(x=x)
+
+
+def get_peak(plan):
+    return plan.report("json")["gtp"]["peak"]["bytes"]
+
+
+def count_phases(plan):
+    return {gather["phase"] for weight in plan.report("json")["gtp"]["weights"] for gather in weight["gathers"]}
+
+
+def get_seconds(plan):
+    return plan.report("json")["communication"]["run_seconds"]
+
+
+def test_weights_are_kept_under_a_ceiling_where_that_saves_time():
+    (again, data), (kept, _) = plan_wide(), plan_wide(gtp_keep="on")
+    assert count_phases(again) == {"forward", "backward"} and count_phases(kept) == {"forward"}
+    assert get_seconds(kept) < get_seconds(again)
+    room, _ = plan_wide(memory_ceiling=get_peak(kept))
+    assert count_phases(room) == {"forward"} and get_seconds(room) == get_seconds(kept)
+    (tight, _), (off, _) = plan_wide(memory_ceiling=get_peak(kept) - 300_000), plan_wide(memory_ceiling=get_peak(kept), gtp_keep="off")
+    assert count_phases(tight) == count_phases(off) == {"forward", "backward"}
+    losses = []
+    for plan in (again, kept, room, tight):
+        with plan.start() as session:
+            losses.append([session.run(**data)[0].item() for _ in range(3)])
+    assert losses[0] == losses[1] == losses[2] == losses[3]
+
+
+def test_nothing_is_computed_again_where_gathering_again_is_enough():
+    """Recomputation is asked for by the memory of the program that gathers again."""
+    none, _ = plan_wide(recompute="none")
+    kept, _ = plan_wide(recompute="none", gtp_keep="on")
+    assert get_peak(none) < get_peak(kept)
+    plan, _ = plan_wide(memory_ceiling=get_peak(none))
+    assert not [d for d in plan.report("json")["decisions"] if d["pass"] == "recompute" and d["outcome"] == "applied"]

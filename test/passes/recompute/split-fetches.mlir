@@ -1,5 +1,6 @@
 // RUN: sharding-opt %s --split-fetches | FileCheck %s
 // RUN: sharding-opt %s --split-fetches=keep=on | FileCheck %s --check-prefix=KEEP
+// RUN: sharding-opt %s --split-fetches="keep=auto memory-ceiling=100" | FileCheck %s
 
 // A weight that is read again behind two others is gathered again, with the form that its readers need. One gather serves an op
 // that is computed again and its backward pass.
