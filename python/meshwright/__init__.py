@@ -12,9 +12,10 @@
 import atexit
 
 from . import _core
+from .composing import compose
 from .devices import DeviceArray
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
-from .model import Model, compose, from_torch, join, load
+from .model import Model, from_torch, join, load
 from .optimizers import SGD, Adam, AdamW
 from .plan import Plan
 from .session import Bundle, Session, load_bundle
