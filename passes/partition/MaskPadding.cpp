@@ -274,31 +274,48 @@ LogicalResult Partitioner::maskContraction(Operation *op, const Assignment &assi
   std::optional<padding::Need> need = cast<PaddingOpInterface>(op).getPaddingNeed();
   bool sumsFirst = need && need->content == Padding::Zero;
   SmallVector<Read, 2> reads(sumsFirst ? 1 : operands.size());
-  for (auto [i, dims] : llvm::enumerate(ArrayRef(opFactors.rule.operands)))
-    for (auto [d, dim] : llvm::enumerate(dims))
-      for (int factor : dim) {
-        if (i >= reads.size() || opFactors.rule.factors[factor].kind != FactorKind::Contracted)
-          continue;
-        const Layout *layout = derive(operands[i]);
-        if (!layout)
-          return failure();
+  bool hasSizes = false;
+  auto visit = [&](auto body) -> LogicalResult {
+    for (auto [i, dims] : llvm::enumerate(ArrayRef(opFactors.rule.operands).take_front(reads.size())))
+      for (auto [d, dim] : llvm::enumerate(dims))
+        for (int factor : dim) {
+          if (opFactors.rule.factors[factor].kind != FactorKind::Contracted)
+            continue;
+          const Layout *layout = derive(operands[i]);
+          if (!layout)
+            return failure();
+          body(i, d, *layout);
+        }
+    return success();
+  };
+  if (failed(visit([&](size_t, size_t d, const Layout &layout) {
+        hasSizes |= layout.dims[d].hasRuntimeSize();
+      })))
+    return failure();
+  // Which elements are padding is known from the layout that the op asks for: of equal elements, and
+  // of true elements beside another operand's padding.
+  auto isToldByUse = [&](const DimLayout &dim) {
+    return llvm::any_of(dim.factors, [](const LayoutFactor &f) { return f.uniform; }) ||
+           (hasSizes && !dim.hasRuntimeSize());
+  };
+  if (failed(visit([&](size_t i, size_t d, const Layout &layout) {
         reads[i].dims.push_back(d);
-        for (const LayoutFactor &f : layout->dims[d].factors)
+        for (const LayoutFactor &f : layout.dims[d].factors)
           if (f.isPadded()) {
             // Either may be conditional (see RuleTransfer::checkProduct).
             reads[i].isZero &= padding::isZero(f.padding) &&
                                !(sumsFirst && need->isStrict && f.padding.cause);
             reads[i].isFinite &= padding::isFinite(f.padding);
-          } else if (f.uniform) {
-            reads[i].isZero &= padding::isZero(layout->data);
-            reads[i].isFinite &= padding::isFinite(layout->data);
+          } else if (f.uniform || isToldByUse(layout.dims[d])) {
+            reads[i].isZero &= padding::isZero(layout.data);
+            reads[i].isFinite &= padding::isFinite(layout.data);
           }
-      }
+      })))
+    return failure();
   auto maskOperand = [&](size_t i) {
     for (int dim : reads[i].dims) {
       Layout layout = *derive(operands[i]);
-      // Which of equal elements are padding is known from the layout that the op asks for.
-      if (llvm::any_of(layout.dims[dim].factors, [](const LayoutFactor &f) { return f.uniform; })) {
+      if (isToldByUse(layout.dims[dim])) {
         Value global = op->getOperand(i);
         layout = getLayout(global, project(global, opFactors.rule.operands[i], opFactors, assignment));
       }

@@ -309,29 +309,6 @@ def get_peak(plan):
     return plan.report("json")["gtp"]["peak"]["bytes"]
 
 
-def count_phases(plan):
-    return {gather["phase"] for weight in plan.report("json")["gtp"]["weights"] for gather in weight["gathers"]}
-
-
-def get_seconds(plan):
-    return plan.report("json")["communication"]["run_seconds"]
-
-
-def test_weights_are_kept_under_a_ceiling_where_that_saves_time():
-    (again, data), (kept, _) = plan_wide(), plan_wide(gtp_keep="on")
-    assert count_phases(again) == {"forward", "backward"} and count_phases(kept) == {"forward"}
-    assert get_seconds(kept) < get_seconds(again)
-    room, _ = plan_wide(memory_ceiling=get_peak(kept))
-    assert count_phases(room) == {"forward"} and get_seconds(room) == get_seconds(kept)
-    (tight, _), (off, _) = plan_wide(memory_ceiling=get_peak(kept) - 300_000), plan_wide(memory_ceiling=get_peak(kept), gtp_keep="off")
-    assert count_phases(tight) == count_phases(off) == {"forward", "backward"}
-    losses = []
-    for plan in (again, kept, room, tight):
-        with plan.start() as session:
-            losses.append([session.run(**data)[0].item() for _ in range(3)])
-    assert losses[0] == losses[1] == losses[2] == losses[3]
-
-
 def test_nothing_is_computed_again_where_gathering_again_is_enough():
     """Recomputation is asked for by the memory of the program that gathers again."""
     none, _ = plan_wide(recompute="none")
