@@ -250,7 +250,7 @@ void EntryBuilder::makeFunction() {
   for (BlockArgument arg : func.getArguments())
     known.map(arg, forward.dependent.contains(arg) ? inputs.tokens : Value(block->getArgument(next++)));
   // The last token of a request is the one before the next begins. A request without tokens has the
-  // first row, which nobody reads.
+  // first row, and no caller reads its result.
   Writer w(builder, func.getLoc());
   Value ends = w.slice(w.reshape(inputs.starts, {requests + 1}), 0, 1, requests + 1);
   lastRows = w.binary<nn::MaximumOp>(w.addNumber(ends, -1), w.number(0, number));

@@ -68,7 +68,7 @@ class BucketModel(Model):
         return [port.name for port in self._given(self._program.entries[0])]
 
     def bucket(self, *args, **kwargs) -> str:
-        """The entry that a call takes: of those that hold it the one with the least product of sizes."""
+        """The entry that a call takes: it holds the call, with the least product of sizes."""
         return self._call(None, args, kwargs)[0]
 
     def parallelize(self, **options) -> "BucketPlan":

@@ -117,7 +117,7 @@ class CallSizes:
     cuts: list[Cut | None]
 
     def cut(self, outputs):
-        """The outputs of the module, cut, and those that a program has behind them."""
+        """The outputs of the module, cut, and further outputs of the program."""
         own = zip(outputs, self.cuts)  # noqa: B905 (gradients have no sizes that change)
         cut = [array if cut is None else cut(array) for array, cut in own]
         return cut + outputs[len(self.cuts) :]
@@ -167,7 +167,7 @@ class Buckets:
         return {size: found[size][0] if size in found else 1 for size in self.largest}
 
     def choose(self, sizes: dict[str, int]) -> str:
-        """The entry of the least product of sizes among those that hold a call."""
+        """The entry of the least product of sizes that holds a call."""
         holds = [
             (math.prod(e.capacities.values()), name)
             for name, e in self.entries.items()

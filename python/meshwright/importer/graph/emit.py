@@ -146,7 +146,7 @@ class Emitter:
 
 def used_sizes(graph: Graph, order: list[Node]) -> dict[str, tuple]:
     """The sizes of a call that the program depends on, each with its expression and the nodes that
-    stand for it: those that the caller names first."""
+    stand for it. Sizes that the caller names come first."""
     nodes: dict[str, tuple] = {}
     for node in order:
         if node.op == "size":
