@@ -57,7 +57,7 @@ def BindSizesPass : Pass<"bind-sizes", "::mlir::ModuleOp"> {
   let description = [{
     A dimension may have fewer true elements than its type says: `nn.sizes` on an argument, and
     `nn.cut`, name the argument that has their number. Elements behind it are padding, which most
-    ops do not read and `--partition` hides from those that sum. Three kinds of ops count elements, and
+    ops do not read and `--partition` hides from sums. Three kinds of ops count elements, and
     are told where the true ones end: a mean becomes a sum divided by the number, attention sees no key
     behind it, and a running sum runs over zeros behind it.
 
