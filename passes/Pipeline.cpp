@@ -96,6 +96,21 @@ LogicalResult meshwright::buildSteps(ModuleOp module, const TrainOptions &option
   return manager.run(module);
 }
 
+LogicalResult meshwright::buildServing(ModuleOp module, const ServeOptions &options) {
+  ServePassOptions steps;
+  steps.groups = options.groups;
+  steps.pageSize = options.pageSize;
+  steps.pages = options.pages;
+  steps.requests = options.maxRequests;
+  steps.prefixCache = options.sharesBeginnings;
+  const std::vector<int64_t> buckets =
+      options.buckets.empty() ? getDefaultBuckets(options.maxRequests) : options.buckets;
+  steps.buckets.assign(buckets.begin(), buckets.end());
+  PassManager manager(module.getContext());
+  manager.addPass(createServePass(steps));
+  return manager.run(module);
+}
+
 void meshwright::buildSchedulePhase(OpPassManager &pm, const ScheduleOptions &options) {
   buildSchedulePipeline(pm, options);
   if (options.verifyPlacement)

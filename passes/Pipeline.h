@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_PIPELINE_H
 #define MESHWRIGHT_PASSES_PIPELINE_H
 
+#include "meshwright/Serving.h"
 #include "meshwright/Training.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
 #include "meshwright/passes/schedule/Pipeline.h"
@@ -49,6 +50,10 @@ mlir::LogicalResult requestGradients(mlir::ModuleOp module, llvm::StringRef loss
 
 /// Turns the only entry of a module into training steps (see `build-steps`). Fails after an error.
 mlir::LogicalResult buildSteps(mlir::ModuleOp module, const TrainOptions &options);
+
+/// Turns the only entry of a module, a causal forward pass, into steps of serving (see `serve`). Fails
+/// after an error.
+mlir::LogicalResult buildServing(mlir::ModuleOp module, const ServeOptions &options);
 
 /// Adds the schedule phase, and the proof of its result if `options` ask for it: from an
 /// SPMD program, or a global one for one rank, to planned launches.

@@ -173,7 +173,9 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
   Value seen = w.sub(take(w.reshape(getLengths(), {requests}), request), w.sub(take(ends, request), own));
   seen = w.add(seen, w.number(1, number));
   seen = w.select(exists, seen, w.number(0, number));
-  Value ids = w.reshape(take(w.reshape(getTables(), {requests, blocks}), request), {tokens * blocks});
+  // A block without a page has any one: no token sees it.
+  Value pages = w.binary<MaximumOp>(getTables(), w.number(0, number));
+  Value ids = w.reshape(take(w.reshape(pages, {requests, blocks}), request), {tokens * blocks});
   auto gather = [&](Value pages, Shape shape) {
     Value rows = take(w.reshape(pages, {shape[1], size, shape[3], shape[4]}), ids);
     return w.transpose(w.reshape(rows, {tokens, blocks * size, shape[3], shape[4]}), {0, 2, 1, 3});

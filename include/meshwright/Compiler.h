@@ -18,6 +18,7 @@
 #ifndef MESHWRIGHT_COMPILER_H
 #define MESHWRIGHT_COMPILER_H
 
+#include "meshwright/Serving.h"
 #include "meshwright/Training.h"
 
 #include <cstddef>
@@ -175,6 +176,11 @@ public:
   /// Makes a program with the entries `step`, which updates the parameters by an optimizer, and
   /// `evaluate`. The parameters are states of it.
   Result<Program> train(const TrainOptions &options) const;
+
+  /// Makes a program whose entries are steps of serving, `tokens=T` for each bucket, from the
+  /// forward pass of a causal language model at the most tokens of a request: ids [1, length] to
+  /// logits [1, length, vocabulary], its first output.
+  Result<Program> serve(const ServeOptions &options) const;
 
   /// Returns the program as MLIR, optionally with source locations, and in the generic form of ops.
   std::string str(bool locations = false, bool generic = false) const;
@@ -341,6 +347,8 @@ public:
   /// Returns true if a rank has not come back from a call that failed. It may still read the
   /// inputs and parameters, which must stay as long as the process.
   bool isStuck() const;
+  /// Returns true if the program serves requests, for a `Server`.
+  bool serves() const;
 
   struct Impl;
   Impl &getImpl() const { return *impl; }
@@ -348,6 +356,47 @@ public:
 private:
   friend class Plan;
   friend class Bundle;
+  std::shared_ptr<Impl> impl;
+};
+
+/// A request and its logits, which both grow with its steps.
+struct ServedRequest {
+  std::shared_ptr<const Request> request;
+  /// The rows of logits that chose the new tokens, in `Server::getLogitsType`. Null if the request
+  /// did not ask for them.
+  std::shared_ptr<const std::vector<char>> logits;
+};
+
+/// Serves requests by the calls of a session. Copies share one server. Threads may share it; its calls
+/// wait for one another. A thread that reads a request must not do so during a step.
+class Server {
+public:
+  /// Goes on with the requests of the state that the session started from. It is an error if the
+  /// program does not serve.
+  static Result<Server> open(const Session &session);
+
+  const ServingSizes &getSizes() const;
+  ElementType getLogitsType() const;
+  /// The names of the entries, in the order of `ServingStats::calls`.
+  std::vector<std::string> getEntries() const;
+
+  /// Adds a request. It is an error if it cannot be served.
+  Result<ServedRequest> submit(const std::vector<int64_t> &prompt, const RequestOptions &options);
+  /// Ends a request; one that is done stays as it is. The result is true.
+  Result<bool> cancel(const ServedRequest &request);
+  /// The requests that wait or run, in the order of submission.
+  std::vector<ServedRequest> getRequests() const;
+  ServingStats getStats() const;
+  /// Runs one batch. The result is how many tokens it computed: 0 if no request waits or runs. A
+  /// step that fails changes no request.
+  Result<int64_t> step();
+  /// Runs each entry once, without requests. The result is true.
+  Result<bool> warmUp();
+  /// Writes the state and the requests to a folder, whole or not at all. The result is true.
+  Result<bool> save(std::string_view folder) const;
+
+private:
+  struct Impl;
   std::shared_ptr<Impl> impl;
 };
 
@@ -379,6 +428,9 @@ private:
 /// share a plan; its runs wait for one another.
 class Plan {
 public:
+  /// The groups of requests of a program that serves, for these options of `parallelize`: the ranks
+  /// of data parallelism, times the groups of data-parallel attention.
+  static Result<int64_t> countGroups(std::string_view options);
   /// `options` as for `sharding-opt --parallelize`.
   static Result<Plan> parallelize(const Program &program, std::string_view options);
 

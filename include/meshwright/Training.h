@@ -81,13 +81,14 @@ struct StateDictLayout {
   std::vector<FixedTensor> fixed;
 };
 
-/// Values that a session that trains was given and that are no states of its program. They are saved
-/// with the state.
+/// Values of a session that are no states of its program. They are saved with the state.
 struct SavedExtras {
   /// The learning rate of calls that give none; none: the program's own.
   std::optional<double> learningRate;
   /// Tensors of the module that the program does not read.
   std::vector<FixedTensor> unread;
+  /// The requests of a session that serves, as text; empty if there are none.
+  std::string requests;
 };
 
 /// The input of a training step that is its learning rate.

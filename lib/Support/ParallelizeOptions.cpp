@@ -500,3 +500,22 @@ LogicalResult meshwright::parseOptionText(StringRef text, GatherRules &rules,
                                           OptionErrorHandler error) {
   return parseNamedRules("gtp-gather", text, rules, error);
 }
+
+/// The ranks over which the axes of a role lie.
+static int64_t countRanks(const ParallelizeOptions &options, AxisRole role) {
+  AxisChoice choice = options.axes.get(role);
+  if (choice.kind == AxisChoice::None)
+    return 1;
+  StringRef names = getRoleDescription(role).usualAxis;
+  if (choice.kind == AxisChoice::Named)
+    names = choice.name;
+  SmallVector<StringRef> axes;
+  names.split(axes, ',');
+  int64_t ranks = 1;
+  for (const MeshAxisOption &axis : options.mesh.axes)
+    if (llvm::is_contained(axes, axis.name))
+      ranks *= axis.size;
+  return ranks;
+}
+
+int64_t ParallelizeOptions::countGroups() const { return countRanks(*this, AxisRole::Data); }

@@ -219,6 +219,10 @@ struct ParallelizeOptions {
     return axes.mayHave(AxisRole::Ulysses) || axes.mayHave(AxisRole::Ring);
   }
 
+  /// The groups of requests of a program that serves: ranks of different groups compute different
+  /// requests.
+  int64_t countGroups() const;
+
   /// The text from which `parseParallelizeOptions` reads equal options.
   std::string str() const;
 };

@@ -77,6 +77,9 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
     Option<"pages", "pages", "int64_t", /*default=*/"0",
            "pages of a cache; 0: enough for the requests at full length">,
     Option<"requests", "requests", "int64_t", /*default=*/"64", "requests in a step, at most">,
+    Option<"groups", "groups", "int64_t", /*default=*/"1", "groups of requests">,
+    Option<"prefixCache", "prefix-cache", "bool", /*default=*/"false",
+           "share whole pages of equal beginnings">,
     ListOption<"buckets", "buckets", "int64_t", "tokens of a step, ascending">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }

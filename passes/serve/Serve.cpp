@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/serve/Passes.h"
 
@@ -427,6 +428,7 @@ struct ServePass : meshwright::impl::ServePassBase<ServePass> {
     FailureOr<Forward> forward = Forward::read(functions.front());
     if (failed(forward))
       return signalPassFailure();
+    int64_t vocabulary = shapeOf(forward->func.front().getTerminator()->getOperand(0))[2];
     int64_t each = llvm::divideCeil(forward->length, options.pageSize);
     int64_t count = options.pages ? options.pages : each * options.requests;
     if (count < each) {
@@ -438,6 +440,14 @@ struct ServePass : meshwright::impl::ServePassBase<ServePass> {
       if (failed(EntryBuilder(*forward, options, count, tokens).build()))
         return signalPassFailure();
     forward->func.erase();
+    ServingSizes sizes;
+    sizes.maxLength = forward->length;
+    sizes.pageSize = options.pageSize;
+    sizes.pages = count;
+    sizes.maxRequests = options.requests;
+    sizes.vocabulary = vocabulary;
+    sizes.sharesBeginnings = prefixCache;
+    nn::setServingSizes(module, sizes);
   }
 
 private:

@@ -12,6 +12,8 @@
 //===----------------------------------------------------------------------===//
 
 #include "Gil.h"
+#include "Results.h"
+#include "Serving.h"
 
 #include "meshwright/Compiler.h"
 
@@ -27,36 +29,10 @@
 namespace nb = nanobind;
 using namespace meshwright;
 
-using PyDiagnostic = std::tuple<std::string, std::string, std::string, int64_t>;
 using PyArray = std::tuple<std::string, std::vector<int64_t>, uintptr_t, int64_t>;
 /// Offsets, shape, strides in elements and address.
 using PyPiece =
     std::tuple<std::vector<int64_t>, std::vector<int64_t>, std::vector<int64_t>, uintptr_t>;
-template <typename T> using PyResult = std::pair<std::optional<T>, std::vector<PyDiagnostic>>;
-
-static const char *toString(Severity severity) {
-  switch (severity) {
-  case Severity::Note:
-    return "note";
-  case Severity::Remark:
-    return "remark";
-  case Severity::Warning:
-    return "warning";
-  case Severity::Error:
-    return "error";
-  }
-  return "error";
-}
-
-template <typename T> static PyResult<T> toPython(Result<T> result) {
-  PyResult<T> converted;
-  for (const Diagnostic &diagnostic : result.getDiagnostics())
-    converted.second.emplace_back(diagnostic.message, toString(diagnostic.severity),
-                                  diagnostic.file, diagnostic.line);
-  if (result)
-    converted.first = std::move(*result);
-  return converted;
-}
 
 namespace {
 /// A row of the table of element types, as strings and numbers.
@@ -282,6 +258,12 @@ NB_MODULE(_core, m) {
             return toPython(program.train(options));
           },
           nb::call_guard<ReleasedGil>())
+      .def(
+          "serve",
+          [](const Program &program, const ServeOptions &options) {
+            return toPython(program.serve(options));
+          },
+          nb::call_guard<ReleasedGil>())
       .def("str", &Program::str, nb::arg("locations") = false, nb::arg("generic") = false)
       .def_prop_ro("is_spmd", &Program::isSpmd)
       .def_prop_ro("entries", &Program::getEntries)
@@ -380,6 +362,7 @@ NB_MODULE(_core, m) {
       .def_prop_ro("states", &Session::getStates)
       .def_prop_ro("state_dict", &Session::getStateDict)
       .def_prop_ro("is_stuck", &Session::isStuck)
+      .def_prop_ro("serves", &Session::serves)
       .def("run",
            [](Session &session, std::string_view entry, const std::vector<PyArray> &inputs,
               const std::vector<uintptr_t> &outputs, bool checkFinite, int64_t outputGpu) {
@@ -410,6 +393,7 @@ NB_MODULE(_core, m) {
         return toPython(session.setExtras(extras));
       });
 
+  bindServing(m);
   nb::class_<Bundle>(m, "Bundle")
       .def_static(
           "open", [](std::string_view path) { return toPython(Bundle::open(path)); },
@@ -422,6 +406,8 @@ NB_MODULE(_core, m) {
       });
 
   nb::class_<Plan>(m, "Plan")
+      .def_static(
+          "count_groups", [](std::string_view options) { return toPython(Plan::countGroups(options)); })
       .def_static(
           "parallelize",
           [](const Program &program, std::string_view options) {

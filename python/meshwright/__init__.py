@@ -18,6 +18,7 @@ from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarnin
 from .model import Model, from_torch, join, load
 from .optimizers import SGD, Adam, AdamW
 from .plan import Plan
+from .requests import Request
 from .session import Bundle, Session, load_bundle
 from .stablehlo import from_jax, from_stablehlo
 
@@ -37,6 +38,7 @@ __all__ = [
     "MeshwrightWarning",
     "Model",
     "Plan",
+    "Request",
     "Session",
     "compose",
     "from_jax",

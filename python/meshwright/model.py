@@ -209,6 +209,41 @@ class Model:
 
         return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale)
 
+    def serve(
+        self,
+        max_length=4096,
+        page_size=16,
+        pages=None,
+        max_requests=64,
+        buckets=None,
+        prefix_cache=False,
+    ) -> "Model":
+        """Returns a model that serves requests: its entries are steps, which compute the next tokens of
+        several requests at once, with keys and values in pages. Sessions of its plans have `submit`,
+        `step` and `generate`.
+
+        The model is a causal language model of ids of tokens [1, t], whose first output is the logits
+        [1, t, vocabulary]. It is imported again at `max_length`. An op that mixes tokens in another way
+        than by causal attention is an Error that names its line.
+
+        All numbers are those of one group of requests; plans with data parallelism have several groups.
+
+        max_length: the most tokens of a request, its prompt and its new ones.
+        page_size: rows of a page of the caches.
+        pages: pages of a group; default: enough for all requests at full length.
+        max_requests: the most requests that run at once; others wait.
+        buckets: tokens of a step, ascending, an entry for each; default: 1, 4, 16, ... up to max_requests,
+            and 512. A longer prompt is read in chunks.
+        prefix_cache: whole pages of equal beginnings are computed once, and shared.
+
+            plan = model.serve(max_length=4096).parallelize(mesh={"tp": 8})
+            with plan.start() as session:
+                answers = session.generate(prompts, max_new_tokens=64)
+        """
+        from .served_model import serve
+
+        return serve(self, max_length, page_size, pages, max_requests, buckets, prefix_cache)
+
     def save(self, program, parameters) -> None:
         """Writes the program (.mlir) and the weights (.safetensors).
 

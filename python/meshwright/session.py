@@ -11,10 +11,11 @@ from . import _core, arguments, state_dict_form, state_dicts
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import prepare_by_name
+from .requests import Serving
 from .tensors import Dense, dense, empty, finished, is_jax, is_meta, is_torch, kind_of_inputs, unjoined
 
 
-class Session:
+class Session(Serving):
     """A program on its ranks, with its weights and its state: what `Plan.start` returns.
 
     The state stays from call to call. A call that fails leaves it as it was. Use it as a context
@@ -142,12 +143,15 @@ class Session:
     def save(self, path) -> None:
         """Writes the state to a folder, from which a session of any plan of the model can start:
         whole, or not at all. Another process that saves to the folder at that time is an Error. The
-        learning rate that `load_state_dict` was given is part of it."""
-        unwrap(self._session.save(arguments.path("path", path)))
+        learning rate that `load_state_dict` was given is part of it, and so are the requests of a session
+        that serves: another session goes on with them, with their pages where groups and pages are
+        equal, and computes them again elsewhere."""
+        saving = self._server if self._session.serves else self._session
+        unwrap(saving.save(arguments.path("path", path)))
 
     def close(self) -> None:
         """Ends the session."""
-        self._open = None
+        self._open = self._opened = None
 
     @property
     def _session(self):

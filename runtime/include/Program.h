@@ -13,6 +13,7 @@
 #ifndef MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 #define MESHWRIGHT_RUNTIME_INCLUDE_PROGRAM_H
 
+#include "meshwright/Serving.h"
 #include "meshwright/Training.h"
 #include "meshwright/runtime/include/Call.h"
 #include "meshwright/runtime/include/Sharding.h"
@@ -105,6 +106,10 @@ struct ProgramValue {
   int64_t getHolder(int64_t rank) const;
 };
 
+/// The role of a state that holds the keys and values of requests. A session that starts from a
+/// saved state of other pages computes them again.
+inline constexpr const char *kCacheRole = "cache";
+
 /// Memory that outlives a call. Entries read it as arguments and write it as results.
 struct ProgramState {
   /// Its name, type, shapes and layout.
@@ -114,7 +119,7 @@ struct ProgramState {
   std::string parameter;
   /// The bytes of one element.
   std::string fill;
-  /// Its part in training: "parameter", "master", "optimizer", "gradient", or empty.
+  /// Its part: "parameter", "master", "optimizer" or "gradient" in training, "cache" in serving, or empty.
   std::string role;
   /// It begins with `fill`, and callers neither see nor save it.
   bool isTransient = false;
@@ -178,6 +183,8 @@ struct EntryDescription {
   std::vector<CallStep> steps;
   /// The bytes of a rank's arena, which holds the entry's temporaries.
   int64_t arenaBytes = 0;
+  /// The predicted time of a call; 0 if it is not known.
+  double seconds = 0;
   std::vector<ProgramValue> inputs, outputs;
   /// In the order of the entry's parameters.
   std::vector<ProgramArgument> arguments;
@@ -250,6 +257,8 @@ struct ProgramDescription {
   std::vector<WeightTensor> tensors;
   /// Only a program that trains has it, and only its bundle knows it.
   std::optional<StateDictLayout> stateDict;
+  /// Only a program that serves has them. Its entries that callers run are steps of serving.
+  std::optional<ServingSizes> serving;
 
   const ProgramValue &getValue(const EntryDescription &entry,
                                const ProgramArgument &argument) const {

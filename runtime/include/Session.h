@@ -83,7 +83,7 @@ public:
 
   /// Calls an entry once on all ranks and fills `outputs`, arrays of the sizes that the
   /// description states. `inputs` are in the order of `ProgramDescription::getCall`; one without
-  /// data gets its default value. Runs the steps of the call, and commits the states that they
+  /// data gets its default value. An output without memory, null, is left out. Runs the steps of the call, and commits the states that they
   /// write with the last one. After a failure in any step the state is as before, and `outputs` may
   /// have changed.
   /// If MESHWRIGHT_RUNS asks for more than one run, all start from the same state and must give

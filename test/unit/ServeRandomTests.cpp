@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <random>
 
+using namespace meshwright;
 using namespace meshwright::rt;
 using namespace meshwright::rt::test;
 

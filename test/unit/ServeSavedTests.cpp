@@ -12,6 +12,7 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+using namespace meshwright;
 using namespace meshwright::rt;
 using namespace meshwright::rt::test;
 using Json = nlohmann::ordered_json;

@@ -12,6 +12,7 @@
 #include <malloc.h>
 #include <new>
 
+using namespace meshwright;
 using namespace meshwright::rt;
 using namespace meshwright::rt::test;
 

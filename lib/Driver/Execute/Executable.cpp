@@ -11,7 +11,9 @@
 #include "Signature.h"
 
 #include "meshwright/dialects/Nn/Call.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Driver/Program/Lower.h"
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/bind/PackElements.h"
 #include "meshwright/runtime/include/Cpu.h"
@@ -132,10 +134,14 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
     if (failed(code))
       return failure();
     addCode(*code, description.entries.back(), description);
+    if (dist::MeshAttr mesh = dist::getSpmdMesh(function))
+      description.entries.back().seconds =
+          double(getProgramCost(function, CostModel(mesh)).getTime()) * 1e-12;
     lowered.push_back(std::move(*code));
   }
   if (failed(signatures.finish()))
     return failure();
+  description.serving = nn::getServingSizes(given);
   auto code = compileCode(lowered, *target, &program.statistics);
   if (!code)
     return emitError(entries.front().getLoc()) << llvm::toString(code.takeError());

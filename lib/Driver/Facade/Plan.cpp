@@ -64,13 +64,26 @@ static std::optional<Traffic> planBefore(const Plan::Impl &impl, llvm::StringRef
 // Planning
 //===----------------------------------------------------------------------===//
 
+static FailureOr<ParallelizeOptions> readOptions(std::string_view text,
+                                                 std::vector<Diagnostic> &errors) {
+  return readParallelizeOptions(llvm::StringRef(text),
+                                [&](const llvm::Twine &message) -> LogicalResult {
+                                  errors.push_back(makeError(message.str()));
+                                  return failure();
+                                });
+}
+
+Result<int64_t> Plan::countGroups(std::string_view text) {
+  std::vector<Diagnostic> errors;
+  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
+  if (failed(options))
+    return errors;
+  return options->countGroups();
+}
+
 Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   std::vector<Diagnostic> errors;
-  FailureOr<ParallelizeOptions> options = readParallelizeOptions(
-      llvm::StringRef(text), [&](const llvm::Twine &message) -> LogicalResult {
-        errors.push_back(makeError(message.str()));
-        return failure();
-      });
+  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
   if (failed(options))
     return errors;
 

@@ -505,3 +505,13 @@ Result<Program> Program::train(const TrainOptions &options) const {
   program.impl = std::move(*made);
   return {std::move(program), made.getDiagnostics()};
 }
+
+Result<Program> Program::serve(const ServeOptions &options) const {
+  Result<std::shared_ptr<Impl>> made =
+      rewriteProgram(*impl, [&](ModuleOp module) { return buildServing(module, options); });
+  if (!made)
+    return made.getDiagnostics();
+  Program program;
+  program.impl = std::move(*made);
+  return {std::move(program), made.getDiagnostics()};
+}

@@ -79,6 +79,7 @@ const std::vector<Port> &Session::getStates() const { return impl->states; }
 const std::optional<StateDictLayout> &Session::getStateDict() const {
   return impl->session->getDescription().stateDict;
 }
+bool Session::serves() const { return impl->session->getDescription().serving.has_value(); }
 bool Session::isStuck() const { return impl->session->getWorld().isStuck(); }
 
 Result<bool> Session::run(const std::vector<HostArray> &inputs, const std::vector<void *> &outputs,

@@ -118,6 +118,8 @@ static Json write(const EntryDescription &entry, const std::vector<Stored> &cons
                {"arena_bytes", entry.arenaBytes},
                {"inputs", write(entry.inputs)},
                {"outputs", write(entry.outputs)}};
+  if (entry.seconds > 0)
+    json["seconds"] = entry.seconds;
   for (const CallStep &step : entry.steps)
     json["steps"].push_back(write(step));
   Json &arguments = json["arguments"] = Json::array();
@@ -190,6 +192,17 @@ static Json write(const StateDictLayout &layout, const std::vector<Stored> &stor
   return json;
 }
 
+static Json write(const ServingSizes &sizes) {
+  return {{"groups", sizes.groups},
+          {"max_length", sizes.maxLength},
+          {"page_size", sizes.pageSize},
+          {"pages", sizes.pages},
+          {"max_requests", sizes.maxRequests},
+          {"vocabulary", sizes.vocabulary},
+          {"deal", sizes.deal},
+          {"shares_beginnings", sizes.sharesBeginnings}};
+}
+
 static Json writeKernels(const Manifest &manifest) {
   auto write = [](const Manifest::CodeFile &file) {
     return Json{{"bytes", file.bytes}, {"hash", file.hash}};
@@ -256,6 +269,8 @@ std::string Manifest::toJson() const {
   }
   if (description.stateDict)
     json["state_dict"] = write(*description.stateDict, fixed);
+  if (description.serving)
+    json["serving"] = write(*description.serving);
   Json &files = json["weights"] = Json::array();
   for (const WeightGroup &group : groups) {
     Json names = Json::array();

@@ -206,6 +206,7 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
   EntryDescription entry;
   entry.name = json.at("name").get<std::string>();
   entry.arenaBytes = readCount(json, "arena_bytes");
+  entry.seconds = json.value("seconds", 0.0);
   entry.inputs = readValues(json.at("inputs"), program.numRanks);
   entry.outputs = readValues(json.at("outputs"), program.numRanks);
   for (const Json &argument : json.at("arguments"))
@@ -227,6 +228,19 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
     if (auto others = fused.find(std::to_string(op)); others != fused.end())
       entry.fused[int64_t(op)] = others->get<std::string>();
   return entry;
+}
+
+static ServingSizes readServing(const Json &json) {
+  ServingSizes sizes;
+  sizes.groups = readCount(json, "groups");
+  sizes.maxLength = readCount(json, "max_length");
+  sizes.pageSize = readCount(json, "page_size");
+  sizes.pages = readCount(json, "pages");
+  sizes.maxRequests = readCount(json, "max_requests");
+  sizes.vocabulary = readCount(json, "vocabulary");
+  sizes.deal = readCount(json, "deal");
+  sizes.sharesBeginnings = json.at("shares_beginnings").get<bool>();
+  return sizes;
 }
 
 static PreparedWeight readPrepared(const Json &json, const ProgramDescription &program) {
@@ -450,6 +464,8 @@ static void read(const Json &json, Manifest &manifest) {
   require(error.empty(), error);
   if (json.contains("state_dict"))
     readStateDict(json["state_dict"], manifest);
+  if (json.contains("serving"))
+    description.serving = readServing(json["serving"]);
   std::vector<bool> isRead = description.findReadParameters();
   for (size_t i = 0; i < isRead.size(); ++i)
     require(!isRead[i] || !manifest.hasWeights || manifest.parameters[i].group >= 0,

@@ -8,7 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_SRC_SERVE_BATCH_H
 #define MESHWRIGHT_RUNTIME_SRC_SERVE_BATCH_H
 
-#include "meshwright/runtime/src/serve/Request.h"
+#include "meshwright/Serving.h"
 
 #include <limits>
 #include <string>

@@ -11,11 +11,11 @@
 #include <cmath>
 #include <sstream>
 
-namespace meshwright::rt {
-
 //===----------------------------------------------------------------------===//
 // Sizes
 //===----------------------------------------------------------------------===//
+
+namespace meshwright {
 
 int64_t ServingSizes::countBlocks() const {
   int64_t blocks = (maxLength + pageSize - 1) / pageSize;
@@ -30,6 +30,10 @@ std::vector<int64_t> getDefaultBuckets(int64_t maxRequests) {
   buckets.erase(std::unique(buckets.begin(), buckets.end()), buckets.end());
   return buckets;
 }
+
+} // namespace meshwright
+
+namespace meshwright::rt {
 
 template <typename... Parts> static std::string say(const Parts &...parts) {
   std::ostringstream text;

@@ -26,45 +26,6 @@
 
 namespace meshwright::rt {
 
-/// The sizes of a program that serves. All but the first are those of one group.
-struct ServingSizes {
-  int64_t groups = 1;
-  /// The most tokens of a request: prompt and new ones.
-  int64_t maxLength = 0;
-  int64_t pageSize = 0, pages = 0;
-  /// The most requests that run at once.
-  int64_t maxRequests = 0;
-  /// The tokens are 0 to vocabulary - 1.
-  int64_t vocabulary = 0;
-  /// The ranks over which a group's pages are dealt: 1 for a cache by kv heads.
-  int64_t deal = 1;
-  /// Whole pages of equal beginnings are shared.
-  bool sharesBeginnings = false;
-
-  /// The most pages of a request, B: a multiple of `deal`.
-  int64_t countBlocks() const;
-};
-
-/// The buckets of tokens that `serve` has by default: 1, 4, 16, ... below the requests of a group,
-/// these, and 512; ascending.
-std::vector<int64_t> getDefaultBuckets(int64_t maxRequests);
-
-/// Numbers since the scheduler was created.
-struct ServingStats {
-  int64_t steps = 0;
-  /// Tokens of prompts that were computed: once more after a preemption, and not where they are
-  /// shared.
-  int64_t promptTokens = 0;
-  int64_t generated = 0;
-  /// How often a request lost its pages to others.
-  int64_t preempted = 0;
-  /// Calls by entry.
-  std::vector<int64_t> calls;
-  /// Of all groups. Kept pages count as free.
-  int64_t pages = 0, freePages = 0;
-  int64_t waiting = 0, running = 0;
-};
-
 /// Holds requests and pages, and chooses batches.
 ///
 /// - Decisions are a function of what was submitted, cancelled and chosen, in this order. There is
@@ -99,6 +60,8 @@ public:
   bool cancel(const Request &request, std::string &error);
   /// The requests that wait or run, in the order of submission.
   std::vector<std::shared_ptr<const Request>> getRequests() const;
+  /// Returns true if a request of that number waits or runs.
+  bool isLive(int64_t id) const { return live.count(id) > 0; }
   ServingStats getStats() const;
 
   /// Opens a step and returns its batch, which stays until the step ends, or null if no request

@@ -180,6 +180,8 @@ bool CheckpointWriter::prepare(const ProgramDescription &description,
                                            {"hash", part.hash}});
   if (extras.learningRate)
     json["learning_rate"] = *extras.learningRate;
+  if (!extras.requests.empty())
+    json["requests"] = extras.requests;
   for (const FixedTensor &tensor : extras.unread)
     json["unread"][tensor.name] = {
         {"dtype", tensor.type},
@@ -273,7 +275,7 @@ private:
   bool openFiles();
   bool readStates();
   bool readExtras();
-  bool readState(const ProgramValue &value, const Json &saved);
+  bool readState(const ProgramState &state, const Json &saved);
   bool readPart(const ProgramValue &value, const Json &saved, Checkpoint::Saved &to);
   const SafeTensorsFile *getFile(const std::string &name);
 
@@ -344,9 +346,23 @@ bool IndexReader::readPart(const ProgramValue &value, const Json &saved, Checkpo
   return true;
 }
 
-bool IndexReader::readState(const ProgramValue &value, const Json &saved) {
+/// Returns true for a cache of other groups or pages. The session computes its values again.
+static bool isOtherCache(const ProgramState &state, const std::string &type,
+                         const std::vector<int64_t> &shape) {
+  const ProgramValue &value = state.value;
+  // Groups, pages and rows of a page come first.
+  constexpr size_t kPaging = 3;
+  return state.role == kCacheRole && type == nameOf(value.type) && shape != value.shape &&
+         shape.size() == value.shape.size() && shape.size() >= kPaging &&
+         std::equal(shape.begin() + kPaging, shape.end(), value.shape.begin() + kPaging);
+}
+
+bool IndexReader::readState(const ProgramState &state, const Json &saved) {
+  const ProgramValue &value = state.value;
   std::string type = saved.at("dtype").get<std::string>();
   auto shape = saved.at("shape").get<std::vector<int64_t>>();
+  if (isOtherCache(state, type, shape))
+    return true;
   if (type != nameOf(value.type) || shape != value.shape)
     return fail("state '" + value.name + "': expected " + describe(value.type, value.shape) +
                 ", got " + type +
@@ -377,7 +393,7 @@ bool IndexReader::readStates() {
     auto saved = states.find(state.value.name);
     if (saved == states.end())
       return fail("has no state '" + state.value.name + "': expected the saved state of this model");
-    if (!readState(state.value, *saved))
+    if (!readState(state, *saved))
       return false;
     ++found;
   }
@@ -396,6 +412,7 @@ bool IndexReader::readExtras() {
     if (std::string problem = checkLearningRate(rate->get<double>()); !problem.empty())
       return fail(problem);
   }
+  checkpoint.extras.requests = index.value("requests", "");
   Json unread = index.value("unread", Json::object());
   for (const auto &[name, saved] : unread.items()) {
     const SafeTensorsFile *file = getFile(saved.at("file").get<std::string>());

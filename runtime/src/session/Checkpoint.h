@@ -112,6 +112,8 @@ public:
 
   /// The size of the largest tensor that is not stored in one piece.
   int64_t getScratchBytes() const { return scratchBytes; }
+  /// Returns false for a cache of other pages, whose values are of no use.
+  bool has(const std::string &state) const { return states.count(state) > 0; }
   /// Returns the global tensor of a state, in its file or in `scratch`.
   HostTensor read(const std::string &state, char *scratch) const;
   const SavedExtras &getExtras() const { return extras; }

@@ -147,6 +147,8 @@ bool Session::runOnce(int64_t index, const std::vector<HostTensor> &inputs,
   if ((options.trace && !gatherTrace(*options.trace, error)) || !gatherExperts(error))
     return false;
   for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i])
+      continue;
     std::vector<const void *> parts;
     for (const RankBuffers &mine : buffers)
       parts.push_back(mine.results[i]);
@@ -174,9 +176,12 @@ bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
   std::vector<Memory> arrays;
   auto add = [&](int64_t bytes) { return (arrays.emplace_back(allocate(bytes))).get(); };
   std::vector<void *> again;
-  for (const ProgramValue &output : entry.outputs)
-    if (!again.emplace_back(add(countOf(output.shape) * sizeOf(output.type))))
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const ProgramValue &output = entry.outputs[i];
+    again.push_back(outputs[i] ? add(countOf(output.shape) * sizeOf(output.type)) : nullptr);
+    if (outputs[i] && !again[i])
       return refuse(error, "no memory for a copy of output '" + output.name + "'");
+  }
   // The new states of the first run, by rank and state.
   auto forStates = [&](auto body) {
     Memory scratch;
@@ -212,7 +217,8 @@ bool Session::repeat(int64_t index, const std::vector<HostTensor> &inputs,
     }
     for (size_t j = 0; j < outputs.size(); ++j) {
       const ProgramValue &output = entry.outputs[j];
-      if (std::memcmp(outputs[j], again[j], countOf(output.shape) * sizeOf(output.type)) != 0)
+      if (outputs[j] &&
+          std::memcmp(outputs[j], again[j], countOf(output.shape) * sizeOf(output.type)) != 0)
         return refuse(error,
                       run + " gave output '" + output.name + "' other bits than the first run");
     }
@@ -370,8 +376,8 @@ bool Session::runSteps(const Call &call, const std::vector<HostTensor> &inputs,
       }
       for (size_t i = 0; i < entry.outputs.size(); ++i) {
         auto [place, first] = call.outputs.uses[s][i];
-        filled.push_back(static_cast<char *>(outputs[place]) +
-                         getOffset(entry.outputs[i], first, chunk));
+        auto *whole = static_cast<char *>(outputs[place]);
+        filled.push_back(whole ? whole + getOffset(entry.outputs[i], first, chunk) : nullptr);
       }
       record.isDone = false;
       for (int64_t time = 0; time < step.times && !record.isDone; ++time)

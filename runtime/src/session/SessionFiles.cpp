@@ -196,7 +196,8 @@ bool Session::load(const std::string &folder, std::string &error) {
   Memory scratch;
   if (saved && saved->getScratchBytes() > 0 && !(scratch = allocate(saved->getScratchBytes())))
     problem = "no memory for a copy of a state of " + formatBytes(saved->getScratchBytes());
-  if (!change([](const ProgramState &state) { return !state.isTransient; },
+  auto isSaved = [&](const ProgramState &state) { return saved && saved->has(state.value.name); };
+  if (!change(isSaved,
               [&](const std::string &name) { return saved->read(name, scratch.get()); }, problem,
               error))
     return false;

@@ -1,18 +1,73 @@
-//===- Request.h - a prompt and its new tokens ------------------*- C++ -*-===//
+//===- Serving.h - programs that serve requests -----------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_RUNTIME_SRC_SERVE_REQUEST_H
-#define MESHWRIGHT_RUNTIME_SRC_SERVE_REQUEST_H
+#ifndef MESHWRIGHT_SERVING_H
+#define MESHWRIGHT_SERVING_H
 
 #include <cstdint>
 #include <optional>
 #include <vector>
 
-namespace meshwright::rt {
+namespace meshwright {
+
+/// How a causal language model serves requests. All numbers but `groups` are those of one group.
+struct ServeOptions {
+  /// The groups of requests: the ranks of data parallelism times those of data-parallel attention.
+  int64_t groups = 1;
+  /// Rows of a page.
+  int64_t pageSize = 16;
+  /// Pages of a cache; 0: enough for all requests at full length.
+  int64_t pages = 0;
+  /// The most requests that run at once.
+  int64_t maxRequests = 64;
+  /// Tokens of a step, ascending, an entry for each; empty: `getDefaultBuckets`.
+  std::vector<int64_t> buckets;
+  /// Whole pages of equal beginnings are shared.
+  bool sharesBeginnings = false;
+};
+
+/// The sizes of a program that serves. All but the first are those of one group.
+struct ServingSizes {
+  int64_t groups = 1;
+  /// The most tokens of a request: prompt and new ones.
+  int64_t maxLength = 0;
+  int64_t pageSize = 0, pages = 0;
+  /// The most requests that run at once.
+  int64_t maxRequests = 0;
+  /// The tokens are 0 to vocabulary - 1.
+  int64_t vocabulary = 0;
+  /// The ranks over which a group's pages are dealt: 1 for a cache by kv heads.
+  int64_t deal = 1;
+  /// Whole pages of equal beginnings are shared.
+  bool sharesBeginnings = false;
+
+  /// The most pages of a request, B: a multiple of `deal`.
+  int64_t countBlocks() const;
+};
+
+/// The buckets of tokens that `serve` has by default: 1, 4, 16, ... below the requests of a group,
+/// these, and 512; ascending.
+std::vector<int64_t> getDefaultBuckets(int64_t maxRequests);
+
+/// Numbers since the scheduler was created.
+struct ServingStats {
+  int64_t steps = 0;
+  /// Tokens of prompts that were computed: once more after a preemption, and not where they are
+  /// shared.
+  int64_t promptTokens = 0;
+  int64_t generated = 0;
+  /// How often a request lost its pages to others.
+  int64_t preempted = 0;
+  /// Calls by entry.
+  std::vector<int64_t> calls;
+  /// Of all groups. Kept pages count as free.
+  int64_t pages = 0, freePages = 0;
+  int64_t waiting = 0, running = 0;
+};
 
 /// A user states these beside the prompt.
 struct RequestOptions {
@@ -77,6 +132,6 @@ inline const char *nameOf(Request::Reason reason) {
   return nullptr;
 }
 
-} // namespace meshwright::rt
+} // namespace meshwright
 
-#endif // MESHWRIGHT_RUNTIME_SRC_SERVE_REQUEST_H
+#endif // MESHWRIGHT_SERVING_H

@@ -1,0 +1,78 @@
+//===- Server.cpp - the public class Server -------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/runtime/include/Server.h"
+
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
+
+using namespace meshwright;
+
+struct Server::Impl {
+  std::unique_ptr<rt::Server> server;
+};
+
+Result<Server> Server::open(const Session &session) {
+  std::string error;
+  auto impl = std::make_shared<Impl>();
+  const Session::Impl &own = session.getImpl();
+  impl->server = rt::Server::create(own.session, own.options, error);
+  if (!impl->server)
+    return std::vector<Diagnostic>{makeError(error)};
+  Server server;
+  server.impl = std::move(impl);
+  return server;
+}
+
+/// A value, or the error if there is one.
+template <typename T> static Result<T> finish(T value, const std::string &error) {
+  if (!error.empty())
+    return std::vector<Diagnostic>{makeError(error)};
+  return value;
+}
+
+const ServingSizes &Server::getSizes() const { return impl->server->getSizes(); }
+ElementType Server::getLogitsType() const { return getElementType(impl->server->getLogitsType()); }
+std::vector<std::string> Server::getEntries() const { return impl->server->getEntries(); }
+ServingStats Server::getStats() const { return impl->server->getStats(); }
+
+std::vector<ServedRequest> Server::getRequests() const {
+  std::vector<ServedRequest> requests;
+  for (rt::ServedRequest &request : impl->server->getRequests())
+    requests.push_back({std::move(request.request), std::move(request.logits)});
+  return requests;
+}
+
+Result<ServedRequest> Server::submit(const std::vector<int64_t> &prompt,
+                                     const RequestOptions &options) {
+  std::string error;
+  rt::ServedRequest made = impl->server->submit(prompt, options, error);
+  return finish(ServedRequest{std::move(made.request), std::move(made.logits)}, error);
+}
+
+Result<bool> Server::cancel(const ServedRequest &request) {
+  std::string error;
+  bool isFine = impl->server->cancel(*request.request, error);
+  return finish(isFine, error);
+}
+
+Result<int64_t> Server::step() {
+  std::string error;
+  int64_t tokens = impl->server->step(error);
+  return finish(tokens, error);
+}
+
+Result<bool> Server::warmUp() {
+  std::string error;
+  bool isFine = impl->server->warmUp(error);
+  return finish(isFine, error);
+}
+
+Result<bool> Server::save(std::string_view folder) const {
+  std::string error;
+  bool isFine = impl->server->save(std::string(folder), error);
+  return finish(isFine, error);
+}

@@ -1,0 +1,103 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Causal language models that serve requests: what `Model.serve` returns."""
+
+from . import _core, arguments
+from .errors import Error, unwrap
+from .model import Model, _convert, _model_of
+from .options import spell
+from .plan import Plan
+
+_EXPECTED = "a causal language model of ids of tokens [1, t]"
+
+
+def serve(model, max_length, page_size, pages, max_requests, buckets, prefix_cache) -> "ServedModel":
+    options = _core.ServeOptions()
+    max_length = arguments.integer("max_length", max_length, 1)
+    options.page_size = arguments.integer("page_size", page_size, 1)
+    options.max_requests = arguments.integer("max_requests", max_requests, 1)
+    if pages is not None:
+        options.pages = arguments.integer("pages", pages, 1)
+    options.buckets = _buckets(buckets, options.max_requests)
+    options.prefix_cache = arguments.flag("prefix_cache", prefix_cache)
+    return ServedModel(_at_length(model, max_length), max_length, options)
+
+
+def _buckets(buckets, max_requests) -> list[int]:
+    if buckets is None:
+        return _core.default_buckets(max_requests)
+    arguments.instance("buckets", buckets, (list, tuple), "numbers of tokens, ascending, or None")
+    found = [arguments.integer(f"buckets[{i}]", tokens, 1) for i, tokens in enumerate(buckets)]
+    if not found or sorted(set(found)) != found:
+        raise Error(f"buckets: expected at least one number of tokens, ascending, got {list(buckets)}")
+    return found
+
+
+def _at_length(model, max_length) -> Model:
+    """The model's forward pass for one sequence of that length."""
+    ports = [port for port in model._program.inputs if not port.has_default]
+    shape = tuple(ports[0].shape) if len(ports) == 1 else ()
+    if len(model.entries) != 1 or len(shape) != 2 or ports[0].dtype != "i64":
+        given = ", ".join(f"'{port.name}' {port.dtype}{list(port.shape)}" for port in ports)
+        raise Error(f"serve: expected {_EXPECTED}, got one of {given or 'no input'}")
+    imported = next(iter(model._imported.values()), None)
+    if imported is None or getattr(imported, "module", None) is None:
+        if shape == (1, max_length):
+            return model
+        raise Error(
+            f"max_length: expected {shape[1]}, the tokens of the program, which comes from no PyTorch "
+            f"module and cannot be imported at {max_length}"
+        )
+    return _imported_at(imported, ports[0].name, max_length)
+
+
+def _imported_at(imported, name, max_length) -> Model:
+    import torch
+
+    from .importer import ImportFailed
+    from .importer.torch.program import import_module
+
+    device = imported.around.device or "cpu"
+    ids = torch.zeros(1, max_length, dtype=torch.long, device=device)
+    args, kwargs = imported.unflatten({name: ids})
+    try:
+        program = import_module(
+            imported.module, args, kwargs, around=imported.around, weights=imported.weights
+        )
+    except ImportFailed as error:
+        raise Error(_convert(error.diagnostics)) from error
+    return _model_of(program, type(imported.module).__name__)
+
+
+class ServedModel(Model):
+    """A causal language model whose entries are steps of serving: what `Model.serve` returns."""
+
+    def __init__(self, forward, max_length, options):
+        #: The forward pass of one sequence of `max_length` tokens.
+        self._forward, self._max_length, self._options = forward, max_length, options
+        self._by_groups: dict[int, Model] = {}
+        first = self._of_groups(1)
+        super().__init__(first._program, forward._parameters)
+        self._imports = forward._imports
+
+    def _of_groups(self, groups) -> Model:
+        """The program for so many groups of requests."""
+        if groups not in self._by_groups:
+            self._options.groups = groups
+            program = unwrap(self._forward._program.serve(self._options), stacklevel=5)
+            model = Model(program, self._forward._parameters)
+            model._imports = self._forward._imports
+            self._by_groups[groups] = model
+        return self._by_groups[groups]
+
+    def parallelize(self, **options) -> Plan:
+        return self._of_groups(_count_groups(options)).parallelize(**options)
+
+    parallelize.__doc__ = Model.parallelize.__doc__
+
+    def __repr__(self):
+        return f"<meshwright.ServedModel entries=[{', '.join(self.entries)}]>"
+
+
+def _count_groups(options) -> int:
+    return unwrap(_core.Plan.count_groups(spell(options)))
