@@ -22,8 +22,11 @@ IMPORTER = f"{PACKAGE}.importer"
 GRAPH = f"{IMPORTER}.graph"
 #: Modules that the build makes.
 BUILT = {f"{PACKAGE}._core", f"{PACKAGE}._nn"}
-#: Model.check, Model.train, and from_torch with buckets.
-DOORS = {(f"{PACKAGE}.model", f"{PACKAGE}.{name}") for name in ("checking", "training", "bucket_model")}
+#: Model.check, Model.differentiate, Model.train, Model.serve, and from_torch with buckets.
+DOORS = {
+    (f"{PACKAGE}.model", f"{PACKAGE}.{name}")
+    for name in ("checking", "joining", "training", "served_model", "bucket_model")
+}
 
 
 class Import(NamedTuple):

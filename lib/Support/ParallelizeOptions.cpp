@@ -501,7 +501,7 @@ LogicalResult meshwright::parseOptionText(StringRef text, GatherRules &rules,
   return parseNamedRules("gtp-gather", text, rules, error);
 }
 
-/// The ranks over which the axes of a role lie.
+/// The number of ranks along the axes of a role.
 static int64_t countRanks(const ParallelizeOptions &options, AxisRole role) {
   AxisChoice choice = options.axes.get(role);
   if (choice.kind == AxisChoice::None)

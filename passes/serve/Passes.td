@@ -45,6 +45,8 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
     ```
     After, with `page-size=2 requests=1 buckets=3`:
     ```mlir
+    module attributes {nn.serving = {deal = 1 : i64, groups = 1 : i64, max_length = 6 : i64, page_size = 2 : i64, 
+                                     pages = 3 : i64, requests = 1 : i64, vocabulary = 9 : i64}} {
     func.func @"tokens=3"(%arg0: tensor<1x3xi64> {nn.input = "tokens"}, %arg1: tensor<1x3xi64> {nn.input = "positions"}, %arg2: tensor<1x3xi64> {nn.input = "slots"}, 
                           %arg3: tensor<1x1x3xi64> {nn.input = "tables"}, %arg4: tensor<1x2xi64> {nn.input = "starts"}, %arg5: tensor<1x1xi64> {nn.input = "lengths"}, 
                           %arg6: tensor<9x4xf32> {nn.parameter = "e"}, %arg7: tensor<6x4xf32> {nn.parameter = "p"}) 
@@ -69,6 +71,7 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
       %17 = nn.select %15, %14, %16 : (tensor<1x1x9xi1>, tensor<1x1x9xi64>, tensor<i64>) -> tensor<1x1x9xi64>
       %18 = nn.reduce  min %17 dims [2] : (tensor<1x1x9xi64>) -> tensor<1x1xi64>
       return %18, %12 : tensor<1x1xi64>, tensor<1x1x9xf32>
+    }
     }
     ```
   }];

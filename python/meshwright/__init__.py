@@ -15,7 +15,8 @@ from . import _core
 from .composing import compose
 from .devices import DeviceArray
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
-from .model import Model, from_torch, join, load
+from .joining import join
+from .model import Model, from_torch, load
 from .optimizers import SGD, Adam, AdamW
 from .plan import Plan
 from .requests import Request

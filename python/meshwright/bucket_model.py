@@ -15,7 +15,8 @@ from . import _core, arguments
 from .buckets import Buckets, checked
 from .errors import CheckFailed, Diagnostic, Error, MeshwrightWarning, unwrap
 from .inputs import Prepared, check_inputs, find_entry
-from .model import Model, _model_of, joined
+from .joining import joined
+from .model import Model, _model_of
 from .options import spell
 from .plan import Plan, target_name
 from .session import Session, session_options

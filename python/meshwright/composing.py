@@ -4,7 +4,7 @@
 
 from . import _core, arguments
 from .errors import unwrap
-from .model import Model, _check_models
+from .model import Model, check_models
 
 
 def compose(models, connect, loop=(), steps=1) -> Model:
@@ -18,7 +18,7 @@ def compose(models, connect, loop=(), steps=1) -> Model:
 
     Weights are referenced, under "stage.name".
     """
-    _check_models(models)
+    check_models(models)
     arguments.mapping("connect", connect, '{"stage.input": "stage.output position"}')
     for to, source in connect.items():
         arguments.text(f"connect[{to!r}]", source, '"stage.output position"')

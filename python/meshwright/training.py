@@ -5,7 +5,8 @@
 from . import _core, arguments, state_dicts
 from .arguments import number
 from .errors import Diagnostic, Error, InputError, unwrap
-from .model import Model, _convert, _model_of, apart, join, output, patterns
+from .joining import apart, join
+from .model import Model, _convert, _model_of, output, patterns
 from .optimizers import Optimizer, learning_rate
 from .tensors import is_trained
 
