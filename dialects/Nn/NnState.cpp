@@ -74,7 +74,7 @@ StateOp nn::lookupState(Operation *from, StringAttr name) {
 ///  - it starts as a parameter or with a fill, not both;
 ///  - the fill is one element of the state;
 ///  - a transient state has a fill;
-///  - its role is one of training.
+///  - its role is one of training, or that of a cache.
 LogicalResult StateOp::verify() {
   if (getSymName().empty())
     return emitOpError() << "has an empty name";
@@ -92,10 +92,10 @@ LogicalResult StateOp::verify() {
     return emitOpError() << "@" << getSymName()
                          << " is transient and has no fill: expected the value that it begins with";
   if (auto role = getRole(); role && *role != "parameter" && *role != "master" &&
-                             *role != "optimizer" && *role != "gradient")
+                             *role != "optimizer" && *role != "gradient" && *role != "cache")
     return emitOpError() << "@" << getSymName()
-                         << ": expected the role \"parameter\", \"master\", \"optimizer\" or "
-                            "\"gradient\", got \""
+                         << ": expected the role \"parameter\", \"master\", \"optimizer\", "
+                            "\"gradient\" or \"cache\", got \""
                          << *role << "\"";
   return success();
 }

@@ -123,6 +123,43 @@ int32_t mw_session_save(mw_session *session, const char *folder);
 /* As mw_program_is_stuck. */
 int32_t mw_session_is_stuck(const mw_session *session);
 
+/* Requests of a session whose program serves: steps compute the next tokens of several at once. The
+ * session writes requests, too, and goes on with those of a saved state. */
+
+/* How a prompt is served. Zeros stand for the defaults. */
+typedef struct mw_request_options {
+  /* How many new tokens there are, at most; 0 stands for 32. */
+  int64_t max_new_tokens;
+  /* Tokens that end the request; each is its last one. */
+  int64_t num_stop;
+  const int64_t *stop;
+  /* 0 takes the token of the largest logit; above 0 draws one from softmax(logits / temperature),
+   * which depends on the seed and the position alone. */
+  double temperature;
+  int64_t seed;
+  /* The number of the group that computes the request, from 1 on; 0: any. */
+  int64_t group;
+} mw_request_options;
+
+typedef struct mw_request mw_request;
+
+enum { MW_REQUEST_LIVE = 0, MW_REQUEST_LENGTH = 1, MW_REQUEST_STOP = 2, MW_REQUEST_CANCELLED = 3 };
+
+/* Adds a request. Returns null after an error. */
+mw_request *mw_serve_submit(mw_session *session, const int64_t *prompt, int64_t length,
+                            const mw_request_options *options);
+/* Runs one batch. Returns the tokens that it computed, 0 if no request waits or runs, or -1 after an
+ * error, which changes no request. */
+int64_t mw_serve_step(mw_session *session);
+/* Ends a request; one that is done stays as it is. Returns 0, or 1 after an error. */
+int32_t mw_serve_cancel(mw_session *session, mw_request *request);
+/* The new tokens so far, and their number. They stay until the next step. */
+const int64_t *mw_serve_tokens(const mw_request *request, int64_t *count);
+/* Whether the request waits or runs (MW_REQUEST_LIVE), or else why it is done. */
+int32_t mw_serve_state(const mw_request *request);
+/* Frees the handle. The request itself goes on. */
+void mw_serve_free(mw_request *request);
+
 #ifdef __cplusplus
 }
 #endif

@@ -82,6 +82,25 @@ static void printFetches(const FetchReport &fetches, json::OStream &json) {
   });
 }
 
+static void printServing(const ServingReport &serving, json::OStream &json) {
+  json.attribute("groups", serving.sizes.groups);
+  json.attribute("max_length", serving.sizes.maxLength);
+  json.attribute("page_size", serving.sizes.pageSize);
+  json.attribute("pages", serving.sizes.pages);
+  json.attribute("cache_bytes_per_token", serving.bytesPerToken);
+  json.attribute("cache", serving.getCacheSharding());
+  json.attributeArray("entries", [&] {
+    for (const ServingReport::Entry &entry : serving.entries)
+      json.object([&] {
+        json.attribute("name", entry.name);
+        json.attribute("tokens", entry.tokens);
+        json.attribute("rows", entry.rows);
+        json.attribute("bytes_per_rank", entry.bytes);
+        json.attribute("seconds", entry.seconds);
+      });
+  });
+}
+
 void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
   json::OStream json(os, 1);
   json.object([&] {
@@ -125,6 +144,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
       });
     if (report.fetches)
       json.attributeObject("gtp", [&] { printFetches(*report.fetches, json); });
+    if (report.serving)
+      json.attributeObject("serving", [&] { printServing(*report.serving, json); });
     json.attributeObject("memory_per_rank", [&] {
       json.attribute("weights", report.memory.weights);
       json.attribute("packing", report.memory.packing);
@@ -134,6 +155,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute("masters", report.memory.masters);
         json.attribute("gradients", report.memory.gradients);
       }
+      if (report.serving)
+        json.attribute("cache", report.memory.cache);
       json.attribute("activations_peak", report.memory.activationsPeak);
       if (report.memory.modules.empty())
         return;

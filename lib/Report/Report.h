@@ -15,6 +15,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/Report/Fetches.h"
+#include "meshwright/lib/Report/Serving.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
@@ -48,6 +49,8 @@ struct Memory {
   /// States of training by their roles: what the optimizer keeps, parameters in f32 beside narrower
   /// ones, and sums of gradients. Trained parameters count as weights.
   int64_t optimizer = 0, masters = 0, gradients = 0;
+  /// The pages of keys and values of a program that serves.
+  int64_t cache = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
 
@@ -61,7 +64,7 @@ struct Memory {
   std::vector<Module> modules;
 
   /// All of it that stays between runs, without packing.
-  int64_t getResident() const { return weights + state + optimizer + masters + gradients; }
+  int64_t getResident() const { return weights + state + optimizer + masters + gradients + cache; }
   int64_t getAll() const { return getResident() + packing + activationsPeak; }
 };
 
@@ -155,6 +158,8 @@ struct Report {
   bool isTrained = false;
   /// Known once the program is scheduled, if ranks store weights in shards.
   std::optional<FetchReport> fetches;
+  /// Known if the module's entries are steps of serving.
+  std::optional<ServingReport> serving;
 };
 
 /// The report on an SPMD function (`dist.spmd`), with the decisions logged in its

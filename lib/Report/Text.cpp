@@ -278,6 +278,20 @@ static void printFetches(const FetchReport &fetches, llvm::raw_ostream &os) {
   table.print(os);
 }
 
+static void printServing(const ServingReport &serving, llvm::raw_ostream &os) {
+  const ServingSizes &sizes = serving.sizes;
+  os << llvm::formatv("serving, {0} groups of {1} requests of {2} tokens, {3} pages of {4} by {5}, "
+                      "{6} a token and rank\n",
+                      sizes.groups, sizes.maxRequests, sizes.maxLength, sizes.pages, sizes.pageSize,
+                      serving.getCacheSharding(), formatBytes(serving.bytesPerToken));
+  Table table("lrrr");
+  table.row({"step", "tokens of all groups", "sent", "time"});
+  for (const ServingReport::Entry &entry : serving.entries)
+    table.row({entry.name, std::to_string(entry.rows), formatBytes(entry.bytes),
+               formatSeconds(entry.seconds)});
+  table.print(os);
+}
+
 static void printTotals(const Report &report, llvm::raw_ostream &os) {
   if (report.before) {
     os << "communication, per rank and run\n";
@@ -300,6 +314,8 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
   }
   if (report.fetches)
     printFetches(*report.fetches, os);
+  if (report.serving)
+    printServing(*report.serving, os);
   os << "memory, per rank\n";
   if (report.memory.modules.empty()) {
     Table memory("lr");
@@ -309,6 +325,7 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
     if (report.memory.state)
       memory.row({"state", formatBytes(report.memory.state)});
     for (auto [name, bytes] : {std::pair("averages of the optimizer", report.memory.optimizer),
+                               {"pages of keys and values", report.memory.cache},
                                {"parameters in f32", report.memory.masters},
                                {"sums of gradients", report.memory.gradients}})
       if (bytes)

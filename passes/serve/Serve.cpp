@@ -350,7 +350,7 @@ LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op, size_t number) {
     if (!module.lookupSymbol(name)) {
       OpBuilder outside(entry);
       nn::StateOp::create(outside, op.getLoc(), name, type, StringAttr(),
-                          outside.getFloatAttr(type.getElementType(), 0), StringAttr());
+                          outside.getFloatAttr(type.getElementType(), 0), outside.getStringAttr("cache"));
     }
     Value before = nn::ReadOp::create(builder, op.getLoc(), type, name);
     Value after = nn::PageWriteOp::create(builder, op.getLoc(), type, before, w.transpose(*rows, {0, 2, 1, 3}),

@@ -11,6 +11,7 @@
 #include "meshwright/runtime/include/WholeFile.h"
 #include "meshwright/runtime/include/World.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -38,6 +39,15 @@ const char *const usage =
     "  --inputs=FILE         inputs by name (safetensors)\n"
     "  --random-inputs=SEED  inputs at random instead\n"
     "  --outputs=FILE        write the outputs by name (safetensors)\n"
+    "  --prompts=FILE        prompts for a bundle of a model that serves: a JSON list of lists of\n"
+    "                        tokens\n"
+    "  --completions=FILE    write the new tokens of each prompt, as the prompts are (default:\n"
+    "                        to standard output)\n"
+    "  --max-new-tokens=N    how many new tokens a prompt has, at most (default: 32)\n"
+    "  --temperature=X       0, the default, takes the likeliest token; above 0 draws one from\n"
+    "                        softmax(logits / X)\n"
+    "  --seed=SEED           of these draws (default: 0)\n"
+    "  --stop=TOKEN,...      tokens that end a prompt's new ones\n"
     "  --parallelize=OPTIONS rewrite the model for several ranks first, for example\n"
     "                        \"mesh=tp=4 sequence-parallel=auto\"\n"
     "  --target=TARGET       the target to compile for: cpu, this machine's processor, or\n"
@@ -91,12 +101,14 @@ struct Arguments {
 
 static bool checkFiles(const Options &options, std::string &error) {
   return rt::checkDistinct({{"--outputs", options.outputs},
+                            {"--completions", options.completions},
                             {"--trace", options.running.traceFile},
                             {"--save-state", options.saveState},
                             {"--report", options.report == "-" ? "" : options.report.value_or("")}},
                            {{options.isBundle ? "the bundle" : "the model", options.model},
                             {"--weights", options.weights},
                             {"--inputs", options.inputs},
+                            {"--prompts", options.prompts},
                             {"--reference", options.reference}},
                            error);
 }
@@ -143,6 +155,56 @@ static bool parseNumber(Arguments &arguments, Options &options, std::string &err
   return true;
 }
 
+/// Reads an option of prompts. Returns false if the argument is another one; sets `error` if the value
+/// is wrong.
+static bool parseRequest(Arguments &arguments, RequestOptions &request, std::string &error) {
+  auto read = [&](const char *name, const char *text, auto &number) {
+    const char *last = text + std::strlen(text);
+    auto [rest, problem] = std::from_chars(text, last, number);
+    if (problem != std::errc() || rest != last)
+      error = std::string(name) + ": expected a number, got '" + text + "'";
+  };
+  if (const char *value = arguments.take("--max-new-tokens")) {
+    read("--max-new-tokens", value, request.maxNewTokens);
+  } else if (const char *value = arguments.take("--temperature")) {
+    read("--temperature", value, request.temperature);
+  } else if (const char *value = arguments.take("--seed")) {
+    read("--seed", value, request.seed);
+  } else if (const char *value = arguments.take("--stop")) {
+    std::string list = value;
+    for (size_t begin = 0; begin <= list.size();) {
+      size_t end = std::min(list.find(',', begin), list.size());
+      read("--stop", list.substr(begin, end - begin).c_str(), request.stop.emplace_back());
+      begin = end + 1;
+    }
+  } else {
+    return false;
+  }
+  return true;
+}
+
+/// Checks the options of prompts against the others.
+static bool checkPrompts(const Options &options, std::string &error) {
+  if (options.prompts.empty()) {
+    if (!options.completions.empty())
+      error = "--completions needs --prompts";
+    return error.empty();
+  }
+  if (!options.isBundle)
+    error = "--prompts is for bundles: expected a folder that Plan.compile of a model that serves wrote";
+  const std::pair<const char *, bool> others[] = {{"--inputs", !options.inputs.empty()},
+                                                  {"--random-inputs", options.randomInputs.has_value()},
+                                                  {"--outputs", !options.outputs.empty()},
+                                                  {"--entry", !options.entry.empty()},
+                                                  {"--reference", !options.reference.empty()},
+                                                  {"--trace", !options.running.traceFile.empty()},
+                                                  {"--report", options.report.has_value()}};
+  for (auto [name, isGiven] : others)
+    if (isGiven && error.empty())
+      error = std::string("--prompts and ") + name + " exclude each other";
+  return error.empty();
+}
+
 /// Checks the options of a bundle, which is rewritten and compiled already.
 static bool checkBundle(const Options &options, std::string &error) {
   if (options.parallelize) {
@@ -167,6 +229,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
         {"--entry", &options.entry},             {"--state", &options.state},
         {"--save-state", &options.saveState},    {"--weights", &options.weights},
         {"--inputs", &options.inputs},
+        {"--prompts", &options.prompts},         {"--completions", &options.completions},
         {"--outputs", &options.outputs},         {"--reference", &options.reference},
         {"--backend", &options.backend},         {"--link", &options.link},
         {"--trace", &options.running.traceFile}, {"--target", &options.target}};
@@ -182,7 +245,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       }
     if (known)
       continue;
-    if (parseNumber(arguments, options, error)) {
+    if (parseNumber(arguments, options, error) ||
+        parseRequest(arguments, options.request, error)) {
       if (!error.empty())
         return false;
     } else if (const char *value = arguments.take("--parallelize")) {
@@ -246,7 +310,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     error = "--weights and --random-weights exclude each other";
     return false;
   }
-  return checkFiles(options, error);
+  return checkPrompts(options, error) && checkFiles(options, error);
 }
 
 } // namespace meshwright::run

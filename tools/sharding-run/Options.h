@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_TOOLS_SHARDING_RUN_OPTIONS_H
 #define MESHWRIGHT_TOOLS_SHARDING_RUN_OPTIONS_H
 
+#include "meshwright/Serving.h"
 #include "meshwright/runtime/include/World.h"
 
 #include <cstdint>
@@ -30,6 +31,9 @@ struct Options {
   std::optional<std::string> parallelize;
   std::string backend = "local", target;
   double tolerance = -1;
+  /// Files of prompts to serve, and of their new tokens; and how each prompt is served.
+  std::string prompts, completions;
+  RequestOptions request;
   /// Threads, timeout, checks and measurements of the run.
   rt::RunOptions running;
   bool check = false;

@@ -9,6 +9,7 @@
 #include "Inputs.h"
 #include "Model.h"
 #include "Options.h"
+#include "Serve.h"
 
 #include "meshwright/runtime/include/Environment.h"
 #include "meshwright/runtime/include/MappedFile.h"
@@ -65,13 +66,15 @@ static Status finish(Status status) {
 static Status checkFiles(const Options &options) {
   std::string error;
   for (const std::string &path :
-       {options.outputs, options.running.traceFile, options.report.value_or("-")})
+       {options.outputs, options.completions, options.running.traceFile, options.report.value_or("-")})
     if (!path.empty() && path != "-" && !rt::WholeFile::check(path, error))
       return fail(error);
   return Fine;
 }
 
 static Status execute(const Options &options) {
+  if (!options.prompts.empty())
+    return servePrompts(options);
   std::unique_ptr<Model> model;
   if (Status status = (options.isBundle ? loadBundle : compileModel)(options, model))
     return status;

@@ -8,6 +8,7 @@
 #include "meshwright/runtime/include/SessionHandle.h"
 
 #include "meshwright/runtime/include/Bundle.h"
+#include "meshwright/runtime/include/Server.h"
 
 using namespace meshwright::rt;
 
@@ -35,7 +36,17 @@ struct mw_session {
   void *user;
   std::vector<EntryPorts> entries;
   std::vector<OwnedPort> states;
+  /// Serves the requests of a program that does; null until the first call for them.
+  std::unique_ptr<Server> server;
 
+  /// Returns null, with an error, if the program does not serve.
+  Server *getServer() {
+    std::string error;
+    if (!server)
+      server = Server::create(session, options, error);
+    finish(server != nullptr, error);
+    return server.get();
+  }
   int32_t finish(bool isFine, const std::string &error) const {
     if (!isFine)
       say(user, MW_ERROR, "", error.c_str());
@@ -287,9 +298,74 @@ int32_t mw_session_set_state(mw_session *session, int64_t count, const char *con
 
 int32_t mw_session_save(mw_session *session, const char *folder) {
   std::string error;
-  bool isFine = session->session->save(folder, error);
+  bool isFine = session->server ? session->server->save(folder, error)
+                                : session->session->save(folder, error);
   return session->finish(isFine, error);
 }
+
+//===----------------------------------------------------------------------===//
+// Requests
+//===----------------------------------------------------------------------===//
+
+struct mw_request {
+  ServedRequest served;
+};
+
+mw_request *mw_serve_submit(mw_session *session, const int64_t *prompt, int64_t length,
+                            const mw_request_options *options) {
+  Server *server = session->getServer();
+  if (!server)
+    return nullptr;
+  meshwright::RequestOptions wanted;
+  if (options->max_new_tokens != 0)
+    wanted.maxNewTokens = options->max_new_tokens;
+  if (length < 0 || options->num_stop < 0) {
+    session->finish(false, "a request: expected 0 or more tokens of the prompt and to stop, got " +
+                               std::to_string(length) + " and " +
+                               std::to_string(options->num_stop));
+    return nullptr;
+  }
+  wanted.stop.assign(options->stop, options->stop + options->num_stop);
+  wanted.temperature = options->temperature;
+  wanted.seed = options->seed;
+  if (options->group != 0)
+    wanted.group = options->group - 1;
+  std::string error;
+  ServedRequest served = server->submit({prompt, prompt + length}, std::move(wanted), error);
+  if (session->finish(served.request != nullptr, error) != 0)
+    return nullptr;
+  return new mw_request{std::move(served)};
+}
+
+int64_t mw_serve_step(mw_session *session) {
+  Server *server = session->getServer();
+  std::string error;
+  int64_t tokens = server ? server->step(error) : -1;
+  if (server)
+    session->finish(tokens >= 0, error);
+  return tokens;
+}
+
+int32_t mw_serve_cancel(mw_session *session, mw_request *request) {
+  Server *server = session->getServer();
+  std::string error;
+  if (!server)
+    return 1;
+  bool isFine = server->cancel(*request->served.request, error);
+  return session->finish(isFine, error);
+}
+
+const int64_t *mw_serve_tokens(const mw_request *request, int64_t *count) {
+  const meshwright::Request &own = *request->served.request;
+  *count = own.countNew();
+  return own.getNew();
+}
+
+int32_t mw_serve_state(const mw_request *request) {
+  return int32_t(request->served.request->reason);
+}
+
+void mw_serve_free(mw_request *request) { delete request; }
 
 int32_t mw_session_is_stuck(const mw_session *session) {
   return session->session->getWorld().isStuck();
