@@ -66,6 +66,24 @@ def read_text(path):
         sys.exit(f"error: {path} cannot be read: {error}")
 
 
+def make_net(vocabulary, options):
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=vocabulary,
+        n_positions=options.tokens,
+        n_embd=options.width,
+        n_layer=options.layers,
+        n_head=4,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
+        bos_token_id=0,
+        eos_token_id=None,
+    )
+    return transformers.GPT2LMHeadModel(config).train()
+
+
 def batches(ids, options):
     generator = torch.Generator().manual_seed(1)
     for _ in range(options.steps):
@@ -184,22 +202,7 @@ def main():
     ids = torch.tensor([letters.index(letter) for letter in text[:200_000]])
     if len(ids) <= options.tokens:
         sys.exit(f"error: the text: expected more than {options.tokens} characters, got {len(ids)}")
-    torch.manual_seed(0)
-    net = transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=len(letters),
-            n_positions=options.tokens,
-            n_embd=options.width,
-            n_layer=options.layers,
-            n_head=4,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            use_cache=False,
-            bos_token_id=0,
-            eos_token_id=None,
-        )
-    ).train()
+    net = make_net(len(letters), options)
     print(
         f"{len(ids)} characters, {len(letters)} different; "
         f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters"

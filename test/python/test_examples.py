@@ -3,10 +3,13 @@
 """The examples run and say what they promise."""
 
 import importlib.util
+import json
 import pathlib
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -97,6 +100,40 @@ def test_train_gpt(tmp_path):
     assert float(re.search(r"at most (\S+) apart", said)[1]) < 1e-4
     assert (tmp_path / "saved" / "checkpoint.json").exists()
     assert not has_matplotlib or picture.read_text().lstrip().startswith("<?xml")
+
+
+def test_serve(tmp_path):
+    """The server answers with greedy tokens, whole and in pieces, and refuses what the model does not have."""
+    text = tmp_path / "text.txt"
+    text.write_text("a mesh has named axes, and each value has a layout on it. " * 20)
+    size = ["--tokens", "32", "--width", "32", "--layers", "1", "--text", text]
+    run_example("train_gpt.py", *size, "--steps", "3", "--batch", "2", "--picture", "none", "--checkpoint",
+                tmp_path / "saved")
+    command = [sys.executable, EXAMPLES / "serve.py", tmp_path / "saved", *size, "--port", "0", "--mesh", "tp=2",
+               "--groups", "1"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True) as server:
+        try:
+            url = re.search(r"http://\S+", server.stdout.readline())[0]
+
+            def post(status=200, **body):
+                request = urllib.request.Request(url, json.dumps(body).encode())
+                try:
+                    with urllib.request.urlopen(request) as answer:
+                        return answer.read().decode()
+                except urllib.error.HTTPError as error:
+                    assert error.code == status
+                    return error.read().decode()
+
+            whole = json.loads(post(prompt="a mesh", max_tokens=9))
+            assert whole["usage"] == {"prompt_tokens": 6, "completion_tokens": 9, "total_tokens": 15}
+            assert whole["choices"][0]["finish_reason"] == "length"
+            *pieces, end = post(prompt="a mesh", max_tokens=9, stream=True).strip().split("\n\n")
+            texts = [json.loads(piece.removeprefix("data: "))["choices"][0]["text"] for piece in pieces]
+            assert end == "data: [DONE]" and "".join(texts) == whole["choices"][0]["text"]
+            assert "expected characters of the model's text" in post(400, prompt="@")
+            assert "at most max_length = 32" in post(400, prompt="a mesh", max_tokens=90)
+        finally:
+            server.terminate()
 
 
 def test_train_gpt_refuses_bad_input(tmp_path):
