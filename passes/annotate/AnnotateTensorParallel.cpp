@@ -112,7 +112,8 @@ void TensorParallel::countFactors(Operation &op) {
   }
   for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
     for (int cls : classes) {
-      if (factor.kind == FactorKind::Special) {
+      // A value without operands is made on each rank, which takes its part.
+      if (factor.kind == FactorKind::Special && op.getNumOperands() > 0) {
         if (isNorm && classes.size() > 1)
           infos[cls].partialBytes += getTensorBytes(op.getResult(0).getType()) / factor.size;
         else
