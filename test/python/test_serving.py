@@ -138,6 +138,25 @@ def test_same_bits():
     assert torch.equal(base, run(others, threads_per_rank=2))
 
 
+def test_a_step_that_fails():
+    """It changes no request: the same step succeeds behind it."""
+    prompt = prompts(1)[0]
+    with plan().start() as session:
+        request = session.submit(prompt, max_new_tokens=9, logits=True)
+        while len(request.tokens) < 3:
+            session.step()
+        state, stats, tokens, pages = session.state(), session.stats(), request.tokens, request.pages
+        session.set_state({name: torch.full_like(value, torch.nan) for name, value in state.items()})
+        for _ in range(2):
+            with pytest.raises(mw.Error, match="expected a token of at least 0 and less than 151"):
+                session.step()
+        assert (session.stats(), request.tokens, request.pages) == (stats, tokens, pages)
+        session.set_state(state)
+        while session.step():
+            pass
+    assert request.tokens == expected(prompt, 9) and len(request.logits) == 9
+
+
 def test_saved(tmp_path):
     """Requests go on where they were: with the same bits on the mesh, with the same tokens on another."""
     chosen = prompts(4)
