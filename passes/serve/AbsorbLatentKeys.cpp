@@ -98,6 +98,7 @@ private:
   Value takeRows(const Part &part);
   Value takeBias(const Part &part);
   Value takeRows(Value matrix, const SmallVector<SmallVector<int64_t>> &rows);
+  Value takeColumns(Value value, int64_t begin, int64_t end);
   Value multiply(Value rows, Value matrix, bool transposed);
   Value writeKeys();
   Value writeQueries();
@@ -343,6 +344,22 @@ Value Absorber::writeKeys() {
   return w.concat(parts, 3);
 }
 
+/// Columns of a value. The part itself where the columns are one part of a concatenation.
+Value Absorber::takeColumns(Value value, int64_t begin, int64_t end) {
+  int64_t last = shapeOf(value).size() - 1;
+  auto concat = value.getDefiningOp<nn::ConcatOp>();
+  if (!concat || int64_t(concat.getDim()) != last)
+    return w.slice(value, last, begin, end);
+  int64_t at = 0;
+  for (Value input : concat.getInputs()) {
+    int64_t size = shapeOf(input)[last];
+    if (begin >= at && end <= at + size)
+      return takeColumns(input, begin - at, end - at);
+    at += size;
+  }
+  return w.slice(value, last, begin, end);
+}
+
 /// Queries for the columns of the cache: those of a product times its matrix.
 Value Absorber::writeQueries() {
   Value query = op.getQuery();
@@ -351,7 +368,7 @@ Value Absorber::writeQueries() {
   for (int64_t bound : {int64_t(0), int64_t(layout.columns.size())})
     bounds.insert(bound);
   for (const Part &part : layout.keys) {
-    Value own = w.slice(query, 3, part.begin, part.end);
+    Value own = takeColumns(query, part.begin, part.end);
     known.push_back({part, part.product ? multiply(own, takeRows(part), false) : own});
     bounds.insert(part.cached);
     bounds.insert(part.cached + part.cachedSize());
