@@ -262,14 +262,14 @@ Value Absorber::takeRows(Value matrix, const SmallVector<SmallVector<int64_t>> &
   };
   if (isEven && byColumn == 1 && byHead > 0 && all % byHead == 0 &&
       first % byHead + columns <= byHead) {
-    Value split2 = split(all / byHead, byHead);
-    Value part = w.slice(split2, 0, first / byHead, first / byHead + heads);
+    Value groups = split(all / byHead, byHead);
+    Value part = w.slice(groups, 0, first / byHead, first / byHead + heads);
     return w.slice(part, 1, first % byHead, first % byHead + columns);
   }
   if (isEven && byHead == 1 && byColumn > 0 && all % byColumn == 0 &&
       first % byColumn + heads <= byColumn) {
-    Value split2 = split(all / byColumn, byColumn);
-    Value part = w.slice(split2, 0, first / byColumn, first / byColumn + columns);
+    Value groups = split(all / byColumn, byColumn);
+    Value part = w.slice(groups, 0, first / byColumn, first / byColumn + columns);
     part = w.slice(part, 1, first % byColumn, first % byColumn + heads);
     SmallVector<int64_t> order = llvm::to_vector(llvm::seq<int64_t>(0, shapeOf(part).size()));
     std::swap(order[0], order[1]);

@@ -9,17 +9,7 @@
 #define MESHWRIGHT_PASSES_SERVE_PASSES_TD
 
 include "mlir/Pass/PassBase.td"
-
-def AbsorbLatentKeysPass : Pass<"absorb-latent-keys", "::mlir::ModuleOp"> {
-  let summary = "attention to the narrowest values from which keys and values follow";
-  let description = [{
-    TODO
-  }];
-  let options = [
-    Option<"ranks", "ranks", "int64_t", /*default=*/"1",
-           "ranks over which kv heads are divided where they are cached">];
-  let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
-}
+include "meshwright/passes/serve/LatentPasses.td"
 
 def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
   let summary = "steps of serving from the forward pass of a causal language model";
