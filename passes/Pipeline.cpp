@@ -107,6 +107,7 @@ LogicalResult meshwright::buildServing(ModuleOp module, const ServeOptions &opti
       options.buckets.empty() ? getDefaultBuckets(options.maxRequests) : options.buckets;
   steps.buckets.assign(buckets.begin(), buckets.end());
   PassManager manager(module.getContext());
+  manager.addPass(createAbsorbLatentKeysPass());
   manager.addPass(createServePass(steps));
   return manager.run(module);
 }

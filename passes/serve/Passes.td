@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_SERVE_PASSES_TD
 
 include "mlir/Pass/PassBase.td"
+include "meshwright/passes/serve/LatentPasses.td"
 
 def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
   let summary = "steps of serving from the forward pass of a causal language model";

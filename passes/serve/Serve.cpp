@@ -9,6 +9,7 @@
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Support/TensorValues.h"
+#include "meshwright/passes/serve/CachedValues.h"
 #include "meshwright/passes/serve/Passes.h"
 
 #include "llvm/Support/FormatVariadic.h"
@@ -359,7 +360,11 @@ LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op, size_t number) {
     return after;
   };
   FailureOr<Value> query = use(op.getQuery(), false, op);
-  FailureOr<Value> keys = writePages(op.getKey(), "keys"), values = writePages(op.getValue(), "values");
+  bool areColumns = readsValuesFromKeys(op);
+  FailureOr<Value> keys = writePages(op.getKey(), areColumns ? "latent" : "keys");
+  if (failed(keys))
+    return failure();
+  FailureOr<Value> values = areColumns ? w.slice(*keys, 4, 0, shapeOf(op.getValue())[3]) : writePages(op.getValue(), "values");
   if (failed(query) || failed(keys) || failed(values))
     return failure();
   Value rows = w.transpose(*query, {0, 2, 1, 3});
