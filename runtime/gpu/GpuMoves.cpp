@@ -241,18 +241,11 @@ bool GpuDevice::perform(const mw_rt_note_dropped &what, void *const *buffers, st
   return true;
 }
 
-static bool refuseSkips(std::string &error) {
-  error = "index -1, which has no row, is not supported on GPUs";
-  return false;
-}
-
-bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std::string &error) {
+bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std::string &) {
   const mw_rt_rows &rows = what.rows;
-  if (rows.skips)
-    return refuseSkips(error);
   cuda::Stream *stream = getStream(0);
   int64_t row = rows.inner * sizeOf(DType(rows.dtype));
-  helpers.checkIndices(stream, rows.index_dtype, buffers[1], rows.count, rows.size,
+  helpers.checkIndices(stream, rows.index_dtype, buffers[1], rows.count, rows.size, rows.skips,
                        nextWord(-1, rows.size), nullptr);
   helpers.copyBytes(stream, buffers[3], buffers[0], rows.outer * rows.size * row);
   helpers.scatterRows(stream, rows.index_dtype, buffers[3], buffers[2], buffers[1], rows.outer,
@@ -260,14 +253,12 @@ bool GpuDevice::perform(const mw_rt_index_copy &what, void *const *buffers, std:
   return true;
 }
 
-bool GpuDevice::perform(const mw_rt_replace_rows &what, void *const *buffers, std::string &error) {
+bool GpuDevice::perform(const mw_rt_replace_rows &what, void *const *buffers, std::string &) {
   const mw_rt_rows &rows = what.rows;
-  if (rows.skips)
-    return refuseSkips(error);
   cuda::Stream *stream = getStream(0);
   int64_t row = rows.inner * sizeOf(DType(rows.dtype));
   char *log = buffers[3] ? static_cast<char *>(buffers[3]) + what.offset : nullptr;
-  helpers.checkIndices(stream, rows.index_dtype, buffers[1], rows.count, rows.size,
+  helpers.checkIndices(stream, rows.index_dtype, buffers[1], rows.count, rows.size, rows.skips,
                        nextWord(-1, rows.size), log);
   if (log)
     helpers.gatherRows(stream, log + getLoggedRows(rows.count), buffers[0], log, rows.outer,

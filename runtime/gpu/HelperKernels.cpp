@@ -299,11 +299,13 @@ static std::string writeScatterRows(const std::string &name, int64_t bytes, int6
           (indexType == MW_I32 ? "4" : "8") + ";\nadd.u64 %x2, %x2, 1;\nbra next;\n");
 }
 
-/// Parameters: items, indices, size, word, log.
-static std::string writeCheckIndices(const std::string &name, int64_t indexType) {
+/// Parameters: items, indices, size, word, log. With `skips` -1 is an index, too.
+static std::string writeCheckIndices(const std::string &name, int64_t indexType, bool skips) {
   return writeKernel(name, 5,
                std::string("mad.lo.u64 %at, %i, ") + (indexType == MW_I32 ? "4" : "8") +
-                   ", %p1;\n" + loadIndex(indexType) + "setp.lt.u64 %c1, %n, %p2;\n" +
+                   ", %p1;\n" + loadIndex(indexType) +
+                   (skips ? "add.u64 %x2, %n, 1;\nsetp.le.u64 %c1, %x2, %p2;\n"
+                          : "setp.lt.u64 %c1, %n, %p2;\n") +
                    "@%c1 bra fine;\natom.global.min.u64 %x0, [%p3], %i;\nfine:\n" +
                    "setp.eq.u64 %c2, %p4, 0;\n@%c2 bra done;\nmad.lo.u64 %to, %i, 8, %p4;\n" +
                    "st.global.b64 [%to], %n;\n");
@@ -443,9 +445,9 @@ void HelperKernels::countDropped(cuda::Stream *stream, int64_t indexType, const 
 }
 
 void HelperKernels::checkIndices(cuda::Stream *stream, int64_t indexType, const void *indices,
-                                 int64_t count, int64_t size, void *word, void *log) {
-  std::string name = "mw_check_indices_" + std::to_string(indexType);
-  launch(stream, name, writeCheckIndices(name, indexType), count,
+                                 int64_t count, int64_t size, bool skips, void *word, void *log) {
+  std::string name = "mw_check_indices_" + std::to_string(indexType) + (skips ? "_skips" : "");
+  launch(stream, name, writeCheckIndices(name, indexType, skips), count,
          {addressOf(indices), uint64_t(size), addressOf(word), addressOf(log)});
 }
 

@@ -63,9 +63,9 @@ public:
   void countDropped(cuda::Stream *stream, int64_t indexType, const void *before, const void *behind,
                     int64_t count, void *word);
   /// Writes the position of the first index out of range to the fault word, and all indices as i64
-  /// to `log` unless it is null.
+  /// to `log` unless it is null. With `skips` -1 is in range.
   void checkIndices(cuda::Stream *stream, int64_t indexType, const void *indices, int64_t count,
-                    int64_t size, void *word, void *log);
+                    int64_t size, bool skips, void *word, void *log);
 
   // Weights in the forms in which they travel (`mw_rt_form`). Encoding nvfp4 takes an even number of
   // columns.
