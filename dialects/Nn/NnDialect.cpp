@@ -9,6 +9,7 @@
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/dialects/Nn/NnRandom.h"
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Support/ElementTypes.h"
 
 #include "mlir/IR/Builders.h"
@@ -86,6 +87,7 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const l
 ///  - nn.whole_keys is a unit attribute on an nn.attention or nn.attention_grad;
 ///  - nn.backward is a unit attribute on an operation inside a function;
 ///  - nn.call is on a function, and its last step is that function (`verifyCallAttr`);
+///  - nn.serving is on a module (`verifyServingAttr`);
 ///  - attributes of arguments and results stand on none;
 ///  - no other name begins with "nn.".
 LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
@@ -106,6 +108,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   }
   if (attribute.getName() == kCallAttr)
     return verifyCallAttr(op, attribute.getValue());
+  if (attribute.getName() == kServingAttr)
+    return verifyServingAttr(op, attribute.getValue());
   if (attribute.getName() == kIdAttr) {
     auto id = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!id || !id.getType().isInteger(64))
@@ -128,8 +132,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return op->emitOpError() << "expected " << name
                              << " on an argument or a result of a function, got it on an operation";
   return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
-                           << "': expected nn.backward, nn.call, nn.id, nn.stage, nn.table_rows or "
-                              "nn.whole_keys";
+                           << "': expected nn.backward, nn.call, nn.id, nn.serving, nn.stage, "
+                              "nn.table_rows or nn.whole_keys";
 }
 
 double nn::getParameterMagnitude(DictionaryAttr attributes) {

@@ -92,10 +92,10 @@ LogicalResult StateOp::verify() {
     return emitOpError() << "@" << getSymName()
                          << " is transient and has no fill: expected the value that it begins with";
   if (auto role = getRole(); role && *role != "parameter" && *role != "master" &&
-                             *role != "optimizer" && *role != "gradient")
+                             *role != "optimizer" && *role != "gradient" && *role != "cache")
     return emitOpError() << "@" << getSymName()
-                         << ": expected the role \"parameter\", \"master\", \"optimizer\" or "
-                            "\"gradient\", got \""
+                         << ": expected the role \"parameter\", \"master\", \"optimizer\", "
+                            "\"gradient\" or \"cache\", got \""
                          << *role << "\"";
   return success();
 }

@@ -134,6 +134,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute("masters", report.memory.masters);
         json.attribute("gradients", report.memory.gradients);
       }
+      if (report.memory.cache)
+        json.attribute("cache", report.memory.cache);
       json.attribute("activations_peak", report.memory.activationsPeak);
       if (report.memory.modules.empty())
         return;

@@ -416,7 +416,7 @@ static std::vector<Memory::Module> getModules(Block &body) {
   return modules;
 }
 
-/// Counts states that have a role in training under it.
+/// Counts states that have a role under it.
 static void countRoles(FunctionOpInterface function, Memory &memory) {
   auto module = function->getParentOfType<ModuleOp>();
   if (!module)
@@ -430,6 +430,7 @@ static void countRoles(FunctionOpInterface function, Memory &memory) {
     (role == "parameter"   ? memory.weights
      : role == "optimizer" ? memory.optimizer
      : role == "master"    ? memory.masters
+     : role == "cache"     ? memory.cache
                            : memory.gradients) += bytes;
   }
 }
@@ -556,7 +557,8 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   }
   if (auto module = function->getParentOfType<ModuleOp>())
     report.isTrained = llvm::any_of(module.getOps<nn::StateOp>(), [](nn::StateOp state) {
-      return !state.getRole().value_or("").empty();
+      StringRef role = state.getRole().value_or("");
+      return !role.empty() && role != "cache";
     });
   Operation *meshOp = SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));
   for (MeshAxisAttr axis : getIdleAxes(function))

@@ -48,6 +48,8 @@ struct Memory {
   /// States of training by their roles: what the optimizer keeps, parameters in f32 beside narrower
   /// ones, and sums of gradients. Trained parameters count as weights.
   int64_t optimizer = 0, masters = 0, gradients = 0;
+  /// The pages of a model that serves.
+  int64_t cache = 0;
   /// The most bytes of inputs and intermediate values alive at one time.
   int64_t activationsPeak = 0;
 
@@ -61,7 +63,7 @@ struct Memory {
   std::vector<Module> modules;
 
   /// All of it that stays between runs, without packing.
-  int64_t getResident() const { return weights + state + optimizer + masters + gradients; }
+  int64_t getResident() const { return weights + state + optimizer + masters + gradients + cache; }
   int64_t getAll() const { return getResident() + packing + activationsPeak; }
 };
 

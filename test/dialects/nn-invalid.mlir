@@ -1208,7 +1208,7 @@ func.func @misplaced_magnitude(%x: tensor<2xf32>) {
 // -----
 
 func.func @unknown(%x: tensor<2xf32>) {
-  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.call, nn.id, nn.stage, nn.table_rows or nn.whole_keys}}
+  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.call, nn.id, nn.serving, nn.stage, nn.table_rows or nn.whole_keys}}
   %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
   return
 }

@@ -151,7 +151,7 @@ nn.state @s {transient} : tensor<4xf32>
 
 // -----
 
-// expected-error@+1 {{@s: expected the role "parameter", "master", "optimizer" or "gradient", got "moment"}}
+// expected-error@+1 {{@s: expected the role "parameter", "master", "optimizer", "gradient" or "cache", got "moment"}}
 nn.state @s {fill = 0.0 : f32, role = "moment"} : tensor<4xf32>
 
 // -----

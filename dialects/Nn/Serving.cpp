@@ -1,0 +1,62 @@
+//===- Serving.cpp - the sizes of a module that serves --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/Serving.h"
+
+#include "mlir/IR/Builders.h"
+
+using namespace mlir;
+using namespace meshwright;
+using nn::kServingAttr;
+
+static constexpr StringLiteral kSharesBeginnings = "prefix_cache";
+
+static constexpr std::pair<StringLiteral, int64_t ServingSizes::*> kNumbers[] = {
+    {"groups", &ServingSizes::groups},
+    {"max_length", &ServingSizes::maxLength},
+    {"page_size", &ServingSizes::pageSize},
+    {"pages", &ServingSizes::pages},
+    {"requests", &ServingSizes::maxRequests},
+    {"vocabulary", &ServingSizes::vocabulary},
+    {"deal", &ServingSizes::deal}};
+
+std::optional<ServingSizes> nn::getServingSizes(ModuleOp module) {
+  auto attr = module->getAttrOfType<DictionaryAttr>(kServingAttr);
+  if (!attr)
+    return std::nullopt;
+  ServingSizes sizes;
+  for (auto [name, member] : kNumbers)
+    if (auto number = attr.getAs<IntegerAttr>(name))
+      sizes.*member = number.getInt();
+  sizes.sharesBeginnings = attr.contains(kSharesBeginnings);
+  return sizes;
+}
+
+void nn::setServingSizes(ModuleOp module, const ServingSizes &sizes) {
+  Builder builder(module.getContext());
+  NamedAttrList attrs;
+  for (auto [name, member] : kNumbers)
+    attrs.set(name, builder.getI64IntegerAttr(sizes.*member));
+  if (sizes.sharesBeginnings)
+    attrs.set(kSharesBeginnings, builder.getUnitAttr());
+  module->setAttr(kServingAttr, attrs.getDictionary(module.getContext()));
+}
+
+LogicalResult nn::verifyServingAttr(Operation *op, Attribute attribute) {
+  if (!isa<ModuleOp>(op))
+    return op->emitOpError() << "expected " << kServingAttr << " on a module";
+  auto sizes = dyn_cast<DictionaryAttr>(attribute);
+  if (!sizes)
+    return op->emitOpError() << "expected " << kServingAttr << " to be a dictionary, got " << attribute;
+  for (auto [name, member] : kNumbers) {
+    auto number = sizes.getAs<IntegerAttr>(name);
+    if (!number || !number.getType().isInteger(64) || number.getInt() < 1)
+      return op->emitOpError() << "expected " << kServingAttr << " to have an i64 integer '" << name
+                               << "' from 1 on, got " << attribute;
+  }
+  return success();
+}
