@@ -370,10 +370,10 @@ LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op, size_t number) {
   Value rows = w.transpose(*query, {0, 2, 1, 3});
   SmallVector<int64_t> shape(shapeOf(rows));
   shape[3] = shapeOf(op.getValue())[3];
-  auto made = nn::PagedAttentionOp::create(builder, op.getLoc(), typeOf(rows).clone(shape), rows, *keys, *values,
-                                           inputs.tables, inputs.starts, inputs.lengths, /*slopes=*/Value(),
-                                           /*sinks=*/Value(), op.getScaleAttr(), op.getWindowLeftAttr(),
-                                           op.getSoftCapAttr());
+  auto made = nn::PagedAttentionOp::create(
+      builder, op.getLoc(), typeOf(rows).clone(shape), /*lse=*/Type(), rows, *keys, *values, inputs.tables,
+      inputs.starts, inputs.lengths, /*deals=*/Value(), /*slopes=*/Value(), /*sinks=*/Value(), op.getScaleAttr(),
+      op.getWindowLeftAttr(), op.getSoftCapAttr(), /*deal=*/IntegerAttr(), /*parts=*/IntegerAttr());
   if (Attribute id = op->getAttr(NnDialect::kIdAttr))
     made->setAttr(NnDialect::kIdAttr, id);
   known.map(op.getResult(), w.transpose(made.getResult(), {0, 2, 1, 3}));
