@@ -51,8 +51,8 @@ static Value writePages(Writer &w, const std::string &name, Value rows, Value sl
   auto func = cast<func::FuncOp>(builder.getInsertionBlock()->getParentOp());
   if (!func->getParentOfType<ModuleOp>().lookupSymbol(name)) {
     OpBuilder outside(func);
-    nn::StateOp::create(outside, w.getLoc(), name, type, builder.getStringAttr("cache"),
-                        builder.getFloatAttr(type.getElementType(), 0), StringAttr());
+    nn::StateOp::create(outside, w.getLoc(), name, type, StringAttr(),
+                        builder.getFloatAttr(type.getElementType(), 0), builder.getStringAttr("cache"));
   }
   Value before = nn::ReadOp::create(builder, w.getLoc(), type, name);
   Value after = writeRows(w, before, rows, slots, sizes.deal);

@@ -16,19 +16,22 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
   let description = [{
     The entry maps the tokens of one sequence [1, length] to logits [1, length, vocabulary], its first
     output. Each bucket of tokens becomes an entry that computes the last tokens of several requests
-    at once: `tokens=T` has T tokens, in a flat batch. All entries share weights and caches.
+    at once: `tokens=T` has T tokens in each group. All entries share weights and caches.
 
-    - A value along the tokens has a row for each of the T tokens.
+    - A value along the tokens has a row for each of the groups * T tokens, group by group.
     - A value that depends on the position alone is a table of all positions, of which each token
       takes its row. So learned positions, rotary tables and slices of parameters need no cases.
-    - Attention writes its keys and values into pages, the state `cache.N.keys` and `cache.N.values`
-      of attention N, and reads them through tables (`nn.page_write`, `nn.paged_attention`).
+    - Attention writes its keys and values into pages, the states `cache.PATH.keys` and
+      `cache.PATH.values` [groups, pages, page size, heads, features] of the module of that path, and
+      reads them through tables (`nn.page_write`, `nn.paged_attention`). The second attention of a
+      module has the path `PATH@1`.
     - What follows the last attention is computed for the last token of each request.
 
-    The inputs of an entry are `tokens`, `positions` and `slots` [1, T], `tables` [1, requests,
-    blocks], `starts` [1, requests + 1] and `lengths` [1, requests], as `nn.paged_attention` has them.
-    Its outputs are `next` [1, requests], the largest logit's token (of equals the lowest), and
-    `logits` [1, requests, vocabulary].
+    The inputs of an entry are `tokens`, `positions` and `slots` [groups, T], `tables` [groups,
+    requests, blocks], `starts` [groups, requests + 1] and `lengths` [groups, requests], as
+    `nn.paged_attention` has them. Its outputs are `next` [groups, requests], the largest logit's
+    token (of equals the lowest), and `logits` [groups, requests, vocabulary]. The module's
+    attribute `nn.serving` has the sizes.
 
     It is an error if an op that depends on the tokens mixes them in another way than by causal
     attention.
@@ -46,33 +49,33 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
     ```
     After, with `page-size=2 requests=1 buckets=3`:
     ```mlir
-    module attributes {nn.serving = {deal = 1 : i64, groups = 1 : i64, max_length = 6 : i64, page_size = 2 : i64, 
-                                     pages = 3 : i64, requests = 1 : i64, vocabulary = 9 : i64}} {
-    func.func @"tokens=3"(%arg0: tensor<1x3xi64> {nn.input = "tokens"}, %arg1: tensor<1x3xi64> {nn.input = "positions"}, %arg2: tensor<1x3xi64> {nn.input = "slots"}, 
-                          %arg3: tensor<1x1x3xi64> {nn.input = "tables"}, %arg4: tensor<1x2xi64> {nn.input = "starts"}, %arg5: tensor<1x1xi64> {nn.input = "lengths"}, 
-                          %arg6: tensor<9x4xf32> {nn.parameter = "e"}, %arg7: tensor<6x4xf32> {nn.parameter = "p"}) 
-        -> (tensor<1x1xi64> {nn.output = "next"}, tensor<1x1x9xf32> {nn.output = "logits"}) {
-      %0 = nn.reshape %arg4 : (tensor<1x2xi64>) -> tensor<2xi64>
-      %1 = nn.slice %0 starts [1] limits [2] strides [1] : (tensor<2xi64>) -> tensor<1xi64>
-      %2 = nn.constant dense<-1> : tensor<i64>
-      %3 = nn.add %1, %2 : (tensor<1xi64>, tensor<i64>) -> tensor<1xi64>
-      %4 = nn.constant dense<0> : tensor<i64>
-      %5 = nn.maximum %3, %4 : (tensor<1xi64>, tensor<i64>) -> tensor<1xi64>
-      %6 = nn.reshape %arg1 : (tensor<1x3xi64>) -> tensor<3xi64>
-      %7 = nn.gather %6, %5 dim 0 : (tensor<3xi64>, tensor<1xi64>) -> tensor<1xi64>
-      %8 = nn.gather %arg0, %5 dim 1 : (tensor<1x3xi64>, tensor<1xi64>) -> tensor<1x1xi64>
-      %9 = nn.embedding %8, %arg6 : (tensor<1x1xi64>, tensor<9x4xf32>) -> tensor<1x1x4xf32>
-      %10 = nn.gather %arg7, %7 dim 0 : (tensor<6x4xf32>, tensor<1xi64>) -> tensor<1x4xf32>
-      %11 = nn.add %9, %10 : (tensor<1x1x4xf32>, tensor<1x4xf32>) -> tensor<1x1x4xf32>
-      %12 = nn.linear %11, %arg6 : (tensor<1x1x4xf32>, tensor<9x4xf32>) -> tensor<1x1x9xf32>
-      %13 = nn.reduce  max %12 dims [2] {keep_dims} : (tensor<1x1x9xf32>) -> tensor<1x1x1xf32>
-      %14 = nn.iota dim 2 : tensor<1x1x9xi64>
-      %15 = nn.compare  eq %12, %13 : (tensor<1x1x9xf32>, tensor<1x1x1xf32>) -> tensor<1x1x9xi1>
-      %16 = nn.constant dense<9> : tensor<i64>
-      %17 = nn.select %15, %14, %16 : (tensor<1x1x9xi1>, tensor<1x1x9xi64>, tensor<i64>) -> tensor<1x1x9xi64>
-      %18 = nn.reduce  min %17 dims [2] : (tensor<1x1x9xi64>) -> tensor<1x1xi64>
-      return %18, %12 : tensor<1x1xi64>, tensor<1x1x9xf32>
-    }
+    module attributes {nn.serving = {deal = 1 : i64, groups = 1 : i64, max_length = 6 : i64, page_size = 2 : i64, pages = 3 : i64, requests = 1 : i64, vocabulary = 9 : i64}} {
+      func.func @"tokens=3"(%arg0: tensor<1x3xi64> {nn.input = "tokens"}, %arg1: tensor<1x3xi64> {nn.input = "positions"}, %arg2: tensor<1x3xi64> {nn.input = "slots"},
+                            %arg3: tensor<1x1x3xi64> {nn.input = "tables"}, %arg4: tensor<1x2xi64> {nn.input = "starts"}, %arg5: tensor<1x1xi64> {nn.input = "lengths"},
+                            %arg6: tensor<9x4xf32> {nn.parameter = "e"}, %arg7: tensor<6x4xf32> {nn.parameter = "p"})
+              -> (tensor<1x1xi64> {nn.output = "next"}, tensor<1x1x9xf32> {nn.output = "logits"}) {
+        %0 = nn.reshape %arg1 : (tensor<1x3xi64>) -> tensor<3xi64>
+        %1 = nn.slice %arg4 starts [0, 1] limits [1, 2] strides [1, 1] : (tensor<1x2xi64>) -> tensor<1x1xi64>
+        %2 = nn.constant dense<-1> : tensor<i64>
+        %3 = nn.add %1, %2 : (tensor<1x1xi64>, tensor<i64>) -> tensor<1x1xi64>
+        %4 = nn.constant dense<0> : tensor<i64>
+        %5 = nn.maximum %3, %4 : (tensor<1x1xi64>, tensor<i64>) -> tensor<1x1xi64>
+        %6 = nn.reshape %5 : (tensor<1x1xi64>) -> tensor<1xi64>
+        %7 = nn.gather %0, %6 dim 0 : (tensor<3xi64>, tensor<1xi64>) -> tensor<1xi64>
+        %8 = nn.reshape %5 : (tensor<1x1xi64>) -> tensor<1xi64>
+        %9 = nn.gather %arg0, %8 dim 1 : (tensor<1x3xi64>, tensor<1xi64>) -> tensor<1x1xi64>
+        %10 = nn.embedding %9, %arg6 : (tensor<1x1xi64>, tensor<9x4xf32>) -> tensor<1x1x4xf32>
+        %11 = nn.gather %arg7, %7 dim 0 : (tensor<6x4xf32>, tensor<1xi64>) -> tensor<1x4xf32>
+        %12 = nn.add %10, %11 : (tensor<1x1x4xf32>, tensor<1x4xf32>) -> tensor<1x1x4xf32>
+        %13 = nn.linear %12, %arg6 : (tensor<1x1x4xf32>, tensor<9x4xf32>) -> tensor<1x1x9xf32>
+        %14 = nn.reduce  max %13 dims [2] {keep_dims} : (tensor<1x1x9xf32>) -> tensor<1x1x1xf32>
+        %15 = nn.iota dim 2 : tensor<1x1x9xi64>
+        %16 = nn.constant dense<9> : tensor<i64>
+        %17 = nn.compare  eq %13, %14 : (tensor<1x1x9xf32>, tensor<1x1x1xf32>) -> tensor<1x1x9xi1>
+        %18 = nn.select %17, %15, %16 : (tensor<1x1x9xi1>, tensor<1x1x9xi64>, tensor<i64>) -> tensor<1x1x9xi64>
+        %19 = nn.reduce  min %18 dims [2] : (tensor<1x1x9xi64>) -> tensor<1x1xi64>
+        return %19, %13 : tensor<1x1xi64>, tensor<1x1x9xf32>
+      }
     }
     ```
   }];

@@ -48,10 +48,10 @@ class Logits(torch.nn.Module):
         return self.net(ids, use_cache=False).logits
 
 
-def serve(folder, net, buckets, pages):
+def serve(folder, net, buckets, pages, groups=1):
     program, weights, served = (folder / n for n in ("model.mlir", "model.safetensors", "served.mlir"))
     mw.from_torch(Logits(net), (torch.ones(1, LENGTH, dtype=torch.long),)).save(program, weights)
-    options = f"page-size={SIZE} pages={pages} requests={REQUESTS} buckets={','.join(map(str, buckets))}"
+    options = f"page-size={SIZE} pages={pages} requests={REQUESTS} buckets={','.join(map(str, buckets))} groups={groups}"
     subprocess.run(["sharding-opt", program, f"--serve={options}", "-o", served], check=True)
     return mw.load(served, weights)
 
@@ -61,34 +61,45 @@ class Request:
         self.tokens, self.pages, self.computed, self.prompt = list(prompt), pages, 0, len(prompt)
 
 
-def step(session, buckets, requests):
-    """One step: as many tokens of each request as the largest bucket takes."""
-    room, taken = buckets[-1], []
+def step(session, buckets, groups):
+    """One step: of each group as many tokens of its requests as the largest bucket takes."""
+    taken = [take(buckets[-1], requests) for requests in groups]
+    rows = next(b for b in buckets if b >= max(map(sum, taken)))
+    g = len(groups)
+    arrays = {name: np.zeros((g, rows), np.int64) for name in ("tokens", "positions")}
+    arrays["slots"] = np.full((g, rows), -1)
+    arrays["tables"] = np.zeros((g, REQUESTS, -(-LENGTH // SIZE)), np.int64)
+    arrays["starts"], arrays["lengths"] = np.zeros((g, REQUESTS + 1), np.int64), np.zeros((g, REQUESTS), np.int64)
+    for n, requests in enumerate(groups):
+        fill({name: array[n] for name, array in arrays.items()}, requests, taken[n])
+    chosen, logits = session.run(**{k: v.astype(np.int64) for k, v in arrays.items()}, entry=f"tokens={rows}")
+    for n, requests in enumerate(groups):
+        for r, (request, count) in enumerate(zip(requests, taken[n], strict=True)):
+            if count and request.computed == len(request.tokens):
+                assert np.argmax(logits[n, r]) == chosen[n, r]
+                request.tokens.append(int(chosen[n, r]))
+
+
+def take(room, requests):
+    taken = []
     for request in requests:
-        count = min(len(request.tokens) - request.computed, room)
-        room -= count
-        taken.append(count)
-    total = sum(taken)
-    rows = next(b for b in buckets if b >= total)
-    arrays = {name: np.zeros((1, rows), np.int64) for name in ("tokens", "positions")}
-    arrays["slots"] = np.full((1, rows), -1)
-    arrays["tables"] = np.zeros((1, REQUESTS, -(-LENGTH // SIZE)), np.int64)
-    arrays["starts"], arrays["lengths"] = np.zeros((1, REQUESTS + 1), np.int64), np.zeros((1, REQUESTS), np.int64)
+        taken.append(min(len(request.tokens) - request.computed, room))
+        room -= taken[-1]
+    return taken
+
+
+def fill(arrays, requests, taken):
+    """The inputs of one group."""
     at = 0
     for r, (request, count) in enumerate(zip(requests, taken, strict=True)):
-        arrays["tables"][0, r, : len(request.pages)] = request.pages
+        arrays["tables"][r, : len(request.pages)] = request.pages
         for _ in range(count):
             position = request.computed
-            arrays["tokens"][0, at], arrays["positions"][0, at] = request.tokens[position], position
-            arrays["slots"][0, at] = request.pages[position // SIZE] * SIZE + position % SIZE
+            arrays["tokens"][at], arrays["positions"][at] = request.tokens[position], position
+            arrays["slots"][at] = request.pages[position // SIZE] * SIZE + position % SIZE
             request.computed, at = position + 1, at + 1
-        arrays["starts"][0, r + 1], arrays["lengths"][0, r] = at, request.computed
-    arrays["starts"][0, len(requests) + 1 :] = at
-    chosen, logits = session.run(**{k: v.astype(np.int64) for k, v in arrays.items()}, entry=f"tokens={rows}")
-    for r, (request, count) in enumerate(zip(requests, taken, strict=True)):
-        if count and request.computed == len(request.tokens):
-            assert np.argmax(logits[0, r]) == chosen[0, r]
-            request.tokens.append(int(chosen[0, r]))
+        arrays["starts"][r + 1], arrays["lengths"][r] = at, request.computed
+    arrays["starts"][len(requests) + 1 :] = at
 
 
 def greedy(net, prompt, new):
@@ -99,20 +110,29 @@ def greedy(net, prompt, new):
     return ids
 
 
+def draw_pages(draw, count):
+    """The pages of so many requests of a group, in any order."""
+    each = -(-LENGTH // SIZE)
+    pages = list(range(count * each))
+    draw.shuffle(pages)
+    return [pages[i * each : (i + 1) * each] for i in range(count)]
+
+
+def run(session, buckets, groups, new):
+    # The last request of a group joins later, and prompts come in chunks.
+    for _ in range(4):
+        step(session, buckets, [requests[:2] for requests in groups])
+    while any(len(r.tokens) < r.prompt + new for requests in groups for r in requests):
+        step(session, buckets, groups)
+
+
 @pytest.mark.parametrize("mesh", [{"tp": 1}, {"tp": 2}, {"tp": 4}], ids=lambda m: f"tp={m['tp']}")
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens(tmp_path, name, mesh):
     net, buckets, draw = make(name), (2, 5, 16), random.Random(5)
-    pages = list(range(3 * -(-LENGTH // SIZE)))
-    draw.shuffle(pages)
     prompts = [[draw.randrange(3, 101) for _ in range(n)] for n in (9, 1, 14)]
-    each = -(-LENGTH // SIZE)
-    requests = [Request(p, pages[i * each : (i + 1) * each]) for i, p in enumerate(prompts)]
-    with serve(tmp_path, net, buckets, len(pages)).parallelize(mesh=mesh).start() as session:
-        # The last request joins later, and prompts come in chunks.
-        for _ in range(4):
-            step(session, buckets, requests[:2])
-        while any(len(r.tokens) < r.prompt + 6 for r in requests):
-            step(session, buckets, requests)
+    requests = [Request(p, pages) for p, pages in zip(prompts, draw_pages(draw, 3), strict=True)]
+    with serve(tmp_path, net, buckets, 3 * -(-LENGTH // SIZE)).parallelize(mesh=mesh).start() as session:
+        run(session, buckets, [requests], 6)
     for request, prompt in zip(requests, prompts, strict=True):
         assert request.tokens == greedy(net, prompt, len(request.tokens) - len(prompt))
