@@ -99,6 +99,7 @@ LogicalResult meshwright::buildSteps(ModuleOp module, const TrainOptions &option
 LogicalResult meshwright::buildServing(ModuleOp module, const ServeOptions &options) {
   ServePassOptions steps;
   steps.groups = options.groups;
+  steps.deal = options.deal;
   steps.pageSize = options.pageSize;
   steps.pages = options.pages;
   steps.requests = options.maxRequests;

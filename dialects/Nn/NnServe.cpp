@@ -8,7 +8,10 @@
 #include "meshwright/dialects/Nn/Checks.h"
 #include "meshwright/dialects/Nn/NnPaddingDetail.h"
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Support/ElementTypes.h"
 #include "meshwright/lib/Support/TensorValues.h"
+
+#include <limits>
 
 using namespace mlir;
 using namespace meshwright;
@@ -74,29 +77,77 @@ Value PageWriteOp::expand(OpBuilder &builder) {
 // nn.paged_attention
 //===----------------------------------------------------------------------===//
 
+static LogicalResult verifyDeals(PagedAttentionOp op) {
+  if (bool(op.getDeals()) != bool(op.getDeal()))
+    return op.emitOpError("expected deals and deal, or neither");
+  for (std::optional<uint64_t> count : {op.getDeal(), op.getParts()})
+    if (count && int64_t(*count) <= 0)
+      return op.emitOpError() << "expected a positive number of ranks or parts, got " << int64_t(*count);
+  if (!op.getDeals())
+    return success();
+  int64_t ranks = shapeOf(op.getTables())[1], pages = shapeOf(op.getKeys())[1];
+  if (failed(verifyShape(op, "deals", op.getDeals(), {ranks})))
+    return failure();
+  if (ranks == 0 || ranks > int64_t(*op.getDeal()) || pages % ranks != 0)
+    return op.emitOpError() << "expected tables of at most " << int64_t(*op.getDeal()) << " ranks, which divide the "
+                         << pages << " pages, got " << ranks;
+  return success();
+}
+
+static LogicalResult verifyResults(PagedAttentionOp op) {
+  Shape query = shapeOf(op.getQuery());
+  SmallVector<int64_t> expected{query[0], query[1], query[2]};
+  bool isPartial = op.hasParts();
+  if (isPartial)
+    expected.insert(expected.begin() + 1, op.getNumParts());
+  Type compute = getComputeType(elementOf(op.getQuery()));
+  if (isPartial && (!op.getLse() || op.getSinks()))
+    return op.emitOpError("expected a log-sum-exp and no sinks with deals or parts");
+  if (op.getLse() && failed(verifyShape(op, "log-sum-exp", op.getLse(), expected)))
+    return failure();
+  if (op.getLse() && elementOf(op.getLse()) != compute)
+    return op.emitOpError() << "expected a log-sum-exp of " << compute << ", got " << elementOf(op.getLse());
+  if (Type type = isPartial ? compute : elementOf(op.getQuery()); elementOf(op.getResult()) != type)
+    return op.emitOpError() << "expected a result of " << type << ", got " << elementOf(op.getResult());
+  Shape result = shapeOf(op.getResult());
+  int64_t most = shapeOf(op.getValues())[4];
+  if (result.empty() || result.back() > most)
+    return op.emitOpError() << "expected a result of at most the " << most << " features of the values, got "
+                         << spell(result);
+  expected.push_back(result.back());
+  return verifyShape(op, "result", op.getResult(), expected);
+}
+
 /// Checks that
 ///  - the query is [groups, tokens, q_heads, d], keys are [groups, pages, page size, kv_heads, d], and
-///    values [groups, pages, page size, kv_heads, dv], of one element type;
+///    values [groups, pages, page size, kv_heads, n], of one element type;
 ///  - q_heads are a multiple of kv_heads;
-///  - tables are [groups, requests, blocks], starts [groups, requests + 1] and lengths
+///  - tables are [groups, requests, blocks], or [groups, ranks, requests, blocks] with deals [ranks],
+///    which divide the pages and are at most `deal`; starts are [groups, requests + 1] and lengths
 ///    [groups, requests];
 ///  - slopes and sinks are [q_heads];
-///  - the window is not negative, and the cap positive.
+///  - the window is not negative, and the cap and the numbers of ranks and parts are positive;
+///  - the result is [groups, tokens, q_heads, dv], dv at most n, of the type of the query; with deals or
+///    parts it is [groups, ranks * parts, tokens, q_heads, dv], of the type of the log-sum-exp;
+///  - the log-sum-exp has the shape of the result without dv, and is present with deals or parts, which
+///    have no sinks.
 LogicalResult PagedAttentionOp::verify() {
+  bool isDealt = bool(getDeals());
   if (failed(verifyRank(*this, "query", getQuery(), 4)) || failed(verifyRank(*this, "keys", getKeys(), 5)) ||
-      failed(verifyRank(*this, "values", getValues(), 5)) || failed(verifyRank(*this, "tables", getTables(), 3)) ||
+      failed(verifyRank(*this, "values", getValues(), 5)) ||
+      failed(verifyRank(*this, "tables", getTables(), isDealt ? 4 : 3)) ||
       failed(verifyElementType(*this, "keys", getKeys(), "query", getQuery())) ||
-      failed(verifyElementType(*this, "values", getValues(), "query", getQuery())) ||
-      failed(verifyElementType(*this, "result", getResult(), "query", getQuery())))
+      failed(verifyElementType(*this, "values", getValues(), "query", getQuery())))
     return failure();
   Shape query = shapeOf(getQuery()), keys = shapeOf(getKeys()), values = shapeOf(getValues());
-  Shape tables = shapeOf(getTables());
+  SmallVector<int64_t> tables(shapeOf(getTables()));
+  tables[0] = query[0];
+  int64_t requests = tables[tables.size() - 2];
   if (failed(verifyShape(*this, "keys", getKeys(), {query[0], keys[1], keys[2], keys[3], query[3]})) ||
       failed(verifyShape(*this, "values", getValues(), {keys[0], keys[1], keys[2], keys[3], values[4]})) ||
-      failed(verifyShape(*this, "tables", getTables(), {query[0], tables[1], tables[2]})) ||
-      failed(verifyShape(*this, "starts", getStarts(), {query[0], tables[1] + 1})) ||
-      failed(verifyShape(*this, "lengths", getLengths(), {query[0], tables[1]})) ||
-      failed(verifyShape(*this, "result", getResult(), {query[0], query[1], query[2], values[4]})))
+      failed(verifyShape(*this, "tables", getTables(), tables)) ||
+      failed(verifyShape(*this, "starts", getStarts(), {query[0], requests + 1})) ||
+      failed(verifyShape(*this, "lengths", getLengths(), {query[0], requests})))
     return failure();
   if (keys[3] == 0 || query[2] % keys[3] != 0)
     return emitOpError() << "expected a multiple of the " << keys[3] << " heads of keys as heads of the query, got "
@@ -108,37 +159,65 @@ LogicalResult PagedAttentionOp::verify() {
     return emitOpError() << "expected a window that is not negative, got " << int64_t(*getWindowLeft());
   if (getSoftCap() && !(getSoftCap()->convertToDouble() > 0))
     return emitOpError() << "expected a positive soft_cap, got " << getSoftCap()->convertToDouble();
-  return success();
+  return failed(verifyDeals(*this)) ? failure() : verifyResults(*this);
 }
+
+int64_t PagedAttentionOp::getNumParts() {
+  return getParts().value_or(1) * (getDeals() ? shapeOf(getTables())[1] : 1);
+}
+
+bool PagedAttentionOp::hasParts() { return getDeals() || getParts(); }
 
 FactorRule PagedAttentionOp::getFactorRule() {
   FactorRule rule;
   Shape query = shapeOf(getQuery()), keys = shapeOf(getKeys()), tables = shapeOf(getTables());
+  int64_t ranks = getDeals() ? tables[1] : 1, requests = tables[tables.size() - 2];
   int groups = rule.addFactor(query[0]);
   int tokens = rule.addFactor(query[1], FactorKind::Special);
   int kv = rule.addFactor(keys[3]), shared = rule.addFactor(query[2] / keys[3]);
   int features = rule.addFactor(query[3], FactorKind::Special);
-  int pages = rule.addFactor(keys[1], FactorKind::Special);
+  int pages = rule.addFactor(keys[1] / ranks, FactorKind::Special);
   int rows = rule.addFactor(keys[2], FactorKind::Special);
-  int valueFeatures = rule.addFactor(shapeOf(getValues())[4]);
-  int requests = rule.addFactor(tables[1], FactorKind::Special);
-  int blocks = rule.addFactor(tables[2], FactorKind::Special);
-  int starts = rule.addFactor(tables[1] + 1, FactorKind::Special);
-  rule.operands = {{{groups}, {tokens}, {kv, shared}, {features}},
-                   {{groups}, {pages}, {rows}, {kv}, {features}},
-                   {{groups}, {pages}, {rows}, {kv}, {valueFeatures}},
-                   {{groups}, {requests}, {blocks}},
-                   {{groups}, {starts}},
-                   {{groups}, {requests}}};
+  int64_t numValueFeatures = shapeOf(getValues())[4], numResultFeatures = shapeOf(getResult()).back();
+  bool readsAll = numValueFeatures == numResultFeatures && getKeys() != getValues();
+  int valueFeatures = rule.addFactor(numValueFeatures, readsAll ? FactorKind::Parallel : FactorKind::Special);
+  int resultFeatures = readsAll ? valueFeatures : rule.addFactor(numResultFeatures, FactorKind::Special);
+  int requestFactor = rule.addFactor(requests, FactorKind::Special);
+  int blocks = rule.addFactor(tables.back(), FactorKind::Special);
+  int starts = rule.addFactor(requests + 1, FactorKind::Special);
+  int dealt = getDeals() ? rule.addFactor(ranks) : -1;
+  ValueFactors cache = {{groups}, {pages}, {rows}, {kv}, {features}};
+  ValueFactors table = {{groups}, {requestFactor}, {blocks}};
+  if (getDeals()) {
+    cache[1] = {dealt, pages};
+    table.insert(table.begin() + 1, {dealt});
+  }
+  ValueFactors ofValues = cache;
+  ofValues[4] = {valueFeatures};
+  rule.operands = {{{groups}, {tokens}, {kv, shared}, {features}}, cache, ofValues, table,
+                   {{groups}, {starts}}, {{groups}, {requestFactor}}};
+  if (getDeals())
+    rule.operands.push_back({{dealt}});
   for (Value perHead : {getSlopes(), getSinks()})
     if (perHead)
       rule.operands.push_back({{kv, shared}});
-  rule.results = {{{groups}, {tokens}, {kv, shared}, {valueFeatures}}};
+  ValueFactors lse = {{groups}, {tokens}, {kv, shared}};
+  if (hasParts()) {
+    int parts = rule.addFactor(getParts().value_or(1), FactorKind::Special);
+    lse.insert(lse.begin() + 1, getDeals() ? FactorRule::DimFactors{dealt, parts} : FactorRule::DimFactors{parts});
+  }
+  ValueFactors result = lse;
+  result.push_back({resultFeatures});
+  rule.results = {result};
+  if (getLse())
+    rule.results.push_back(lse);
   return rule;
 }
 
 /// A mean of values, or zero.
 Padding PagedAttentionOp::getResultPadding(const Operands &in) {
+  if (in.getResult() > 0)
+    return Padding::Arbitrary;
   Padding values = meet(in[2], Padding::Zero);
   return isFinite(values) && !values.cause ? values : Padding::Arbitrary;
 }
@@ -150,6 +229,8 @@ bool PagedAttentionOp::needsExpansion() { return true; }
 /// Each token is a row of the batch of an attention, whose keys are gathered through its table.
 Value PagedAttentionOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
+  if (getDeals() || getNumParts() > 1)
+    return {};
   Shape query = shapeOf(getQuery()), keys = shapeOf(getKeys()), values = shapeOf(getValues());
   Shape tables = shapeOf(getTables());
   if (query[0] != 1)
@@ -180,7 +261,10 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
     Value rows = take(w.reshape(pages, {shape[1], size, shape[3], shape[4]}), ids);
     return w.transpose(w.reshape(rows, {tokens, blocks * size, shape[3], shape[4]}), {0, 2, 1, 3});
   };
-  Value k = gather(getKeys(), keys), v = gather(getValues(), values);
+  Value k = gather(getKeys(), keys), v = getKeys() == getValues() ? k : gather(getValues(), values);
+  int64_t valueFeatures = shapeOf(getResult()).back();
+  if (valueFeatures < values[4])
+    v = w.slice(v, 3, 0, valueFeatures);
   Value q = w.reshape(getQuery(), {tokens, query[2], 1, query[3]});
   Value position = w.reshape(w.addNumber(seen, -1), {tokens, 1}), places, bias;
   if (getWindowLeft() || getSlopes())
@@ -193,10 +277,10 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
     bias = w.cast(bias, elementOf(getQuery()));
   }
   bool hasWindow = bool(getWindowLeft());
-  RankedTensorType type = typeOf(q).clone({tokens, query[2], 1, values[4]});
+  RankedTensorType type = typeOf(q).clone({tokens, query[2], 1, valueFeatures});
   RankedTensorType lse = type.clone({tokens, query[2], 1}).clone(getComputeType(elementOf(getQuery())));
   auto attention = AttentionOp::create(
-      builder, getLoc(), type, getSinks() ? Type(lse) : Type(), q, k, v, Value(), bias,
+      builder, getLoc(), type, getSinks() || getLse() ? Type(lse) : Type(), q, k, v, Value(), bias,
       hasWindow ? position : Value(), hasWindow ? places : Value(), seen, Value(), Value(), Value(), Value(),
       getScaleAttr(), UnitAttr(), getWindowLeftAttr(), IntegerAttr(), IntegerAttr(), getSoftCapAttr(), FloatAttr(),
       IntegerAttr());
@@ -208,5 +292,84 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
         w.sub(attention.getLse(), w.cast(w.reshape(sinks, {1, query[2], 1}), wide)));
     result = w.cast(w.mul(w.cast(result, wide), w.reshape(share, {tokens, query[2], 1, 1})), elementOf(result));
   }
-  return w.reshape(result, {1, tokens, query[2], values[4]});
+  if (getLse())
+    getLse().replaceAllUsesWith(w.reshape(attention.getLse(), shapeOf(getLse())));
+  return w.reshape(w.cast(result, elementOf(getResult())), shapeOf(getResult()));
+}
+
+//===----------------------------------------------------------------------===//
+// nn.merge_parts
+//===----------------------------------------------------------------------===//
+
+/// Checks that
+///  - parts are [groups, parts, tokens, heads, dv], at least one, and their log-sum-exps have the same
+///    shape without dv, all in f32 or all in f64;
+///  - the result is [groups, tokens, heads, dv], and its log-sum-exp [groups, tokens, heads] of the type
+///    of the others;
+///  - sinks are [heads].
+LogicalResult MergePartsOp::verify() {
+  if (failed(verifyRank(*this, "parts", getParts(), 5)))
+    return failure();
+  Shape parts = shapeOf(getParts());
+  if (parts[1] == 0)
+    return emitOpError("expected at least one part");
+  SmallVector<int64_t> rows{parts[0], parts[2], parts[3]}, results{parts[0], parts[2], parts[3], parts[4]};
+  if (failed(verifyShape(*this, "log-sum-exps", getLses(), parts.drop_back())) ||
+      failed(verifyElementType(*this, "log-sum-exps", getLses(), "parts", getParts())) ||
+      failed(verifyShape(*this, "result", getResult(), results)) ||
+      (getSinks() && failed(verifyShape(*this, "sinks", getSinks(), {parts[3]}))))
+    return failure();
+  if (getComputeType(elementOf(getParts())) != elementOf(getParts()))
+    return emitOpError() << "expected parts of f32 or f64, got " << elementOf(getParts());
+  if (getLse() && (failed(verifyShape(*this, "log-sum-exp", getLse(), rows)) ||
+                   failed(verifyElementType(*this, "log-sum-exp", getLse(), "parts", getParts()))))
+    return failure();
+  return success();
+}
+
+FactorRule MergePartsOp::getFactorRule() {
+  FactorRule rule;
+  Shape shape = shapeOf(getParts());
+  int groups = rule.addFactor(shape[0]), parts = rule.addFactor(shape[1], FactorKind::Special);
+  int tokens = rule.addFactor(shape[2]), heads = rule.addFactor(shape[3]), features = rule.addFactor(shape[4]);
+  rule.operands = {{{groups}, {parts}, {tokens}, {heads}, {features}}, {{groups}, {parts}, {tokens}, {heads}}};
+  if (getSinks())
+    rule.operands.push_back({{heads}});
+  rule.results = {{{groups}, {tokens}, {heads}, {features}}};
+  if (getLse())
+    rule.results.push_back({{groups}, {tokens}, {heads}});
+  return rule;
+}
+
+Padding MergePartsOp::getResultPadding(const Operands &in) {
+  return Padding::Arbitrary;
+}
+
+SmallVector<int64_t, 2> MergePartsOp::getExpandedDims() { return {1}; }
+int64_t MergePartsOp::getNumStatistics() { return 2; }
+bool MergePartsOp::needsExpansion() { return true; }
+
+Value MergePartsOp::expand(OpBuilder &builder) {
+  Writer w(builder, getLoc());
+  Shape shape = shapeOf(getParts());
+  Type type = elementOf(getParts());
+  Value zero = w.number(0, type), lowest = w.number(-std::numeric_limits<double>::infinity(), type);
+  // Nothing is subtracted where no part has a key, so that -inf remains.
+  Value largest = w.reduce(ReduceKind::Max, getLses(), {1});
+  Value isEmpty = w.compare(CompareKind::Eq, largest, lowest);
+  Value shift = w.select(isEmpty, zero, largest);
+  Value weights = w.unary<ExpOp>(w.sub(getLses(), shift));
+  Value sum = w.reduce(ReduceKind::Sum, weights, {1});
+  Value lse = w.add(w.unary<LogOp>(sum), shift), divisor = sum;
+  if (Value sinks = getSinks())
+    divisor = w.add(sum, w.unary<ExpOp>(w.sub(w.cast(w.reshape(sinks, {1, 1, 1, shape[3]}), type), shift)));
+  if (getLse())
+    getLse().replaceAllUsesWith(w.reshape(lse, shapeOf(getLse())));
+  weights = w.keepWhere(w.compare(CompareKind::Gt, divisor, zero), w.div(weights, divisor));
+  SmallVector<int64_t> column(shape.drop_back());
+  column.push_back(1);
+  weights = w.reshape(weights, column);
+  Value share = w.keepWhere(w.compare(CompareKind::Gt, weights, zero), getParts());
+  Value merged = w.reduce(ReduceKind::Sum, w.mul(share, weights), {1}, /*keepDims=*/false);
+  return w.cast(merged, elementOf(getResult()));
 }

@@ -431,6 +431,8 @@ public:
   /// The groups of requests of a program that serves, for these options of `parallelize`: the ranks
   /// of data parallelism, times the groups of data-parallel attention.
   static Result<int64_t> countGroups(std::string_view options);
+  /// The ranks over which such a program deals the pages of a group: 1 for a cache by heads.
+  static Result<int64_t> countDealt(std::string_view options);
   /// `options` as for `sharding-opt --parallelize`.
   static Result<Plan> parallelize(const Program &program, std::string_view options);
 

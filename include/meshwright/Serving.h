@@ -18,6 +18,8 @@ namespace meshwright {
 struct ServeOptions {
   /// The groups of requests: the ranks of data parallelism times those of data-parallel attention.
   int64_t groups = 1;
+  /// The ranks over which a group's pages are dealt; 1: its ranks shard the heads.
+  int64_t deal = 1;
   /// Rows of a page.
   int64_t pageSize = 16;
   /// Pages of a cache; 0: enough for all requests at full length.

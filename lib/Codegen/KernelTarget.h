@@ -88,6 +88,10 @@ public:
   /// the result; none if any number is fine.
   virtual std::optional<int64_t> getMostEvaluations(mlir::Operation *op) const = 0;
 
+  /// Writes an op that needs its expansion by ops that the target has kernels for. The results of the
+  /// op may be used on. Returns null if the target has no kernel but for the op's own expansion.
+  virtual mlir::Value expand(mlir::OpBuilder &builder, mlir::Operation *op) const { return {}; }
+
   //===--------------------------------------------------------------------===//
   // Fusion
   //===--------------------------------------------------------------------===//

@@ -20,6 +20,9 @@ static constexpr OptionDescription meshDescription = {
 static constexpr OptionDescription otherDescriptions[] = {
     {"sequence-parallel", "on | off | auto",
      "shards the residual stream by token along the tensor-parallel axis"},
+    {"cache-sharding", "heads | sequence | auto",
+     "for a model that serves: each tensor-parallel rank of a group holds the pages of its key/value "
+     "heads, or every n-th page of each request; auto: by heads"},
     {"context-parallel",
      "auto | \"ulysses=axis | none | auto ring=axis | none | auto "
      "order=contiguous | zigzag | striped | auto\"",

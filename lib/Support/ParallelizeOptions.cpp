@@ -360,6 +360,8 @@ struct Parser {
       }
     if (key == "sequence-parallel")
       return parseWord(key, value, options.sequenceParallel);
+    if (key == "cache-sharding")
+      return parseWord(key, value, options.cacheSharding);
     if (key == "context-parallel")
       return parseContext(value);
     if (key == "fold")
@@ -519,3 +521,7 @@ static int64_t countRanks(const ParallelizeOptions &options, AxisRole role) {
 }
 
 int64_t ParallelizeOptions::countGroups() const { return countRanks(*this, AxisRole::Data); }
+
+int64_t ParallelizeOptions::countDealt() const {
+  return cacheSharding == CacheSharding::Sequence ? countRanks(*this, AxisRole::Tensor) : 1;
+}

@@ -15,6 +15,7 @@
 #define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 
 #include "meshwright/lib/Support/AxisChoices.h"
+#include "meshwright/lib/Support/CacheSharding.h"
 #include "meshwright/lib/Support/GatherKind.h"
 #include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
@@ -174,6 +175,7 @@ struct ParallelizeOptions {
   /// The axes of data, tensor and context parallelism.
   AxisChoices axes;
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
+  CacheSharding cacheSharding = CacheSharding::Auto;
   /// The order of sequences on the ring of context parallelism.
   SequenceOrder sequenceOrder = SequenceOrder::Auto;
   std::vector<FoldRule> fold;
@@ -222,6 +224,9 @@ struct ParallelizeOptions {
   /// The groups of requests of a program that serves: ranks of different groups compute different
   /// requests.
   int64_t countGroups() const;
+
+  /// The ranks over which a group's pages are dealt: 1 for a cache by key/value heads.
+  int64_t countDealt() const;
 
   /// The text from which `parseParallelizeOptions` reads equal options.
   std::string str() const;

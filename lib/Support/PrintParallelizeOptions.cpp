@@ -89,6 +89,8 @@ std::string ParallelizeOptions::str() const {
       else
         os << space << known.option << "=" << axis;
   os << space << "sequence-parallel=" << sequenceParallel;
+  if (cacheSharding != CacheSharding::Auto)
+    os << space << "cache-sharding=" << cacheSharding;
   if (shardsSequences()) {
     os << space << "context-parallel={";
     for (AxisRole role : {AxisRole::Ulysses, AxisRole::Ring})

@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
 #define MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
 
+include "meshwright/passes/annotate/CachePasses.td"
 include "meshwright/passes/annotate/ExpertPasses.td"
 include "meshwright/passes/annotate/StoredPasses.td"
 

@@ -34,6 +34,10 @@ static bool hasRules(const ParallelizeOptions &options) {
   return !options.shardings.rules.empty();
 }
 
+static bool dealsPages(const ParallelizeOptions &options) {
+  return options.cacheSharding == CacheSharding::Sequence;
+}
+
 static bool limitsExperts(const ParallelizeOptions &options) { return options.expertCapacity > 0; }
 
 static bool folds(const ParallelizeOptions &options) { return !options.fold.empty(); }
@@ -148,6 +152,7 @@ static constexpr Policy policies[] = {
     {folds, addFolds},
     {mayHave<AxisRole::Tensor>, add<createSplitFusedLinearsPass>},
     {mayHave<AxisRole::Expert>, addExpertParallel},
+    {dealsPages, add<createAnnotateDealtPagesPass>},
     {mayHave<AxisRole::Tensor>, addTensorParallel},
     {shardsSequences, addContextParallel},
     {mayHave<AxisRole::Tensor>, addScatterModes},

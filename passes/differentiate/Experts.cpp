@@ -87,6 +87,6 @@ void meshwright::attachExpertModels(MLIRContext *context) {
   attachVjp<GroupedWeightGradOp, differentiateGroupedWeightGrad>(context);
   attachConstant<TopKOp, LimitOp, RouteOp>(context);
   // Local programs have these.
-  attachRefused<PageWriteOp, PagedAttentionOp>(context);
+  attachRefused<PageWriteOp, PagedAttentionOp, MergePartsOp>(context);
   attachRefused<SendRowsOp, ReturnRowsOp, TakeRowsOp, SumRowsOp, RepeatRowsOp, SumGroupsOp, GroupedProductOp, GroupedOuterOp>(context);
 }

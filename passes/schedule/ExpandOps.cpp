@@ -41,7 +41,13 @@ struct ExpandOpsPass : meshwright::impl::ExpandOpsPassBase<ExpandOpsPass> {
       if (isReadAsCodes(&op, *kernelTarget))
         continue;
       OpBuilder builder(&op);
-      Value result = expandable.expand(builder);
+      Value result = kernelTarget->expand(builder, &op);
+      if (!result)
+        result = expandable.expand(builder);
+      if (!result) {
+        op.emitOpError("has no kernel of the target and no expansion");
+        return signalPassFailure();
+      }
       if (Attribute id = op.getAttr(nn::NnDialect::kIdAttr))
         result.getDefiningOp()->setAttr(nn::NnDialect::kIdAttr, id);
       op.getResult(0).replaceAllUsesWith(result);

@@ -10,10 +10,11 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/passes/serve/CachedValues.h"
 #include "meshwright/passes/serve/EntryBuilder.h"
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Support/TensorValues.h"
+#include "meshwright/passes/serve/CachedAttention.h"
+#include "meshwright/passes/serve/CachedValues.h"
 
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
@@ -47,7 +48,6 @@ private:
   FailureOr<RankedTensorType> getType(Value value, int64_t rows) const;
   FailureOr<Value> use(Value value, bool isHead, Operation *user);
   LogicalResult copy(Operation *op);
-  Value writePages(Value rows, StringRef name, Location loc);
   LogicalResult writeAttention(nn::AttentionOp op);
   Value takeRows(Value table, int64_t dim, Value rows, Location loc);
   Value takeLast(Value value, int64_t dim, Location loc);
@@ -78,10 +78,12 @@ void EntryBuilder::makeFunction() {
   MLIRContext *context = builder.getContext();
   func::FuncOp func = forward.getFunction();
   int64_t groups = sizes.groups, requests = sizes.maxRequests;
-  int64_t blocks = llvm::divideCeil(forward.getLength(), sizes.pageSize);
+  SmallVector<int64_t> tables = {groups, requests, sizes.countBlocks()};
+  if (sizes.deal > 1)
+    tables = {groups, sizes.deal, requests, sizes.countBlocks() / sizes.deal};
   const std::pair<StringRef, SmallVector<int64_t>> numbers[] = {
       {"tokens", {groups, tokens}},           {"positions", {groups, tokens}},
-      {"slots", {groups, tokens}},            {"tables", {groups, requests, blocks}},
+      {"slots", {groups, tokens}},            {"tables", tables},
       {"starts", {groups, requests + 1}},     {"lengths", {groups, requests}}};
   SmallVector<Type> types;
   SmallVector<DictionaryAttr> attributes;
@@ -233,22 +235,6 @@ LogicalResult EntryBuilder::copy(Operation *op) {
 }
 
 /// Writes keys or values [groups, tokens, heads, features] into their pages, and returns the pages.
-Value EntryBuilder::writePages(Value rows, StringRef name, Location loc) {
-  ArrayRef<int64_t> shape = shapeOf(rows);
-  RankedTensorType type =
-      typeOf(rows).clone({shape[0], sizes.pages, sizes.pageSize, shape[2], shape[3]});
-  if (!entry->getParentOfType<ModuleOp>().lookupSymbol(name)) {
-    OpBuilder outside(entry);
-    nn::StateOp::create(outside, loc, name, type, StringAttr(),
-                        outside.getFloatAttr(type.getElementType(), 0),
-                        outside.getStringAttr("cache"));
-  }
-  Value before = nn::ReadOp::create(builder, loc, type, name);
-  Value after = nn::PageWriteOp::create(builder, loc, type, before, rows, inputs.slots);
-  nn::WriteOp::create(builder, loc, name, after);
-  return after;
-}
-
 LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op) {
   Location loc = op.getLoc();
   Writer w(builder, loc);
@@ -262,22 +248,12 @@ LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op) {
     rows[i] = w.reshape(w.transpose(*own, {2, 0, 1, 3}),
                         {sizes.groups, tokens, shape[0] * shape[1], shape[3]});
   }
-  StringRef name = forward.getCacheName(op);
-  bool areColumns = readsValuesFromKeys(op);
-  Value keys = writePages(rows[1], (name + (areColumns ? ".latent" : ".keys")).str(), loc);
-  Value values = areColumns ? w.slice(keys, 4, 0, shapeOf(op.getValue())[3])
-                            : writePages(rows[2], (name + ".values").str(), loc);
-  SmallVector<int64_t> shape(shapeOf(rows[0]));
-  shape[3] = shapeOf(op.getValue())[3];
-  auto made = nn::PagedAttentionOp::create(
-      builder, loc, typeOf(rows[0]).clone(shape), rows[0], keys, values, inputs.tables,
-      inputs.starts, inputs.lengths, /*slopes=*/Value(), /*sinks=*/Value(), op.getScaleAttr(),
-      op.getWindowLeftAttr(), op.getSoftCapAttr());
-  if (Attribute id = op->getAttr(NnDialect::kIdAttr))
-    made->setAttr(NnDialect::kIdAttr, id);
+  Value values = readsValuesFromKeys(op) ? Value() : rows[2];
+  Value made = writeCachedAttention(w, op, rows[0], rows[1], values, forward.getCacheName(op),
+                                    {inputs.slots, inputs.tables, inputs.starts, inputs.lengths}, sizes);
   ArrayRef<int64_t> query = shapeOf(op.getQuery());
   Value result =
-      w.reshape(made.getResult(), {getNumRows(false), query[0], query[1], shape[3]});
+      w.reshape(made, {getNumRows(false), query[0], query[1], shapeOf(made)[3]});
   known.map(op.getResult(), w.transpose(result, {1, 2, 0, 3}));
   return success();
 }

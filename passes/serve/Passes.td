@@ -90,6 +90,7 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
            "pages of a cache; 0: enough for the requests at full length">,
     Option<"requests", "requests", "int64_t", /*default=*/"64", "requests in a step, at most">,
     Option<"groups", "groups", "int64_t", /*default=*/"1", "groups of requests">,
+    Option<"deal", "deal", "int64_t", /*default=*/"1", "ranks over which a group's pages are dealt">,
     Option<"prefixCache", "prefix-cache", "bool", /*default=*/"false",
            "share whole pages of equal beginnings">,
     ListOption<"buckets", "buckets", "int64_t", "tokens of a step, ascending">];

@@ -50,7 +50,7 @@ private:
   LogicalResult check(ModuleOp module) {
     auto refuse = [&] { return emitError(module.getLoc()); };
     const std::pair<StringRef, int64_t> numbers[] = {
-        {"groups", groups}, {"page-size", pageSize}, {"requests", requests}};
+        {"groups", groups}, {"deal", deal}, {"page-size", pageSize}, {"requests", requests}};
     for (auto [name, number] : numbers)
       if (number < 1)
         return refuse() << name << ": expected at least 1, got " << number;
@@ -69,12 +69,14 @@ private:
   }
 
   FailureOr<ServingSizes> getSizes(ModuleOp module, const ForwardPass &forward) {
-    int64_t each = llvm::divideCeil(forward.getLength(), pageSize);
     ServingSizes sizes;
     sizes.groups = groups;
+    sizes.deal = deal;
     sizes.maxLength = forward.getLength();
     sizes.pageSize = pageSize;
-    sizes.pages = pages ? int64_t(pages) : each * requests;
+    int64_t each = sizes.countBlocks();
+    // Each rank holds as many.
+    sizes.pages = llvm::alignTo(pages ? int64_t(pages) : each * requests, deal);
     sizes.maxRequests = requests;
     sizes.vocabulary = forward.getVocabulary();
     sizes.sharesBeginnings = prefixCache;

@@ -409,6 +409,8 @@ NB_MODULE(_core, m) {
       .def_static(
           "count_groups", [](std::string_view options) { return toPython(Plan::countGroups(options)); })
       .def_static(
+          "count_dealt", [](std::string_view options) { return toPython(Plan::countDealt(options)); })
+      .def_static(
           "parallelize",
           [](const Program &program, std::string_view options) {
             return toPython(Plan::parallelize(program, options));

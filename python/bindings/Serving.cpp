@@ -76,6 +76,7 @@ void meshwright::bindServing(nb::module_ &m) {
   nb::class_<ServeOptions>(m, "ServeOptions")
       .def(nb::init<>())
       .def_rw("groups", &ServeOptions::groups)
+      .def_rw("deal", &ServeOptions::deal)
       .def_rw("page_size", &ServeOptions::pageSize)
       .def_rw("pages", &ServeOptions::pages)
       .def_rw("max_requests", &ServeOptions::maxRequests)

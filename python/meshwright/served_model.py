@@ -75,29 +75,27 @@ class ServedModel(Model):
     def __init__(self, forward, max_length, options):
         #: The forward pass of one sequence of `max_length` tokens.
         self._forward, self._max_length, self._options = forward, max_length, options
-        self._by_groups: dict[int, Model] = {}
-        first = self._of_groups(1)
+        self._by_sizes: dict[tuple[int, int], Model] = {}
+        first = self._of(1, 1)
         super().__init__(first._program, forward._parameters)
         self._imports = forward._imports
 
-    def _of_groups(self, groups) -> Model:
-        """The program for so many groups of requests."""
-        if groups not in self._by_groups:
-            self._options.groups = groups
+    def _of(self, groups, deal) -> Model:
+        """The program for so many groups of requests, and pages that are dealt over so many ranks."""
+        if (groups, deal) not in self._by_sizes:
+            self._options.groups, self._options.deal = groups, deal
             program = unwrap(self._forward._program.serve(self._options), stacklevel=5)
             model = Model(program, self._forward._parameters)
             model._imports = self._forward._imports
-            self._by_groups[groups] = model
-        return self._by_groups[groups]
+            self._by_sizes[groups, deal] = model
+        return self._by_sizes[groups, deal]
 
     def parallelize(self, **options) -> Plan:
-        return self._of_groups(_count_groups(options)).parallelize(**options)
+        text = spell(options)
+        groups, deal = (unwrap(count(text)) for count in (_core.Plan.count_groups, _core.Plan.count_dealt))
+        return self._of(groups, deal).parallelize(**options)
 
     parallelize.__doc__ = Model.parallelize.__doc__
 
     def __repr__(self):
         return f"<meshwright.ServedModel entries=[{', '.join(self.entries)}]>"
-
-
-def _count_groups(options) -> int:
-    return unwrap(_core.Plan.count_groups(spell(options)))

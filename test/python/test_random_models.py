@@ -393,7 +393,8 @@ OTHER_OPS = {
     "nn.index_copy": "test_gradients.py and points_indexing.py: few cases write rows",
     "dist.parts": "test_gtp.py and placement_mutants.py: gradients that travel in bf16",
     **dict.fromkeys(["nn.cut", "nn.uncut"], "test_random_sizes.py: sizes that come at run time"),
-    **dict.fromkeys(["nn.page_write", "nn.paged_attention"], "test_serve.py: caches in pages"),
+    **dict.fromkeys(["nn.page_write", "nn.paged_attention", "nn.merge_parts"],
+                    "test_serve.py and test_paged_attention.py: caches in pages"),
     "dist.place": "test_bias_gradients.py: gradients of a bias in rings, which seldom meet",
 }
 #: Policies that no case has, and why.

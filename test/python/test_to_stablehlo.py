@@ -210,7 +210,7 @@ def test_every_op_has_a_form_or_is_refused():
         "combine", "dispatch", "grouped_linear", "grouped_outer", "grouped_product", "grouped_weight_grad", "limit",
         "repeat_rows", "return_rows", "route", "send_rows", "sum_groups", "sum_rows", "take_rows",  # of experts
         "dequantize", "widen",  # of stored weights
-        "cut", "uncut", "page_write", "paged_attention"}  # of sizes that change, and of caches in pages
+        "cut", "uncut", "merge_parts", "page_write", "paged_attention"}  # of sizes that change, and of caches in pages
 
 
 def test_refused_op_is_named_with_its_line(tmp_path):

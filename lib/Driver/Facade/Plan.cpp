@@ -81,6 +81,14 @@ Result<int64_t> Plan::countGroups(std::string_view text) {
   return options->countGroups();
 }
 
+Result<int64_t> Plan::countDealt(std::string_view text) {
+  std::vector<Diagnostic> errors;
+  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
+  if (failed(options))
+    return errors;
+  return options->countDealt();
+}
+
 Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   std::vector<Diagnostic> errors;
   FailureOr<ParallelizeOptions> options = readOptions(text, errors);

@@ -1,0 +1,97 @@
+//===- AnnotateDealtPages.cpp - shard caches by sequence ------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Stages/RoleAxes.h"
+#include "meshwright/lib/Support/DecisionLog.h"
+#include "meshwright/passes/annotate/AxisParts.h"
+#include "meshwright/passes/annotate/Passes.h"
+
+#include "llvm/Support/FormatVariadic.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_ANNOTATEDEALTPAGESPASS
+#include "meshwright/passes/annotate/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+/// Shards the class over the axes wherever the program reads a state, and where it takes inputs.
+static void annotate(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp, int cls,
+                     const AxisList &axes) {
+  auto visit = [&](Value value) {
+    if (!isa<RankedTensorType>(value.getType()) || getShardingAttr(value))
+      return;
+    ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(value));
+    bool found = false;
+    for (auto [d, classes] : llvm::enumerate(factors.getClasses(value)))
+      for (auto [own, given] : llvm::zip_equal(classes, sharding.dims[d]))
+        if (own == cls) {
+          given = axes;
+          found = true;
+        }
+    if (found)
+      setShardingAttr(value, writeSharding(sharding, value, factors, meshOp.getMesh(),
+                                           FlatSymbolRefAttr::get(meshOp)));
+  };
+  for (BlockArgument arg : func.getArguments())
+    visit(arg);
+  for (auto read : func.getOps<nn::ReadOp>())
+    visit(read.getResult());
+}
+
+namespace {
+struct AnnotateDealtPagesPass
+    : meshwright::impl::AnnotateDealtPagesPassBase<AnnotateDealtPagesPass> {
+  using AnnotateDealtPagesPassBase::AnnotateDealtPagesPassBase;
+
+  void runOnOperation() override {
+    ModuleOp module = getOperation();
+    FailureOr<MeshOp> meshOp = getOnlyMesh(module);
+    if (failed(meshOp))
+      return signalPassFailure();
+    RoleAxes role(AxisRole::Tensor, AxisChoice());
+    AxisList axes = role.get(*meshOp, getStageMeshes(*meshOp).front());
+    for (func::FuncOp func : getGlobalFunctions(module))
+      if (failed(run(func, *meshOp, axes)))
+        return signalPassFailure();
+    markAllAnalysesPreserved();
+  }
+
+private:
+  LogicalResult run(func::FuncOp func, MeshOp meshOp, const AxisList &axes) {
+    llvm::SmallSetVector<int, 2> seen;
+    for (auto op : func.getOps<nn::PagedAttentionOp>()) {
+      if (!op.getDeals())
+        continue;
+      auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
+      if (failed(factors))
+        return failure();
+      int64_t ranks = 1, deal = *op.getDeal();
+      for (const Axis &axis : axes)
+        ranks *= axis.size;
+      // The ranks of a group are the minor part of the axes.
+      std::optional<AxisList> own =
+          ranks % deal == 0 ? getAxisPart(axes, ranks / deal, deal) : std::nullopt;
+      const FactorClasses &classes = factors->getClasses(op.getDeals())[0];
+      if (!own || classes.size() != 1)
+        return op.emitOpError() << "deals pages over " << deal << " ranks: expected a part of the "
+                                << ranks << " tensor-parallel ones";
+      if (!seen.insert(classes.front()))
+        continue;
+      annotate(func, *factors, meshOp, classes.front(), *own);
+      DistDialect::getDecisionLog(&getContext())
+          .add("annotate-dealt-pages", Outcome::Applied, op.getLoc(),
+               llvm::formatv("pages are dealt over {0} ranks", deal).str(),
+               {{"ranks", double(deal)}});
+    }
+    return success();
+  }
+};
+} // namespace
