@@ -15,6 +15,7 @@
 #define MESHWRIGHT_LIB_SUPPORT_PARALLELIZEOPTIONS_H
 
 #include "meshwright/lib/Support/AxisChoices.h"
+#include "meshwright/lib/Support/DpAttentionOptions.h"
 #include "meshwright/lib/Support/GatherKind.h"
 #include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
@@ -174,6 +175,7 @@ struct ParallelizeOptions {
   /// The axes of data, tensor and context parallelism.
   AxisChoices axes;
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
+  DpAttentionOptions dpAttention;
   /// The order of sequences on the ring of context parallelism.
   SequenceOrder sequenceOrder = SequenceOrder::Auto;
   std::vector<FoldRule> fold;
