@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/DpAttention.h"
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 
@@ -173,6 +174,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     }
     return success();
   }
+  if (attr.getName() == kDpAttentionAttr)
+    return verifyDpAttention(op, attr.getValue());
   if (attr.getName() == kPhaseAttr) {
     auto phase = dyn_cast<StringAttr>(attr.getValue());
     if (!isa<CollectiveOpInterface>(op) || !phase ||

@@ -23,6 +23,17 @@ static constexpr OptionDescription otherDescriptions[] = {
     {"cache-sharding", "heads | sequence | auto",
      "for a model that serves: each tensor-parallel rank of a group holds the pages of its key/value "
      "heads, or every n-th page of each request; auto: by heads"},
+    {"data-parallel-attention", "groups | auto",
+     "the tensor-parallel ranks form so many groups, and attention computes other rows of the batch, or "
+     "other requests, in each; auto: as many as keep ranks from holding equal key/value heads"},
+    {"dense-tp", "1 | ranks | auto",
+     "with data-parallel-attention: the ranks that share a dense layer, of their own tokens alone (1) or "
+     "of all groups (all tensor-parallel ranks); auto: all"},
+    {"dp-lm-head", "on | off | auto",
+     "with data-parallel-attention: a group computes the logits of its own tokens; off: all ranks compute "
+     "those of all tokens; auto: by cost"},
+    {"token-gather", "max | auto",
+     "with data-parallel-attention: how tokens of all groups meet: each group padded to its capacity"},
     {"context-parallel",
      "auto | \"ulysses=axis | none | auto ring=axis | none | auto "
      "order=contiguous | zigzag | striped | auto\"",

@@ -41,9 +41,6 @@ bool ShardingRule::matches(StringRef name) const { return matchesPattern(pattern
 // Parsing
 //===----------------------------------------------------------------------===//
 
-/// Options of later versions, for which the error says so.
-static constexpr StringRef laterOptions[] = {"data-parallel-attention"};
-
 /// All axes of some rules, in the order of their names.
 static AxisChoice getAxesOf(const AxisRules &rules) {
   SmallVector<StringRef> all;
@@ -329,6 +326,14 @@ struct Parser {
     return success();
   }
 
+  LogicalResult parseGather(StringRef key, StringRef value) {
+    if (failed(parseWord(key, value, options.dpAttention.gather)))
+      return failure();
+    if (options.dpAttention.gather == TokenGather::Sum)
+      return error(key + ": sum is not supported yet: expected max or auto");
+    return success();
+  }
+
   LogicalResult parseFactor(StringRef key, StringRef value, double &factor) {
     if (value.getAsDouble(factor) || !(factor > 0) || !std::isfinite(factor))
       return error(key + ": expected a number above 0, got '" + value + "'");
@@ -362,6 +367,14 @@ struct Parser {
       return parseWord(key, value, options.sequenceParallel);
     if (key == "cache-sharding")
       return parseWord(key, value, options.cacheSharding);
+    if (key == "data-parallel-attention")
+      return parseWord(key, value, options.dpAttention.groups);
+    if (key == "dense-tp")
+      return parseWord(key, value, options.dpAttention.denseTp);
+    if (key == "dp-lm-head")
+      return parseWord(key, value, options.dpAttention.lmHead);
+    if (key == "token-gather")
+      return parseGather(key, value);
     if (key == "context-parallel")
       return parseContext(value);
     if (key == "fold")
@@ -414,8 +427,6 @@ struct Parser {
     if (key == "target-cpu")
       return error("option 'target-cpu' is now 'target': expected target=cpu:NAME, as in "
                    "target=cpu:x86-64-v3");
-    if (llvm::is_contained(laterOptions, key))
-      return error("option '" + key + "' is not supported yet; supported are " + supported());
     return error("unknown option '" + key + "'; supported are " + supported());
   }
 
@@ -503,25 +514,36 @@ LogicalResult meshwright::parseOptionText(StringRef text, GatherRules &rules,
   return parseNamedRules("gtp-gather", text, rules, error);
 }
 
-/// The number of ranks along the axes of a role.
-static int64_t countRanks(const ParallelizeOptions &options, AxisRole role) {
-  AxisChoice choice = options.axes.get(role);
-  if (choice.kind == AxisChoice::None)
-    return 1;
-  StringRef names = getRoleDescription(role).usualAxis;
-  if (choice.kind == AxisChoice::Named)
-    names = choice.name;
-  SmallVector<StringRef> axes;
-  names.split(axes, ',');
-  int64_t ranks = 1;
-  for (const MeshAxisOption &axis : options.mesh.axes)
-    if (llvm::is_contained(axes, axis.name))
-      ranks *= axis.size;
-  return ranks;
+/// Returns true if options give an axis of this name the role.
+static bool hasRole(const AxisChoices &axes, AxisRole role, StringRef name) {
+  AxisChoice choice = axes.get(role);
+  if (choice.kind == AxisChoice::Auto)
+    return name == getRoleDescription(role).usualAxis;
+  return choice.kind == AxisChoice::Named &&
+         llvm::is_contained(llvm::split(choice.name, ','), name);
 }
 
-int64_t ParallelizeOptions::countGroups() const { return countRanks(*this, AxisRole::Data); }
+int64_t ParallelizeOptions::countGroups() const {
+  int64_t groups = dpAttention.groups.number.value_or(1);
+  for (const MeshAxisOption &axis : mesh.axes) {
+    // Ranks that store different shards see different requests, unless the axis has another role.
+    bool hasOther = llvm::any_of(kAxisRoles, [&](const AxisRoleDescription &known) {
+      return known.role != AxisRole::Gtp && hasRole(axes, known.role, axis.name);
+    });
+    if (hasRole(axes, AxisRole::Data, axis.name) ||
+        (hasRole(axes, AxisRole::Gtp, axis.name) && !hasOther))
+      groups *= axis.size;
+  }
+  return groups;
+}
 
 int64_t ParallelizeOptions::countDealt() const {
-  return cacheSharding == CacheSharding::Sequence ? countRanks(*this, AxisRole::Tensor) : 1;
+  if (cacheSharding != CacheSharding::Sequence)
+    return 1;
+  int64_t ranks = 1;
+  for (const MeshAxisOption &axis : mesh.axes)
+    if (hasRole(axes, AxisRole::Tensor, axis.name))
+      ranks *= axis.size;
+  int64_t groups = dpAttention.groups.number.value_or(1);
+  return ranks % groups == 0 ? ranks / groups : 1;
 }

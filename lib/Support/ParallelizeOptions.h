@@ -16,6 +16,7 @@
 
 #include "meshwright/lib/Support/AxisChoices.h"
 #include "meshwright/lib/Support/CacheSharding.h"
+#include "meshwright/lib/Support/DpAttentionOptions.h"
 #include "meshwright/lib/Support/GatherKind.h"
 #include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
@@ -176,6 +177,7 @@ struct ParallelizeOptions {
   AxisChoices axes;
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
   CacheSharding cacheSharding = CacheSharding::Auto;
+  DpAttentionOptions dpAttention;
   /// The order of sequences on the ring of context parallelism.
   SequenceOrder sequenceOrder = SequenceOrder::Auto;
   std::vector<FoldRule> fold;

@@ -91,6 +91,14 @@ std::string ParallelizeOptions::str() const {
   os << space << "sequence-parallel=" << sequenceParallel;
   if (cacheSharding != CacheSharding::Auto)
     os << space << "cache-sharding=" << cacheSharding;
+  if (dpAttention.groups.number != 1)
+    os << space << "data-parallel-attention=" << dpAttention.groups;
+  if (dpAttention.denseTp.number)
+    os << space << "dense-tp=" << dpAttention.denseTp;
+  if (dpAttention.lmHead != OnOffAuto::Auto)
+    os << space << "dp-lm-head=" << dpAttention.lmHead;
+  if (dpAttention.gather != TokenGather::Auto)
+    os << space << "token-gather=" << dpAttention.gather;
   if (shardsSequences()) {
     os << space << "context-parallel={";
     for (AxisRole role : {AxisRole::Ulysses, AxisRole::Ring})

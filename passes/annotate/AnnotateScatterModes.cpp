@@ -6,9 +6,11 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/ShardingPropagation.h"
+#include "meshwright/dialects/Dist/DpAttention.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Support/SignatureAttrs.h"
+#include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/ADT/SetVector.h"
@@ -29,10 +31,10 @@ class ScatterModes {
 public:
   ScatterModes(func::FuncOp func, const FactorAnalysis &factors,
                const ShardingPropagation &shardings, MeshOp meshOp, ArrayRef<Axis> axes,
-               const StageFilter &stages)
+               const StageFilter &stages, const DpAttention &groups)
       : func(func), factors(factors), shardings(shardings), mesh(meshOp.getMesh()),
         symbol(FlatSymbolRefAttr::get(meshOp)), axes(axes), size(getNumShards(axes)),
-        stages(stages) {}
+        stages(stages), groups(groups) {}
 
   /// Finds the values that would be scattered.
   void find();
@@ -66,6 +68,8 @@ private:
   AxisList axes;
   int64_t size;
   const StageFilter &stages;
+  /// The groups of data-parallel attention, which divide the tokens before the axes do.
+  DpAttention groups;
   /// Scattered values, with their token class, in the order found.
   llvm::MapVector<Value, int> stream;
   SmallVector<Operation *> reduced;
@@ -148,6 +152,8 @@ bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
   auto linear = dyn_cast<nn::LinearOp>(op);
   if (!linear)
     return !op->hasTrait<Product>();
+  if (groups.denseTp == 1)
+    return true;
   // A projection by a whole weight can run on scattered tokens. Its result is then
   // gathered, not its operand. This pays where the result is smaller and no other user
   // needs the whole operand.
@@ -236,11 +242,12 @@ bool ScatterModes::isProfitable() {
     for (Value operand : op->getOperands())
       if (!isa<BlockArgument>(operand))
         bytes += getTensorBytes(operand.getType());
+    bytes /= groups.groups;
     saved += cost.getMemoryTime(bytes) * 1e-12 * (1 - 1 / k);
   }
   int64_t bytes = 0;
   for (Operation *op : reduced) {
-    int64_t own = getTensorBytes(op->getResult(0).getType());
+    int64_t own = getTensorBytes(op->getResult(0).getType()) / groups.groups;
     int64_t n = factors.getSize(stream.find(op->getResult(0))->second);
     int64_t padded = own / n * llvm::alignTo(n, size);
     bytes += own;
@@ -310,18 +317,24 @@ struct AnnotateScatterModesPass
       return signalPassFailure();
     if (mode == OnOffAuto::Off)
       return;
+    // Without data-parallel attention all ranks are one group.
+    DpAttention groups = getDpAttention(*meshOp).value_or(DpAttention{1, /*denseTp=*/0, false});
     for (func::FuncOp func : getGlobalFunctions(module))
       for (const StageMesh &view : getStageMeshes(*meshOp)) {
         AxisList axes = role.get(*meshOp, view);
+        if (std::optional<AxisList> own =
+                getAxisPart(axes, groups.groups, getNumShards(axes) / groups.groups))
+          axes = *own;
         if (!axes.empty() &&
-            failed(annotate(func, *meshOp, mesh, view, axes, role.toString(view))))
+            failed(annotate(func, *meshOp, mesh, view, axes, role.toString(view), groups)))
           return signalPassFailure();
       }
   }
 
 private:
   LogicalResult annotate(func::FuncOp func, MeshOp meshOp, MeshAttr mesh, const StageMesh &view,
-                         ArrayRef<Axis> axes, const std::string &names) {
+                         ArrayRef<Axis> axes, const std::string &names,
+                         const DpAttention &groups) {
     DecisionLog &log = DistDialect::getDecisionLog(&getContext());
     auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
     if (failed(factors))
@@ -330,7 +343,7 @@ private:
     if (failed(shardings))
       return failure();
     StageFilter stages = view.getFilter();
-    ScatterModes modes(func, *factors, *shardings, meshOp, axes, stages);
+    ScatterModes modes(func, *factors, *shardings, meshOp, axes, stages, groups);
     modes.find();
     modes.shareGathers();
     if (modes.empty()) {
@@ -338,7 +351,9 @@ private:
               "nothing to scatter: no partial sum over " + names + " with more than one token");
       return success();
     }
-    if (mode == OnOffAuto::Auto && !modes.isProfitable())
+    // Layers that are whole on each rank would compute the same tokens on all ranks of a group.
+    bool pays = groups.denseTp == 1;
+    if (mode == OnOffAuto::Auto && !pays && !modes.isProfitable())
       return success();
     if (mode == OnOffAuto::On)
       log.add("annotate-scatter-modes", Outcome::Applied, func.getLoc(),

@@ -41,6 +41,12 @@ struct ClassInfo {
   /// An annotation shards it or keeps it whole.
   bool isForced = false, isForbidden = false;
   bool isOutput = false, isContracted = false;
+  /// Some product contracts it with a weight.
+  bool isContractedByWeight = false;
+  /// It occurs in a product of two values that depend on the inputs.
+  bool isAttention = false;
+  /// It occurs in rows of experts.
+  bool isRouted = false;
   /// Bytes of the weights that have this factor.
   double weightBytes = 0;
   /// Bytes of the partial sums that result if it is sharded.
@@ -54,9 +60,9 @@ struct ClassInfo {
 class TensorParallel {
 public:
   TensorParallel(func::FuncOp func, const FactorAnalysis &factors, MeshAttr mesh,
-                 FlatSymbolRefAttr symbol, AxisList axes, const StageFilter &stages)
-      : func(func), factors(factors), mesh(mesh), symbol(symbol), group(std::move(axes)),
-        size(getNumShards(group)), stages(stages), infos(factors.getNumClasses()) {}
+                 FlatSymbolRefAttr symbol, WeightAxes axes, const StageFilter &stages)
+      : func(func), factors(factors), mesh(mesh), symbol(symbol), axes(std::move(axes)),
+        stages(stages), infos(factors.getNumClasses()) {}
 
   LogicalResult run() {
     if (failed(collect()))
@@ -74,6 +80,10 @@ public:
 private:
   LogicalResult collect();
   void countFactors(Operation &op);
+  /// Notes the classes of a product of two values that depend on the inputs.
+  void countAttention(Operation &op);
+  /// The axes that may shard a class.
+  const AxisList &getAxes(int cls) const;
   void choose();
   /// Axes for a class of this size, and for the one below it.
   bool place(int cls);
@@ -85,9 +95,7 @@ private:
   const FactorAnalysis &factors;
   MeshAttr mesh;
   FlatSymbolRefAttr symbol;
-  /// The axes to shard over, major to minor, and the product of their sizes.
-  AxisList group;
-  int64_t size;
+  WeightAxes axes;
   const StageFilter &stages;
   std::vector<ClassInfo> infos;
   llvm::DenseMap<int, AxisList> chosen;
@@ -130,6 +138,21 @@ void TensorParallel::countFactors(Operation &op) {
     }
 }
 
+void TensorParallel::countAttention(Operation &op) {
+  for (const FactorClasses &classes : factors.getFactors(&op).classes)
+    for (int cls : classes)
+      infos[cls].isAttention = true;
+}
+
+const AxisList &TensorParallel::getAxes(int cls) const {
+  const ClassInfo &info = infos[cls];
+  if (info.isAttention)
+    return axes.attention;
+  if (info.isRouted || !info.isOutput)
+    return axes.all;
+  return info.isContractedByWeight ? axes.dense : axes.head;
+}
+
 LogicalResult TensorParallel::collect() {
   Block &block = func.getBody().front();
   llvm::DenseSet<Value> fromParameters, constants;
@@ -148,10 +171,10 @@ LogicalResult TensorParallel::collect() {
     if (failed(sharding))
       return failure();
     for (auto [d, classes] : llvm::enumerate(factors.getClasses(arg)))
-      for (auto [cls, axes] : llvm::zip_equal(classes, sharding->dims[d])) {
-        if (anyOverlap(axes, group)) {
+      for (auto [cls, own] : llvm::zip_equal(classes, sharding->dims[d])) {
+        if (anyOverlap(own, axes.all)) {
           infos[cls].isForced = true;
-          chosen[cls] = axes;
+          chosen[cls] = own;
         } else if (!attr.getDims()[d].getIsOpen()) {
           infos[cls].isForbidden = true;
         }
@@ -182,6 +205,8 @@ LogicalResult TensorParallel::collect() {
       SmallVector<int, 8> all;
       for (const FactorClasses &dim : dims)
         all.append(dim.begin(), dim.end());
+      for (int cls : all)
+        infos[cls].isRouted |= bool(nn::getRouted(value.getType()));
       for (size_t i = 0; i < all.size(); ++i)
         for (size_t j = 0; j < all.size(); ++j)
           if (i != j)
@@ -189,6 +214,7 @@ LogicalResult TensorParallel::collect() {
     };
     for (Value result : op.getResults())
       visit(result);
+    bool isWeighted = allFromParameters || allConstant;
     for (auto [i, operand] : llvm::enumerate(op.getOperands())) {
       if (isa<BlockArgument>(operand))
         visit(operand);
@@ -197,6 +223,7 @@ LogicalResult TensorParallel::collect() {
           product.getBiasOperand() == i)
         continue;
       weights[&op] = operand;
+      isWeighted = true;
       auto lookup = dyn_cast<LookupOpInterface>(op);
       bool isNew = counted.insert(operand).second;
       for (auto [d, dim] : llvm::enumerate(opFactors.rule.operands[i]))
@@ -208,6 +235,8 @@ LogicalResult TensorParallel::collect() {
               info.weightBytes += getTensorBytes(operand.getType());
             if (opFactors.rule.factors[factor].kind == FactorKind::Parallel)
               info.isOutput = true;
+            else if (opFactors.rule.factors[factor].kind == FactorKind::Contracted && !lookup)
+              info.isContractedByWeight = true;
             if (lookup && lookup.getTableOperand() == i && lookup.getTableDim() == int64_t(d))
               info.isTableRows = true;
             if (j + 1 < classes.size() && !llvm::is_contained(info.below, classes[j + 1]))
@@ -215,12 +244,16 @@ LogicalResult TensorParallel::collect() {
           }
         }
     }
+    if (!isWeighted && op.hasTrait<Product>())
+      countAttention(op);
   }
   return success();
 }
 
 bool TensorParallel::place(int cls) {
   int64_t n = factors.getSize(cls);
+  const AxisList &group = getAxes(cls);
+  int64_t size = getNumShards(group);
   bool fits = n < size && size % n == 0;
   std::optional<AxisList> own = fits ? getAxisPart(group, 1, n) : std::nullopt;
   std::optional<AxisList> rest = own ? getAxisPart(group, n, size / n) : std::nullopt;
@@ -248,7 +281,9 @@ void TensorParallel::choose() {
     if (info.weightBytes == 0 || info.isSpecial || info.isForced || info.isForbidden ||
         info.neighbours.contains(cls))
       continue;
-    int64_t n = factors.getSize(cls);
+    int64_t n = factors.getSize(cls), size = getNumShards(getAxes(cls));
+    if (getAxes(cls).empty())
+      continue;
     if (info.isTableRows && n < kMinTableRows * size)
       continue;
     // A small factor that no op contracts is not worth sharding.
@@ -310,7 +345,6 @@ void TensorParallel::annotate() {
 
 void TensorParallel::report() {
   DecisionLog &log = DistDialect::getDecisionLog(func.getContext());
-  std::string name = StringRef(toString(group, mesh)).drop_front().drop_back().str();
   for (Operation &op : func.getBody().front().without_terminator()) {
     Value weight = weights.lookup(&op);
     if (!weight)
@@ -318,10 +352,14 @@ void TensorParallel::report() {
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     const char *role = nullptr;
     int64_t features = 0;
+    AxisList group;
+    bool mayShard = false;
     for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
       for (int cls : classes) {
+        mayShard |= !getAxes(cls).empty();
         if (!chosen.count(cls))
           continue;
+        group = infos[cls].isForced ? chosen[cls] : getAxes(cls);
         bool isContracted = factor.kind == FactorKind::Contracted;
         role = isa<LookupOpInterface>(op) && isContracted ? "vocabulary-parallel"
                : isContracted                             ? "row-parallel"
@@ -329,6 +367,8 @@ void TensorParallel::report() {
         features = factor.size;
       }
     if (role) {
+      std::string name = StringRef(toString(group, mesh)).drop_front().drop_back().str();
+      int64_t size = getNumShards(group);
       log.add("annotate-tensor-parallel", Outcome::Applied, op.getLoc(),
               llvm::formatv("{0} over {1}: {2} features on {3} ranks", role, name, features, size)
                   .str(),
@@ -336,9 +376,9 @@ void TensorParallel::report() {
       continue;
     }
     log.add("annotate-tensor-parallel", Outcome::Declined, op.getLoc(),
-            llvm::formatv("left whole: its features are read whole elsewhere (a norm, a slice) "
-                          "or belong to a cheaper choice; a rule on its weight would shard it")
-                .str(),
+            mayShard ? "left whole: its features are read whole elsewhere (a norm, a slice) "
+                       "or belong to a cheaper choice; a rule on its weight would shard it"
+                     : "left whole: each rank computes its own tokens",
             {{"weight_bytes", double(getTensorBytes(weight.getType()))}});
   }
 }
@@ -362,7 +402,7 @@ void TensorParallel::expandNorms() {
         .add("annotate-tensor-parallel", Outcome::Applied, op->getLoc(),
              llvm::formatv("a norm over features on several ranks of {0} exchanges the sums "
                            "of its rows",
-                           toString(group, mesh))
+                           toString(axes.all, mesh))
                  .str());
     expandNorm(op);
   }
@@ -371,10 +411,10 @@ void TensorParallel::expandNorms() {
 } // namespace
 
 LogicalResult meshwright::annotateTensorParallel(func::FuncOp func, const FactorAnalysis &factors,
-                                                 MeshOp meshOp, ArrayRef<Axis> axes,
+                                                 MeshOp meshOp, WeightAxes axes,
                                                  const StageFilter &stages, bool &rewritten) {
   TensorParallel policy(func, factors, meshOp.getMesh(), FlatSymbolRefAttr::get(meshOp),
-                        AxisList(axes), stages);
+                        std::move(axes), stages);
   if (failed(policy.run()))
     return failure();
   rewritten |= policy.hasRewritten();
@@ -425,12 +465,14 @@ private:
     if (rewritten) {
       FailureOr<FactorAnalysis> fresh = FactorAnalysis::run(func);
       return failed(fresh) ? failure()
-                           : annotateTensorParallel(func, *fresh, meshOp, axes, stages, rewritten);
+                           : annotateTensorParallel(func, *fresh, meshOp, WeightAxes::get(axes), stages,
+                                                    rewritten);
     }
     auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
     return failed(factors)
                ? failure()
-               : annotateTensorParallel(func, *factors, meshOp, axes, stages, rewritten);
+               : annotateTensorParallel(func, *factors, meshOp, WeightAxes::get(axes), stages,
+                                        rewritten);
   }
 };
 

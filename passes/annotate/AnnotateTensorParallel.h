@@ -13,10 +13,29 @@
 
 namespace meshwright {
 
-/// Shards the weights that the ops of `stages` use over `axes` (major to minor). Sets
-/// `rewritten` if it expands norms: `factors` is then stale.
+/// The axes over which weights are sharded (major to minor), by the part of the program that the
+/// sharded features have. Each list is a part of `all`. Weights stay whole where it is empty.
+struct WeightAxes {
+  /// The axes of tensor parallelism. Experts and tables that only look-ups read take all of them.
+  dist::AxisList all;
+  /// Features that meet in a product of two values that depend on the inputs: heads.
+  dist::AxisList attention;
+  /// Other features between two weights.
+  dist::AxisList dense;
+  /// Features that no weight contracts: a vocabulary.
+  dist::AxisList head;
+
+  /// The same axes for all weights.
+  static WeightAxes get(mlir::ArrayRef<dist::Axis> axes) {
+    dist::AxisList all(axes);
+    return {all, all, all, all};
+  }
+};
+
+/// Shards the weights that the ops of `stages` use. Sets `rewritten` if it expands norms: `factors` is
+/// then stale.
 mlir::LogicalResult annotateTensorParallel(mlir::func::FuncOp func, const FactorAnalysis &factors,
-                                           dist::MeshOp meshOp, mlir::ArrayRef<dist::Axis> axes,
+                                           dist::MeshOp meshOp, WeightAxes axes,
                                            const StageFilter &stages, bool &rewritten);
 
 } // namespace meshwright

@@ -199,7 +199,7 @@ LogicalResult FoldEncoderPass::fold(func::FuncOp func, MeshOp meshOp, FoldMode m
   bool rewritten = false;
   StageFilter stages;
   stages.only = {stage};
-  if (failed(annotateTensorParallel(func, *factors, meshOp, axes, stages, rewritten)))
+  if (failed(annotateTensorParallel(func, *factors, meshOp, WeightAxes::get(axes), stages, rewritten)))
     return failure();
   if (mode != FoldMode::None)
     log(Outcome::Applied, func.getLoc(),

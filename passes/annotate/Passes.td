@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_ANNOTATE_PASSES_TD
 
 include "meshwright/passes/annotate/CachePasses.td"
+include "meshwright/passes/annotate/DpAttentionPasses.td"
 include "meshwright/passes/annotate/ExpertPasses.td"
 include "meshwright/passes/annotate/StoredPasses.td"
 
@@ -279,6 +280,9 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
 
     Tokens are the sequence; where that is shorter than the axis and the batch is
     not, the batch. `mode` is on, off or auto: by cost.
+
+    With data-parallel attention (see `annotate-dp-attention`) tokens are sharded over the ranks of a
+    group. Where dense layers are whole on each rank, they compute the shards, too.
 
     Before:
     ```mlir

@@ -102,6 +102,25 @@ static void addTensorParallel(OpPassManager &pm, const AnnotateOptions &annotate
   pm.addPass(createAnnotateTensorParallelPass(tensor));
 }
 
+/// Returns true if groups of ranks, not all of them, may have layers of their own.
+static bool hasGroups(const ParallelizeOptions &options) { return options.dpAttention.areSet(); }
+
+static bool hasNoGroups(const ParallelizeOptions &options) {
+  return mayHave<AxisRole::Tensor>(options) && !hasGroups(options);
+}
+
+static void addDpAttention(OpPassManager &pm, const AnnotateOptions &annotate) {
+  const DpAttentionOptions &options = annotate.request.dpAttention;
+  AnnotateDpAttentionPassOptions groups;
+  groups.groups = options.groups;
+  groups.denseTp = options.denseTp;
+  groups.lmHead = options.lmHead;
+  for (const FoldRule &rule : annotate.request.fold)
+    if (rule.mode != FoldMode::None)
+      groups.exceptStages.push_back(rule.stage);
+  pm.addPass(createAnnotateDpAttentionPass(groups));
+}
+
 static void addContextParallel(OpPassManager &pm, const AnnotateOptions &annotate) {
   const ParallelizeOptions &options = annotate.request;
   AnnotateContextParallelPassOptions context;
@@ -153,7 +172,8 @@ static constexpr Policy policies[] = {
     {mayHave<AxisRole::Tensor>, add<createSplitFusedLinearsPass>},
     {mayHave<AxisRole::Expert>, addExpertParallel},
     {dealsPages, add<createAnnotateDealtPagesPass>},
-    {mayHave<AxisRole::Tensor>, addTensorParallel},
+    {hasNoGroups, addTensorParallel},
+    {hasGroups, addDpAttention},
     {shardsSequences, addContextParallel},
     {mayHave<AxisRole::Tensor>, addScatterModes},
     {mayStoreShards, addGtp},

@@ -145,9 +145,11 @@ TEST(ParallelizeOptions, Errors) {
   EXPECT_NE(getError("target-cpu=x").find("option 'target-cpu' is now 'target'"), std::string::npos);
   EXPECT_NE(getError("target=").find("target is empty: expected cpu or cpu:NAME"),
             std::string::npos);
-  EXPECT_NE(getError("data-parallel-attention=2")
-                .find("option 'data-parallel-attention' is not supported yet; supported are mesh, "),
+  EXPECT_NE(getError("data-parallel-attention=0")
+                .find("data-parallel-attention: expected auto or a number from 1"),
             std::string::npos);
+  EXPECT_NE(getError("token-gather=least").find("token-gather: expected "), std::string::npos);
+  EXPECT_NE(getError("dp-lm-head=half").find("dp-lm-head: expected "), std::string::npos);
   EXPECT_NE(getError("fsdp=x").find("unknown option 'fsdp'; supported are mesh, "),
             std::string::npos);
   EXPECT_NE(getError("nonsense").find("expected key=value pairs"), std::string::npos);
