@@ -62,7 +62,7 @@ class Plan:
         if not isinstance(format, str) or format not in ("text", "json", "html"):
             arguments.fail("format", format, "text, json or html")
         if format == "html":
-            return Text(pages.renderer().plan_page(self._facts(entry)))
+            return self._page(entry, None)
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
         remarks = self._model._remarks
         if format == "text":
@@ -71,15 +71,18 @@ class Plan:
         report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
         return report
 
-    def save_report(self, path, entry: str | None = None) -> None:
+    def save_report(self, path, entry: str | None = None, trace=None) -> None:
         """Writes the report on an entry to a file, in the form that its name states: a page (.html),
-        .json or .txt. The file appears whole or not at all."""
+        .json or .txt. The file appears whole or not at all. A page with the `trace` of a run has
+        measured times beside expected ones; shares of ceilings need a run with `measure`, too."""
         path = arguments.path("path", path)
         kind = os.path.splitext(path)[1].lower()
         format = {".html": "html", ".htm": "html", ".json": "json", ".txt": "text"}.get(kind)
         if format is None:
             arguments.fail("path", path, "a name that ends in .html, .json or .txt")
-        report = self.report(format, entry)
+        if trace is not None and format != "html":
+            raise Error(f"trace: expected no trace for a report in {format}: a page shows one")
+        report = self._page(entry, trace) if format == "html" else self.report(format, entry)
         text = json.dumps(report, indent=1) + "\n" if format == "json" else report
         with whole_file(path) as file:
             file.write(text.encode("utf-8", "replace"))
@@ -109,6 +112,14 @@ class Plan:
         if format == "html":
             return Text(pages.renderer().comparison_page(found))
         return Text(comparison.text(found))
+
+    def _page(self, entry, trace):
+        renderer, facts = pages.renderer(), self._facts(entry)
+        if trace is not None:
+            from .pages.measured import add_trace
+
+            add_trace(facts, arguments.path("trace", trace))
+        return Text(renderer.plan_page(facts))
 
     def _facts(self, entry):
         from .pages.facts import read_facts

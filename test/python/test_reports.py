@@ -236,6 +236,49 @@ def test_times_of_launches():
     assert "Expected times" in page.texts["picture-timeline"]
 
 
+def test_links_of_the_mesh():
+    from meshwright.pages.facts import _links
+
+    text = '#dist.mesh<["host"=2 {bandwidth = 5.000000e+10 : f64, latency = 1.0e-5 : f64}, "tp"=8], device = "h100">'
+    assert _links(text) == {"host": {"bandwidth": "5.000000e+10 : f64", "latency": "1.0e-5 : f64"}}
+    assert _links("#dist.mesh<[]>") == {}
+
+
+@pytest.mark.parametrize("options", [{"mesh": (("dp", 2), ("tp", 2))}, {"mesh": (("sp", 2), ("ring", 2)),
+                         "context_parallel": (("ulysses", "sp"), ("ring", "ring"))}])
+def test_traced_runs(options, tmp_path):
+    """Measured times are beside the expected ones, and answer which layer takes longest."""
+    made = model().parallelize(**{name: dict(value) for name, value in options.items()})
+    made.run(input_ids=torch.zeros((4, 16), dtype=torch.long), trace=tmp_path / "run.json", measure=True)
+    made.save_report(tmp_path / "plan.html", trace=tmp_path / "run.json")
+    page = check_page((tmp_path / "plan.html").read_text())
+    assert "rank 3: compute" in page.texts["picture-measured"] and "measured time" in page.texts["table-layers"]
+    assert re.search(r"(model|lm_head).*: \S+ [um]s of kernels, measured", page.answer("longest-layer"))
+    assert re.search(r"runs at \d+% of the ceiling of its kernels, measured", page.answer("ceiling-share"))
+    assert "measured" in page.answer("longest-collective")
+    assert "picture-measured" not in check_page(made.report("html")).ids
+
+
+@pytest.mark.parametrize("text, message", [
+    (None, "cannot read trace"),
+    ("", "expected a file that a run wrote"),
+    ("[]", "expected a file that a run wrote"),
+    ('{"traceEvents": 3}', "expected a file that a run wrote"),
+    ('{"traceEvents": [{"ph": "X"}]}', "expected a file that a run wrote"),
+    ('{"traceEvents": []}', "expected one of a run of this plan"),
+    ('{"traceEvents": [{"ph": "X", "pid": 0, "tid": 0, "ts": 0, "dur": 1, "cat": "rows", "name": "x", '
+     '"args": {"op": 100000, "flops": 0, "bytes": 0}}]}', "got launch 100000 of rank 0"),
+])
+def test_other_traces_are_refused(text, message, tmp_path):
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(mw.Error, match=message):
+        plan(mesh=(("tp", 2),)).save_report(tmp_path / "plan.html", trace=tmp_path / "run.json")
+    with pytest.raises(mw.Error, match="expected no trace for a report in text"):
+        plan(mesh=(("tp", 2),)).save_report(tmp_path / "plan.txt", trace=tmp_path / "run.json")
+    assert not (tmp_path / "plan.html").exists() and not (tmp_path / "plan.txt").exists()
+
+
 def test_layout_in_characters():
     made = plan(mesh=(("dp", 2), ("tp", 2)))
     assert str(made.layout("*.q_proj.weight")) == (

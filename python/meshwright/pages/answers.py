@@ -54,11 +54,13 @@ def _rank_3(facts: Facts) -> Answer:
 
 
 def longest_collective(facts: Facts) -> Launch | None:
-    """The collective of which most shows. Without times: the one with the fewest kernels beside it, and
-    among these the one with the most bytes."""
+    """The collective of which most shows, in a traced run or else as expected. Without times: the one
+    with the fewest kernels beside it, and among these the one with the most bytes."""
     collectives = [launch for launch in facts.launches if launch.kind == "collective"]
     if not collectives:
         return None
+    if facts.spans:
+        return max(collectives, key=lambda launch: launch.measured.exposed)
     if all(launch.exposed is not None for launch in collectives):
         return max(collectives, key=lambda launch: launch.exposed)
     return min(collectives, key=lambda launch: (kernels_beside(facts, launch), -launch.bytes, launch.number))
@@ -76,6 +78,8 @@ def _longest_collective(facts: Facts) -> Answer:
         return make("None: the program has no collectives.")
     name = (f"{found.title} (launch {found.number}) over {', '.join(found.axes) or 'the mesh'}, "
             f"whose result is {bytes_text(found.bytes)}")
+    if facts.spans:
+        return make(f"{name}: {seconds_text(found.measured.exposed)} of it show, measured, by the mean of the ranks.")
     if found.exposed is not None:
         if not found.exposed:
             return make("None: kernels run beside all collectives for as long as they take.")
@@ -126,6 +130,9 @@ def _peak(facts: Facts) -> Answer:
 def _longest_layer(facts: Facts) -> Answer:
     make = lambda text, known=True: Answer("answer-longest-layer", "Which layer takes longest?", text, known)
     found = layers(facts)
+    if facts.spans:
+        longest = max(found, key=lambda layer: layer.measured)
+        return make(f"{longest.name}: {seconds_text(longest.measured)} of kernels, measured, by the mean of the ranks.")
     if facts.has_times and found:
         longest = max(found, key=lambda layer: layer.seconds or 0)
         return make(f"{longest.name}: {seconds_text(longest.seconds)}, by the cost model.")
@@ -140,6 +147,10 @@ def _longest_layer(facts: Facts) -> Answer:
 def _share(facts: Facts) -> Answer:
     make = lambda text, known=True: Answer("answer-ceiling-share", "What is its share of the ceiling?", text, known)
     found = layers(facts)
+    longest = max(found, key=lambda layer: layer.measured) if facts.spans else None
+    if longest and longest.measured_share is not None:
+        return make(f"{longest.name} runs at {longest.measured_share:.0%} of the ceiling of its kernels, measured. Data "
+                    "in caches may exceed it.")
     if facts.has_times and found:
         longest = max(found, key=lambda layer: layer.seconds or 0)
         if longest.share is not None:
@@ -147,7 +158,7 @@ def _share(facts: Facts) -> Answer:
     run = facts.report.get("run")
     measured = " The report of a run compares classes of kernels with their ceilings." if run else ""
     return make("Not known before a run: the report has neither operations nor times of single kernels. "
-                f"A run with measure=True compares kernels with their ceilings.{measured}", False)
+                f"A page with the trace of a run with measure=True has both.{measured}", False)
 
 
 def _traffic(facts: Facts) -> Answer:

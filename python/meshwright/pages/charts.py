@@ -17,6 +17,7 @@ WIDTH = 960
 _TITLED = 2400
 _RANKS_OF_MATRIX = 32
 _RANKS_OF_MESH = 64
+_TRACED_RANKS = 8
 
 
 class Box(NamedTuple):
@@ -183,6 +184,36 @@ def timeline(facts: Facts) -> str:
     return _picture(WIDTH, bottom + 18, items, "the launches of a rank, a row for each stream")
 
 
+def measured(facts: Facts) -> str:
+    """The spans of a traced run: a row for each rank and stream."""
+    rows = sorted({(span.rank, span.stream) for span in facts.spans if span.rank < _TRACED_RANKS})
+    if not rows:
+        return ""
+    left, right, height = 150, WIDTH - 4, 18
+    end = max(span.begin + span.length for span in facts.spans) or 1
+    scale = (right - left) / end
+    parity: dict[str, int] = {}
+    boxes = []
+    for span in facts.spans:
+        if span.rank >= _TRACED_RANKS:
+            continue
+        kind = span.kind
+        if kind not in ("collective", "wait"):
+            layer = module_of(facts.launches[span.launch].place)
+            kind = f"kernel{parity.setdefault(layer, len(parity)) % 2}"
+        name = facts.launches[span.launch].title
+        title = f"{'wait for ' * (kind == 'wait')}{name}, {seconds_text(span.length * 1e-6)}"
+        boxes.append(Box(left + span.begin * scale, rows.index((span.rank, span.stream)) * height + 2,
+                         span.length * scale, height - 4, kind, title))
+    items = _boxes(boxes)
+    for k, (rank, stream) in enumerate(rows):
+        name = "compute" if stream == 0 else f"stream {stream}"
+        items.append(_text(0, k * height + 13, f"rank {rank}: {name}", "small"))
+    bottom = len(rows) * height + 2
+    items += _axis(left, right, bottom, [(k / 4, seconds_text(end * k / 4 * 1e-6)) for k in range(5)])
+    return _picture(WIDTH, bottom + 18, items, "the launches of a traced run")
+
+
 def stream_name(facts: Facts, stream: int) -> str:
     if stream == 0:
         return "compute"
@@ -287,7 +318,8 @@ def prefetch(gtp: dict) -> str:
 def bar(share: float, kind="kernel0") -> str:
     """A bar for a cell of a table."""
     share = max(0.0, min(1.0, share))
-    return _picture(90, 10, [_rect(Box(0, 1, 90, 8, "trough")), _rect(Box(0, 1, 90 * share, 8, kind))],
+    filled = [_rect(Box(0, 1, 90 * share, 8, kind))] if share else []
+    return _picture(90, 10, [_rect(Box(0, 1, 90, 8, "trough")), *filled],
                     f"{share:.0%}", fixed=True)
 
 

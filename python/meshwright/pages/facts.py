@@ -45,6 +45,16 @@ class Buffer:
 
 
 @dataclass(slots=True)
+class Measured:
+    """A launch in a traced run: means over ranks. `bound` is the least time by the ceilings."""
+
+    seconds: float
+    exposed: float
+    flops: float
+    bound: float | None
+
+
+@dataclass(slots=True)
 class Launch:
     """A kernel or a collective. Stream 0 computes; `wait` is the launch before which it is waited for.
 
@@ -69,6 +79,7 @@ class Launch:
     exposed: float | None = None
     flops: float | None = None
     share: float | None = None
+    measured: Measured | None = None
 
     @property
     def title(self) -> str:
@@ -115,6 +126,10 @@ class Facts:
     steps: int = 0
     #: The options of `parallelize` as the user gave them.
     options: dict = field(default_factory=dict)
+    #: What the mesh states of each axis's link, where it does: {"host": {"bandwidth": "5.0e10"}}.
+    links: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: The events of a traced run.
+    spans: list = field(default_factory=list)
 
     @property
     def ranks(self) -> int:
@@ -132,7 +147,8 @@ def read_facts(text: str, report: dict, entry: str, constants=(), options=None) 
     """The facts of an entry of a scheduled program in the generic form."""
     module = read_module(text)
     ops = module.regions[0][0].ops
-    mesh = next((read_mesh(op.attributes["mesh"]) for op in ops if op.name == "dist.mesh"), Mesh({}))
+    mesh_text = next((op.attributes["mesh"] for op in ops if op.name == "dist.mesh"), "#dist.mesh<[]>")
+    mesh = read_mesh(mesh_text)
     functions = [op for op in ops if op.name == "func.func" and op.regions[0]]
     function = next((f for f in functions if unquoted(f.attributes["sym_name"]) == entry), functions[0])
     reader = _Function(function)
@@ -147,8 +163,21 @@ def read_facts(text: str, report: dict, entry: str, constants=(), options=None) 
         report, mesh, _layouts(function, mesh, roles), reader.launches, number("rt.arena"), number("rt.live"),
         reader.query(_names(function), constants), entry, places,
         steps=max(0, function.attributes.get("nn.call", "").count("@") - 1),
-        options=dict(options or {}),
+        options=dict(options or {}), links=_links(mesh_text),
     )
+
+
+def _links(mesh: str) -> dict[str, dict[str, str]]:
+    """The numbers of links in `#dist.mesh<["host"=2 {bandwidth = 5.0e10}, "tp"=8], device = "h100">`."""
+    found = {}
+    axes = elements("[" + mesh[mesh.index("<") + 1 : mesh.rindex(">")] + "]")
+    for axis in elements(axes[0]) if axes else ():
+        name, _, link = axis.partition("{")
+        numbers = table("{" + link) if link else {}
+        numbers = {key: value for key, value in numbers.items() if key in ("bandwidth", "latency")}
+        if numbers:
+            found[unquoted(name.partition("=")[0].strip())] = numbers
+    return found
 
 
 def read_tensor(text: str) -> Tensor | None:
@@ -427,6 +456,15 @@ class Layer:
     exposed: float | None = None
     flops: float | None = None
     share: float | None = None
+    #: Of a traced run: seconds of kernels, communication that shows, operations, share of the ceiling.
+    measured: float = 0
+    measured_exposed: float = 0
+    measured_flops: float = 0
+    measured_bound: float | None = None
+
+    @property
+    def measured_share(self) -> float | None:
+        return self.measured_bound / self.measured if self.measured_bound is not None and self.measured else None
 
 
 def layers(facts: Facts) -> list[Layer]:
@@ -444,6 +482,13 @@ def layers(facts: Facts) -> list[Layer]:
             value = getattr(launch, name)
             if value is not None:
                 setattr(layer, name, (getattr(layer, name) or 0) + value)
+        if launch.measured:
+            layer.measured_exposed += launch.measured.exposed
+            if launch.kind == "kernel":
+                layer.measured += launch.measured.seconds
+                layer.measured_flops += launch.measured.flops
+                if launch.measured.bound is not None:
+                    layer.measured_bound = (layer.measured_bound or 0) + launch.measured.bound
         if launch.share is not None and launch.seconds:
             layer.share = (layer.share or 0) + launch.share * launch.seconds
             weighed[layer.name] += launch.seconds

@@ -36,7 +36,7 @@ def plan_page(facts: Facts) -> str:
     """The page of a plan: one file without scripts, fonts or links to other files."""
     report = facts.report
     found = layers(facts)
-    pictures = {name: Markup(getattr(charts, name)(facts)) for name in ("mesh", "timeline", "arena", "matrix")}
+    pictures = {name: Markup(getattr(charts, name)(facts)) for name in ("mesh", "timeline", "measured", "arena", "matrix")}
     pictures["prefetch"] = Markup(charts.prefetch(report["gtp"])) if report.get("gtp") else ""
     top = peak(facts)
     shown = _without_followers(facts.layouts)
@@ -49,7 +49,7 @@ def plan_page(facts: Facts) -> str:
         layouts=layouts, layers=found[:_ROWS], left_out=max(0, len(found) - _ROWS),
         layouts_left_out=max(0, len(shown) - _ROWS), peak=top,
         most={k: max((getattr(layer, k) or 0 for layer in found), default=0) or 1
-              for k in ("sent", "made", "seconds")},
+              for k in ("sent", "made", "seconds", "measured")},
         decisions=grouped(report["decisions"]), warnings=grouped(report["warnings"]),
         query=drawn(facts.layout(facts.query), facts.mesh) if facts.query else "",
     )
