@@ -184,7 +184,7 @@ class BucketPlan(Plan):
     """The plan of a model with buckets: of each entry one, from its first call on."""
 
     def __init__(self, model, options):
-        self._model, self._spelled = model, spell(options)
+        self._model, self._spelled, self._options = model, spell(options), options
         self._lock = threading.Lock()
         self._parts: dict[tuple, Plan] = {}
         # Options that do not fit are an error at once.
@@ -197,7 +197,7 @@ class BucketPlan(Plan):
             if key not in self._parts:
                 part = self._model.part(key)
                 plan = _core.Plan.parallelize(part._program, self._spelled)
-                self._parts[key] = Plan(part, unwrap(plan, stacklevel=5))
+                self._parts[key] = Plan(part, unwrap(plan, stacklevel=5), self._options)
             return self._parts[key]
 
     def _of_call(self, entry, args, kwargs):
@@ -220,6 +220,10 @@ class BucketPlan(Plan):
     def report(self, format: str = "text", entry: str | None = None):
         name = find_entry(self._model._program.entries, entry).name
         return self._part([self._model.bucket_of(name)]).report(format, name)
+
+    def _facts(self, entry):
+        name = find_entry(self._model._program.entries, entry).name
+        return self._part([self._model.bucket_of(name)])._facts(name)
 
     def run(self, *args, entry: str | None = None, **options) -> list:
         plan, entry = self._of_call(entry, args, options)

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from . import _core, arguments, weights
+from . import _core, arguments, pages, weights
 from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import Prepared, by_name, check_inputs, find_entry, names_inputs
 from .options import spell
@@ -123,10 +123,11 @@ class Model:
         target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
             name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
         """
+        given = dict(options)
         if any(imported.graph.mesh for imported in self._imported.values()):
             # The mesh of a JAX function says nothing of its devices.
             options.setdefault("device", "h100")
-        return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
+        return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))), given)
 
     def differentiate(self, loss=0, parameters=("*",)) -> "Model":
         """Returns a model with the same outputs, then "grad.NAME" for each trained parameter.
@@ -283,8 +284,12 @@ class Model:
     @property
     def _constants(self) -> dict:
         """The parameters that the imports computed."""
+        return {name: as_numpy(self._parameter(name)) for name in self._constant_names}
+
+    @property
+    def _constant_names(self) -> set[str]:
         names = {prefix + key for prefix, imported in self._imports for key in imported.graph.constants.values()}
-        return {name: as_numpy(self._parameter(name)) for name in names if name in self._parameters}
+        return {name for name in names if name in self._parameters}
 
     @property
     def _remarks(self) -> list[Diagnostic]:
@@ -352,6 +357,13 @@ class Model:
             f"<meshwright.Model inputs=[{', '.join(self.inputs)}] "
             f"outputs=[{', '.join(self.outputs)}] parameters={len(self._parameters)}>"
         )
+
+    def _repr_html_(self):
+        rows = [("entries", ", ".join(self.entries)), ("inputs", ", ".join(self.inputs)),
+                ("outputs", ", ".join(self.outputs)), ("parameters", f"{len(self._parameters):,}")]
+        if self._meta:
+            rows.append(("weights", "on the meta device: the model can be planned, not run"))
+        return pages.card("Model", rows)
 
 
 def _convert(diagnostics):

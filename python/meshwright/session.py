@@ -7,7 +7,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from . import _core, arguments, state_dict_form, state_dicts
+from . import _core, arguments, pages, state_dict_form, state_dicts
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import prepare_by_name
@@ -170,6 +170,13 @@ class Session(Serving):
         if self._open is None:
             return "<meshwright.Session, closed>"
         return f"<meshwright.Session entries=[{', '.join(self.entries)}]>"
+
+    def _repr_html_(self):
+        if self._open is None:
+            return None  # a notebook shows the text instead
+        states = self._session.states
+        rows = [("entries", ", ".join(self.entries)), ("backend", self._backend), ("states", f"{len(states):,}")]
+        return pages.card("Session", rows)
 
 
 class Bundle:
