@@ -19,6 +19,7 @@ from .joining import joined
 from .model import Model, _model_of
 from .options import spell
 from .plan import Plan, target_name
+from .progress import Phase
 from .session import Session, session_options
 from .tensors import ELEMENT_TYPES, as_numpy, dense
 
@@ -196,8 +197,9 @@ class BucketPlan(Plan):
         with self._lock:
             if key not in self._parts:
                 part = self._model.part(key)
-                plan = _core.Plan.parallelize(part._program, self._spelled)
-                self._parts[key] = Plan(part, unwrap(plan, stacklevel=5))
+                with Phase("planning"):
+                    plan = _core.Plan.parallelize(part._program, self._spelled)
+                self._parts[key] = Plan(part, unwrap(plan, stacklevel=5, call="parallelize"))
             return self._parts[key]
 
     def _of_call(self, entry, args, kwargs):

@@ -11,6 +11,7 @@ from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import Prepared, by_name, check_inputs, find_entry, names_inputs
 from .options import spell
 from .plan import Plan
+from .progress import Phase, part
 from .tensors import Dense, as_codes, as_numpy, dense, is_meta, is_trained, kind_of, state_of, unjoined
 
 
@@ -126,7 +127,10 @@ class Model:
         if any(imported.graph.mesh for imported in self._imported.values()):
             # The mesh of a JAX function says nothing of its devices.
             options.setdefault("device", "h100")
-        return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
+        spelled = spell(options)
+        with Phase("planning"):
+            planned = _core.Plan.parallelize(self._program, spelled)
+        return Plan(self, unwrap(planned, call="parallelize"))
 
     def differentiate(self, loss=0, parameters=("*",)) -> "Model":
         """Returns a model with the same outputs, then "grad.NAME" for each trained parameter.
@@ -141,9 +145,9 @@ class Model:
 
         whole = apart(self)
         frozen = [name for name, value in whole._parameters.items() if not is_trained(value)]
-        program = unwrap(
-            whole._program.differentiate(output("loss", loss), patterns(parameters), frozen)
-        )
+        with Phase("differentiating"):
+            made = whole._program.differentiate(output("loss", loss), patterns(parameters), frozen)
+        program = unwrap(made, call="differentiate")
         model = Model(program, whole._parameters, whole._imported)
         model._loss = loss, parameters
         return model
@@ -175,7 +179,8 @@ class Model:
             )
         from .checking import check
 
-        return check(self, args, kwargs, tolerance, entry)
+        with Phase("checking"):
+            return check(self, args, kwargs, tolerance, entry)
 
     def train(
         self,
@@ -208,7 +213,8 @@ class Model:
         """
         from .training import train
 
-        return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale)
+        with Phase("adding training steps"):
+            return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale)
 
     def serve(
         self,
@@ -257,12 +263,13 @@ class Model:
             raise Error("the model's weights are on the meta device: there is nothing to save")
         if os.path.realpath(program) == os.path.realpath(parameters):
             raise Error(f"the program and its weights are to be one file, '{parameters}'")
-        self._compute_constants()
-        with weights.whole_file(program) as text, weights.whole_file(parameters) as data:
-            text.write(self._program.str(True).encode("utf-8"))
-            # The weights take their place first: nothing may fail behind that.
-            text.flush()
-            weights.write(data, {name: self._parameter(name) for name in self._parameters})
+        with Phase("saving model", len(self._parameters)) as phase:
+            self._compute_constants()
+            with weights.whole_file(program) as text, weights.whole_file(parameters) as data:
+                text.write(self._program.str(True).encode("utf-8"))
+                # The weights take their place first: nothing may fail behind that.
+                text.flush()
+                weights.write(data, {name: self._parameter(name) for name in self._parameters}, phase.step)
 
     @property
     def _kind(self) -> str:
@@ -370,6 +377,10 @@ def patterns(value) -> list[str]:
     return arguments.names("parameters", value, "shell patterns of names, as in ['*.weight']")
 
 
+#: The parts of an import of a PyTorch module: those of `import_module`, and "parsing".
+_PARTS = 5
+
+
 def from_torch(
     module,
     args=(),
@@ -409,6 +420,11 @@ def from_torch(
     PyTorch's default type is that of the caller. An import within torch.autocast is refused.
     `Model.check` compares the import with the module.
     """
+    with Phase(f"importing {type(module).__name__}", 0 if buckets else _PARTS):
+        return _from_torch(module, args, kwargs, training, weights, batch_inputs, dynamic_shapes, buckets)
+
+
+def _from_torch(module, args, kwargs, training, weights, batch_inputs, dynamic_shapes, buckets) -> Model:
     import torch
 
     from .importer.torch.checkpoint import Checkpoint
@@ -439,8 +455,9 @@ def from_torch(
 
 
 def _model_of(imported, name) -> Model:
-    program = unwrap(_core.Program.parse(imported.mlir, f"<{name}>"))
-    return Model(program, dict(imported.parameters), imported)
+    with part("parsing"):
+        parsed = _core.Program.parse(imported.mlir, f"<{name}>")
+    return Model(unwrap(parsed), dict(imported.parameters), imported)
 
 
 def load(program, parameters=None) -> Model:
@@ -448,6 +465,11 @@ def load(program, parameters=None) -> Model:
 
     The file is mapped, not read. Without one the model can be planned, not run.
     """
+    with Phase("loading model"):
+        return _load(program, parameters)
+
+
+def _load(program, parameters) -> Model:
     parsed = unwrap(_core.Program.parse_file(arguments.path("program", program)))
     if parameters is None:
         return Model(parsed, {})

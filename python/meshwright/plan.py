@@ -10,6 +10,7 @@ from . import _core, arguments
 from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .inputs import find_entry
+from .progress import Phase
 from .session import Session, keeping, session_options
 from .tensors import is_parameter, kind_of_inputs
 
@@ -92,7 +93,9 @@ class Plan:
     def _started(self, options) -> Session:
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)
-        session = unwrap(self._plan.start(options))
+        with Phase("starting"):
+            started = self._plan.start(options)
+        session = unwrap(started, call="start")
         training = model._training(session.states)
         fixed = {**model._parameters, **(training.fixed if training else {})}
         fixed = {name: value for name, value in fixed.items() if is_parameter(value)}
@@ -145,8 +148,8 @@ class Plan:
         options.target = target_name(target)
         call = Call(backend, inputs, entry.outputs, kind)
         options.output_gpu = call.gpu
-        with keeping(self._plan, (inputs, call), dict(self._parameters)):
-            unwrap(self._plan.run(call.inputs, call.addresses, options))
+        with keeping(self._plan, (inputs, call), dict(self._parameters)), Phase("running"):
+            unwrap(self._plan.run(call.inputs, call.addresses, options), call="run")
         return finish(call.finish()) if finish else call.finish()
 
     def check(
@@ -165,7 +168,7 @@ class Plan:
             tolerance = -1.0  # the types' own
         else:
             tolerance = arguments.tolerance(tolerance)
-        with keeping(self._plan, inputs, dict(self._parameters)):
+        with keeping(self._plan, inputs, dict(self._parameters)), Phase("checking"):
             result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name))
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
@@ -195,7 +198,9 @@ class Plan:
             self._set_parameters()
         training = self._model._training(self._plan.states)
         layout, _owners = training.layout() if training else (None, None)
-        summary = unwrap(self._plan.compile(path, target, weights, layout))
+        with Phase("compiling"):
+            written = self._plan.compile(path, target, weights, layout)
+        summary = unwrap(written, call="compile")
         return {
             "kernels": summary.kernels,
             "cached_kernels": summary.cached_kernels,
@@ -205,9 +210,11 @@ class Plan:
 
     def _set_parameters(self):
         self._check_weights()
-        self._model._compute_constants()
-        with self._lock:
-            for name in self._model._parameters:
+        names = self._model._parameters
+        with Phase("setting parameters", len(names)) as phase, self._lock:
+            self._model._compute_constants()
+            for name in names:
+                phase.step()
                 tensor = self._model._parameter(name)
                 if self._parameters.get(name) is not tensor:
                     pieces = [tensor.pieces] if tensor.pieces else []
