@@ -23,6 +23,7 @@ from .progress import quiet
 from .requests import Request
 from .session import Bundle, Session, load_bundle
 from .stablehlo import from_jax, from_stablehlo
+from .version import VERSION as __version__
 
 logs.read_environment()
 # A thread that is in a call would go on while the process ends.
@@ -43,6 +44,7 @@ __all__ = [
     "Plan",
     "Request",
     "Session",
+    "__version__",
     "compose",
     "from_jax",
     "from_stablehlo",

@@ -7,6 +7,7 @@ import threading
 from numbers import Integral, Real
 
 from . import _core, arguments
+from .backends import backend_name
 from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .inputs import find_entry
@@ -139,7 +140,7 @@ class Plan:
         kind = kind_of_inputs(inputs) if inputs else self._model._kind
         options = _core.RunOptions()
         options.entry = entry.name
-        options.backend = arguments.text("backend", backend, "the name of a backend")
+        options.backend = backend_name(backend)
         options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
         options.timeout = arguments.positive("timeout", timeout, Real)
         options.check_finite = arguments.flag("check_finite", check_finite)

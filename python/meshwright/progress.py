@@ -13,7 +13,7 @@ In a notebook, which is no terminal, tqdm draws it. Elsewhere there is none.
 import logging
 import sys
 import threading
-import time
+from time import monotonic, time
 
 from . import _core
 from .logs import logger
@@ -43,7 +43,7 @@ class Phase:
         self._line = None
 
     def __enter__(self):
-        self._begin = time.monotonic()
+        self._begin = monotonic()
         _phases().append(self)
         if self._shown:
             line = _NotebookLine if _in_notebook() else _core.ProgressLine
@@ -70,7 +70,7 @@ class part:
         self._what = what
 
     def __enter__(self):
-        self._begin = time.monotonic()
+        self._begin = monotonic()
         self._phase = phases[-1] if (phases := _phases()) else None
 
     def __exit__(self, kind, *_):
@@ -83,7 +83,7 @@ class part:
 def log_time(what: str, begin: float, failed: bool = False) -> None:
     if logger.isEnabledFor(logging.DEBUG):
         end = ", failed" if failed else ""
-        logger.debug("%s, %.3f s%s", what, time.monotonic() - begin, end)
+        logger.debug("%s, %.3f s%s", what, monotonic() - begin, end)
 
 
 def _phases() -> list[Phase]:
@@ -104,7 +104,7 @@ class _NotebookLine:
 
     def __init__(self, what, total):
         self._what, self._total, self._done = what, total, 0
-        self._begin, self._ended = time.time(), threading.Event()
+        self._begin, self._ended = time(), threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
         self._thread.start()
 

@@ -8,6 +8,7 @@ from numbers import Integral, Real
 import numpy as np
 
 from . import _core, arguments, state_dict_form, state_dicts
+from .backends import backend_name
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import prepare_by_name
@@ -233,7 +234,7 @@ def load_bundle(path) -> Bundle:
 
 def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
     options = _core.SessionOptions()
-    options.backend = arguments.text("backend", backend, "the name of a backend")
+    options.backend = backend_name(backend)
     options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
     options.timeout = arguments.positive("timeout", timeout, Real)
     saved = "a folder that a session saved to"
