@@ -6,6 +6,7 @@ All entries share weights and state. A plan and a session hold the entries that 
 planned and compiled at its first call, and the session goes on with the state that it has.
 """
 
+import functools
 import threading
 import warnings
 
@@ -73,6 +74,7 @@ class BucketModel(Model):
         """The entry that a call takes: it holds the call, with the least product of sizes."""
         return self._call(None, args, kwargs)[0]
 
+    @functools.wraps(Model.parallelize)  # its signature
     def parallelize(self, **options) -> "BucketPlan":
         return BucketPlan(self, options)
 
@@ -87,7 +89,7 @@ class BucketModel(Model):
             )
         return self._each(lambda part: part.train(optimizer, loss, parameters, 1, *args, **options))
 
-    for _method in (parallelize, differentiate, train):
+    for _method in (differentiate, train):
         _method.__doc__ = getattr(Model, _method.__name__).__doc__
     del _method
 

@@ -77,8 +77,42 @@ class Model:
 
         return export(self._program.str(True, True), self._constants)
 
-    def parallelize(self, **options) -> Plan:
-        """Rewrites the program for a mesh of ranks.
+    def parallelize(
+        self,
+        *,
+        mesh=None,
+        data_parallel=None,
+        tensor_parallel=None,
+        sequence_parallel=None,
+        context_parallel=None,
+        fold=None,
+        shardings=None,
+        device=None,
+        overlap=None,
+        shard_optimizer=None,
+        gtp=None,
+        gtp_align=None,
+        gtp_prefetch=None,
+        gtp_keep=None,
+        gtp_gather=None,
+        gtp_reduce=None,
+        shard_saved=None,
+        expert_parallel=None,
+        expert_capacity=None,
+        expert_load=None,
+        data_parallel_attention=None,
+        dense_tp=None,
+        dp_lm_head=None,
+        token_gather=None,
+        cache_sharding=None,
+        recompute=None,
+        memory_ceiling=None,
+        stored_weights=None,
+        reduce_type=None,
+        target=None,
+        **others,
+    ) -> Plan:
+        """Rewrites the program for a mesh of ranks. docs/options.md has a table of all options.
 
         mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own. Of a composed
             model also a mesh for each stage, over the same ranks:
@@ -113,20 +147,31 @@ class Model:
             "bf16": they are rounded for the way, and summed in f32 in the order of the ranks.
         shard_saved: "on", "off" or "auto" (default: off): of a model that trains, values that
             several ranks hold alike are kept in shards for the backward pass.
+        expert_parallel: axes or "none" (default: "ep" where the mesh has it), over which experts are split.
+        expert_capacity, expert_load: numbers (docs/experts.md).
+        data_parallel_attention: a number of groups of tensor-parallel ranks (default: 1) or "auto";
+            attention computes other rows, or other requests, in each. With it dense_tp, dp_lm_head and
+            token_gather.
+        cache_sharding: "heads", "sequence" or "auto" (default: heads): of a model that serves.
         recompute: "none", "full" or "auto" (default): of a model that trains, which values of the
             forward pass the backward pass computes again instead of keeping them; "full": all
             within layers; "auto": as few as the memory ceiling allows.
         memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
             as a number or "80G".
+        stored_weights: "keep" (default) or "widen": weights of 8 or 4 bits are held as they are stored,
+            or in the model's type.
         reduce_type: "own" (default), "f32" or {"*.down_proj": "f32"}, the first match wins: the type
             in which partial sums of bf16 and f16 values leave products and travel. "f32" rounds
             once, behind the sum over ranks. Patterns are of modules' names.
         target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
             name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
         """
-        if any(imported.graph.mesh for imported in self._imported.values()):
+        # Of all arguments; a name that is no option is an error of the compiler, which lists them all.
+        options = {name: value for name, value in locals().items() if name not in ("self", "others")}
+        options.update(others)
+        if any(imported.graph.mesh for imported in self._imported.values()) and device is None:
             # The mesh of a JAX function says nothing of its devices.
-            options.setdefault("device", "h100")
+            options["device"] = "h100"
         spelled = spell(options)
         with Phase("planning"):
             planned = _core.Plan.parallelize(self._program, spelled)
