@@ -8,9 +8,11 @@ import threading
 from numbers import Integral, Real
 
 from . import _core, arguments, pages
+from .backends import backend_name
 from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .inputs import find_entry
+from .progress import Phase
 from .session import Session, keeping, session_options
 from .tensors import is_parameter, kind_of_inputs
 from .weights import whole_file
@@ -164,7 +166,9 @@ class Plan:
     def _started(self, options) -> Session:
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)
-        session = unwrap(self._plan.start(options))
+        with Phase("starting"):
+            started = self._plan.start(options)
+        session = unwrap(started, call="start")
         training = model._training(session.states)
         fixed = {**model._parameters, **(training.fixed if training else {})}
         fixed = {name: value for name, value in fixed.items() if is_parameter(value)}
@@ -208,7 +212,7 @@ class Plan:
         kind = kind_of_inputs(inputs) if inputs else self._model._kind
         options = _core.RunOptions()
         options.entry = entry.name
-        options.backend = arguments.text("backend", backend, "the name of a backend")
+        options.backend = backend_name(backend)
         options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
         options.timeout = arguments.positive("timeout", timeout, Real)
         options.check_finite = arguments.flag("check_finite", check_finite)
@@ -217,8 +221,8 @@ class Plan:
         options.target = target_name(target)
         call = Call(backend, inputs, entry.outputs, kind)
         options.output_gpu = call.gpu
-        with keeping(self._plan, (inputs, call), dict(self._parameters)):
-            unwrap(self._plan.run(call.inputs, call.addresses, options))
+        with keeping(self._plan, (inputs, call), dict(self._parameters)), Phase("running"):
+            unwrap(self._plan.run(call.inputs, call.addresses, options), call="run")
         return finish(call.finish()) if finish else call.finish()
 
     def check(
@@ -237,7 +241,7 @@ class Plan:
             tolerance = -1.0  # the types' own
         else:
             tolerance = arguments.tolerance(tolerance)
-        with keeping(self._plan, inputs, dict(self._parameters)):
+        with keeping(self._plan, inputs, dict(self._parameters)), Phase("checking"):
             result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name))
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
@@ -267,7 +271,9 @@ class Plan:
             self._set_parameters()
         training = self._model._training(self._plan.states)
         layout, _owners = training.layout() if training else (None, None)
-        summary = unwrap(self._plan.compile(path, target, weights, layout))
+        with Phase("compiling"):
+            written = self._plan.compile(path, target, weights, layout)
+        summary = unwrap(written, call="compile")
         return {
             "kernels": summary.kernels,
             "cached_kernels": summary.cached_kernels,
@@ -277,9 +283,11 @@ class Plan:
 
     def _set_parameters(self):
         self._check_weights()
-        self._model._compute_constants()
-        with self._lock:
-            for name in self._model._parameters:
+        names = self._model._parameters
+        with Phase("setting parameters", len(names)) as phase, self._lock:
+            self._model._compute_constants()
+            for name in names:
+                phase.step()
                 tensor = self._model._parameter(name)
                 if self._parameters.get(name) is not tensor:
                     pieces = [tensor.pieces] if tensor.pieces else []
