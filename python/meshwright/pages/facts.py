@@ -126,7 +126,7 @@ class Facts:
     steps: int = 0
     #: The options of `parallelize` as the user gave them.
     options: dict = field(default_factory=dict)
-    #: What the mesh states of each axis's link, where it does: {"host": {"bandwidth": "5.0e10"}}.
+    #: The numbers that the mesh states for the link of an axis: {"host": {"bandwidth": "5.0e10"}}.
     links: dict[str, dict[str, str]] = field(default_factory=dict)
     #: The events of a traced run.
     spans: list = field(default_factory=list)
