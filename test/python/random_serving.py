@@ -104,7 +104,7 @@ class Attention(nn.Module):
         self.register_buffer("slopes", 2.0 ** -torch.arange(1, c.heads + 1), persistent=False)
 
     def bias(self, t, dtype):
-        """What is added to the scores beside the mask, [heads, 1 or t, t]."""
+        """The bias beside the mask, [heads, 1 or t, t]."""
         at, slopes = torch.arange(t), self.slopes.to(dtype)[:, None, None]
         if self.positions == "keys":
             return slopes * at.to(dtype)
