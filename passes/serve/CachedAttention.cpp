@@ -34,10 +34,10 @@ static Value writeRows(Writer &w, Value pages, Value rows, Value slots, int64_t 
   own = w.select(isIn, own, w.number(-1, number));
   Value copies = w.broadcast(w.reshape(rows, {groups, 1, tokens, of[2], of[3]}),
                              {groups, deal, tokens, of[2], of[3]});
-  Value written = nn::PageWriteOp::create(
-      builder, w.getLoc(), typeOf(pages).clone(shape), w.reshape(pages, shape),
-      w.reshape(copies, {groups * deal, tokens, of[2], of[3]}),
-      w.reshape(own, {groups * deal, tokens}));
+  Value written = nn::PageWriteOp::create(builder, w.getLoc(), typeOf(pages).clone(shape),
+                                          w.reshape(pages, shape),
+                                          w.reshape(copies, {groups * deal, tokens, of[2], of[3]}),
+                                          w.reshape(own, {groups * deal, tokens}));
   return w.reshape(written, whole);
 }
 
@@ -52,7 +52,8 @@ static Value writePages(Writer &w, const std::string &name, Value rows, Value sl
   if (!func->getParentOfType<ModuleOp>().lookupSymbol(name)) {
     OpBuilder outside(func);
     nn::StateOp::create(outside, w.getLoc(), name, type, StringAttr(),
-                        builder.getFloatAttr(type.getElementType(), 0), builder.getStringAttr("cache"));
+                        builder.getFloatAttr(type.getElementType(), 0),
+                        builder.getStringAttr("cache"));
   }
   Value before = nn::ReadOp::create(builder, w.getLoc(), type, name);
   Value after = writeRows(w, before, rows, slots, sizes.deal);
@@ -60,17 +61,22 @@ static Value writePages(Writer &w, const std::string &name, Value rows, Value sl
   return after;
 }
 
-Value meshwright::writeCachedAttention(Writer &w, nn::AttentionOp op, Value query, Value keys,
-                                       Value values, StringRef name, const CacheInputs &inputs,
-                                       const ServingSizes &sizes) {
+std::pair<Value, Value> meshwright::writeCachedAttention(Writer &w, nn::AttentionOp op, Value query,
+                                                         Value keys, Value values, Value slopes,
+                                                         StringRef name, const CacheInputs &inputs,
+                                                         const ServingSizes &sizes) {
   OpBuilder &builder = w.getBuilder();
   int64_t deal = sizes.deal;
-  Value keyPages = writePages(w, (name + (values ? ".keys" : ".latent")).str(), keys, inputs.slots, sizes);
+  Value keyPages =
+      writePages(w, (name + (values ? ".keys" : ".latent")).str(), keys, inputs.slots, sizes);
   Value valuePages =
       values ? writePages(w, (name + ".values").str(), values, inputs.slots, sizes) : keyPages;
   SmallVector<int64_t> shape(shapeOf(query));
   shape[3] = shapeOf(op.getValue())[3];
   RankedTensorType type = typeOf(query).clone(shape), partType = type, lseType;
+  if (op.getLse())
+    lseType = RankedTensorType::get(ArrayRef(shape).drop_back(), elementOf(op.getLse()));
+  RankedTensorType wholeLseType = lseType;
   Value deals;
   if (deal > 1) {
     Type wide = getComputeType(type.getElementType());
@@ -81,14 +87,14 @@ Value meshwright::writeCachedAttention(Writer &w, nn::AttentionOp op, Value quer
   }
   auto made = nn::PagedAttentionOp::create(
       builder, w.getLoc(), partType, lseType, query, keyPages, valuePages, inputs.tables,
-      inputs.starts, inputs.lengths, deals, /*slopes=*/Value(), /*sinks=*/Value(),
-      op.getScaleAttr(), op.getWindowLeftAttr(), op.getSoftCapAttr(),
+      inputs.starts, inputs.lengths, deals, slopes, /*sinks=*/Value(), op.getScaleAttr(),
+      op.getWindowLeftAttr(), op.getSoftCapAttr(),
       deal > 1 ? builder.getI64IntegerAttr(deal) : IntegerAttr(), /*parts=*/IntegerAttr());
   if (Attribute id = op->getAttr(NnDialect::kIdAttr))
     made->setAttr(NnDialect::kIdAttr, id);
   if (deal == 1)
-    return made.getResult();
-  return nn::MergePartsOp::create(builder, w.getLoc(), type, Type(), made.getResult(),
-                                  made.getLse(), /*sinks=*/Value())
-      .getResult();
+    return {made.getResult(), made.getLse()};
+  auto merged = nn::MergePartsOp::create(builder, w.getLoc(), type, wholeLseType, made.getResult(),
+                                         made.getLse(), /*sinks=*/Value());
+  return {merged.getResult(), merged.getLse()};
 }

@@ -29,7 +29,7 @@ namespace {
 /// Writes the entry of one bucket.
 class EntryBuilder {
 public:
-  EntryBuilder(const ForwardPass &forward, const ServingSizes &sizes, int64_t tokens)
+  EntryBuilder(const CausalForward &forward, const ServingSizes &sizes, int64_t tokens)
       : forward(forward), sizes(sizes), tokens(tokens),
         builder(forward.getFunction().getContext()) {}
 
@@ -53,7 +53,7 @@ private:
   Value takeLast(Value value, int64_t dim, Location loc);
   LogicalResult writeResults();
 
-  const ForwardPass &forward;
+  const CausalForward &forward;
   const ServingSizes &sizes;
   int64_t tokens;
   OpBuilder builder;
@@ -82,9 +82,9 @@ void EntryBuilder::makeFunction() {
   if (sizes.deal > 1)
     tables = {groups, sizes.deal, requests, sizes.countBlocks() / sizes.deal};
   const std::pair<StringRef, SmallVector<int64_t>> numbers[] = {
-      {"tokens", {groups, tokens}},           {"positions", {groups, tokens}},
-      {"slots", {groups, tokens}},            {"tables", tables},
-      {"starts", {groups, requests + 1}},     {"lengths", {groups, requests}}};
+      {"tokens", {groups, tokens}},       {"positions", {groups, tokens}},
+      {"slots", {groups, tokens}},        {"tables", tables},
+      {"starts", {groups, requests + 1}}, {"lengths", {groups, requests}}};
   SmallVector<Type> types;
   SmallVector<DictionaryAttr> attributes;
   for (const auto &[name, shape] : numbers) {
@@ -176,9 +176,8 @@ FailureOr<Value> EntryBuilder::use(Value value, bool isHead, Operation *user) {
   Value own = known.lookup(value);
   FailureOr<int64_t> dim = forward.getTokenDim(value);
   if (failed(dim))
-    return LogicalResult(
-        user->emitOpError()
-        << "reads a table of two positions, which serving does not support yet");
+    return LogicalResult(user->emitOpError()
+                         << "reads a table of two positions, which serving does not support yet");
   if (*dim < 0)
     return own;
   if (!forward.dependsOnIds(value)) {
@@ -234,7 +233,6 @@ LogicalResult EntryBuilder::copy(Operation *op) {
   return success();
 }
 
-/// Writes keys or values [groups, tokens, heads, features] into their pages, and returns the pages.
 LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op) {
   Location loc = op.getLoc();
   Writer w(builder, loc);
@@ -249,12 +247,17 @@ LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op) {
                         {sizes.groups, tokens, shape[0] * shape[1], shape[3]});
   }
   Value values = readsValuesFromKeys(op) ? Value() : rows[2];
-  Value made = writeCachedAttention(w, op, rows[0], rows[1], values, forward.getCacheName(op),
-                                    {inputs.slots, inputs.tables, inputs.starts, inputs.lengths}, sizes);
+  Value slopes = forward.getKeySlopes(op);
+  auto [made, lse] =
+      writeCachedAttention(w, op, rows[0], rows[1], values, slopes ? known.lookup(slopes) : slopes,
+                           forward.getCacheName(op),
+                           {inputs.slots, inputs.tables, inputs.starts, inputs.lengths}, sizes);
   ArrayRef<int64_t> query = shapeOf(op.getQuery());
-  Value result =
-      w.reshape(made, {getNumRows(false), query[0], query[1], shapeOf(made)[3]});
+  int64_t rowsOfAll = getNumRows(false);
+  Value result = w.reshape(made, {rowsOfAll, query[0], query[1], shapeOf(made)[3]});
   known.map(op.getResult(), w.transpose(result, {1, 2, 0, 3}));
+  if (lse)
+    known.map(op.getLse(), w.transpose(w.reshape(lse, {rowsOfAll, query[0], query[1]}), {1, 2, 0}));
   return success();
 }
 
@@ -277,8 +280,8 @@ LogicalResult EntryBuilder::writeResults() {
   Value found = w.select(isLargest, fromEnd, w.number(-1, number));
   Value next = w.sub(last, w.reduce(nn::ReduceKind::Max, found, {2}, /*keepDims=*/false));
   func::ReturnOp::create(builder, end->getLoc(), ValueRange{next, logits});
-  entry.setType(builder.getFunctionType(entry.getArgumentTypes(),
-                                        {next.getType(), logits.getType()}));
+  entry.setType(
+      builder.getFunctionType(entry.getArgumentTypes(), {next.getType(), logits.getType()}));
   entry.setResultAttr(0, NnDialect::kOutputAttr, builder.getStringAttr("next"));
   entry.setResultAttr(1, NnDialect::kOutputAttr, builder.getStringAttr("logits"));
   return success();
@@ -290,10 +293,16 @@ LogicalResult EntryBuilder::build() {
     if (failed(forward.getCacheName(&op).empty() ? copy(&op)
                                                  : writeAttention(cast<nn::AttentionOp>(op))))
       return failure();
-  return writeResults();
+  if (failed(writeResults()))
+    return failure();
+  // Biases and positions that became inputs of attention have no user.
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(entry.front())))
+    if (isOpTriviallyDead(&op))
+      op.erase();
+  return success();
 }
 
-LogicalResult meshwright::buildEntry(const ForwardPass &forward, const ServingSizes &sizes,
+LogicalResult meshwright::buildEntry(const CausalForward &forward, const ServingSizes &sizes,
                                      int64_t tokens) {
   return EntryBuilder(forward, sizes, tokens).build();
 }

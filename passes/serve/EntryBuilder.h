@@ -9,13 +9,13 @@
 #define MESHWRIGHT_PASSES_SERVE_ENTRYBUILDER_H
 
 #include "meshwright/Serving.h"
-#include "meshwright/passes/serve/ForwardPass.h"
+#include "meshwright/passes/serve/CausalForward.h"
 
 namespace meshwright {
 
 /// Writes the entry for steps of so many tokens of each group, and the states of caches that the
 /// module does not have yet. The entry stands before the forward pass.
-mlir::LogicalResult buildEntry(const ForwardPass &forward, const ServingSizes &sizes,
+mlir::LogicalResult buildEntry(const CausalForward &forward, const ServingSizes &sizes,
                                int64_t tokens);
 
 } // namespace meshwright

@@ -33,7 +33,7 @@ struct ServePass : meshwright::impl::ServePassBase<ServePass> {
     }
     if (failed(check(module)))
       return signalPassFailure();
-    FailureOr<ForwardPass> forward = ForwardPass::read(functions.front());
+    FailureOr<CausalForward> forward = CausalForward::read(functions.front());
     if (failed(forward))
       return signalPassFailure();
     FailureOr<ServingSizes> sizes = getSizes(module, *forward);
@@ -68,7 +68,7 @@ private:
     return success();
   }
 
-  FailureOr<ServingSizes> getSizes(ModuleOp module, const ForwardPass &forward) {
+  FailureOr<ServingSizes> getSizes(ModuleOp module, const CausalForward &forward) {
     ServingSizes sizes;
     sizes.groups = groups;
     sizes.deal = deal;

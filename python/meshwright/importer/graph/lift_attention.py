@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from .forms import Dense, Diagonal, diagonal, greatest, times
 from .mask_bounds import take_bounds
 from .masks import Mask, MaskReader, finish
-from .match import constant_of, scalar_operand
+from .match import constant_of, same, scalar_operand
 from .nodes import Builder, Graph, Node, numel
 from .streams import apply, index_of, states
 
@@ -161,7 +161,8 @@ def _unscaled(x: Node, scale: float):
     return x, scale
 
 
-def _attention(build, q, k, v, mask: Mask, scale, soft_cap, dtype, dropout=None) -> Node:
+def _attention(build, q, k, v, mask: Mask, scale, soft_cap, dtype, dropout=None,
+               sinks: Node | None = None) -> Node:
     shape = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])
     bounds = take_bounds(build, mask, shape)
     structure, padding, bias = finish(build, mask, shape, q.dtype)
@@ -177,8 +178,15 @@ def _attention(build, q, k, v, mask: Mask, scale, soft_cap, dtype, dropout=None)
         optional["seed"], optional["step"] = states(dropout.graph)
         attrs |= {"dropout": dropout.probability, "stream": dropout.stream}
     optional = {name: x for name, x in optional.items() if x is not None}
+    wide = "f64" if q.dtype == "f64" else "f32"
     result = build.make("attention", [q, k, v, *optional.values()], (*q.shape[:3], v.shape[3]), q.dtype,
+                        further=[(q.shape[:3], wide)] if sinks is not None else (),
                         **attrs, **structure, soft_cap=soft_cap, given=tuple(optional))
+    if sinks is not None:
+        # The weights of the keys are a part of all weights: e^lse of e^lse + e^sink.
+        part = build.binary("sub", build.result(result, 1), build.cast(sinks, wide))
+        part = build.reshape(build.unary("sigmoid", part), (*q.shape[:3], 1))
+        result = build.binary("mul", build.cast(result, wide), part)
     return build.cast(result, dtype)
 
 
@@ -218,23 +226,20 @@ class _Scores:
 def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None:
     if node.attrs["transpose_lhs"] or node.rank not in (2, 3, 4, 5):
         return None
-    weights, dropout = node.operands[0], None
-    while True:
-        if len(uses.get(id(weights), ())) > 1:
-            return None
-        if weights.op == "cast":
-            weights = weights.operands[0]
-            continue
-        if weights.op == "dropout" and not dropout and \
-                weights.operands[1].shape == weights.shape:
-            dropout = _Dropout(graph, weights.attrs["probability"], weights.attrs["stream"])
-            weights = weights.operands[0]
-            continue
-        break
-    if weights.op != "softmax" or weights.attrs["dim"] != weights.rank - 1 or \
-            weights.shape[:-2] != node.shape[:-2]:
+    found = _read_weights(graph, node.operands[0], uses)
+    if found is None:
         return None
-    found = _read_scores(build, weights.operands[0])
+    weights, dropout, has_sinks, is_regrouped = found
+    if weights.op != "softmax" or weights.attrs["dim"] != weights.rank - 1 or \
+            not is_regrouped and weights.shape[:-2] != node.shape[:-2]:
+        return None
+    logits, sinks = weights.operands[0], None
+    if has_sinks:
+        split = _without_sinks(logits, node.operands[0].shape[-1])
+        if split is None:
+            return None
+        logits, sinks = split
+    found = _read_scores(build, logits)
     if found is None:
         return None
     scores, terms = found
@@ -248,9 +253,19 @@ def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None
         k = swap(k)
     if node.attrs["transpose_rhs"]:
         v = swap(v)
-    if len({q.rank, k.rank, v.rank, node.rank}) > 1 or q.shape[:-2] != product.shape[:-2]:
+    if len({q.rank, k.rank, v.rank, node.rank}) > 1 or q.shape[:-2] != product.shape[:-2] or \
+            product.shape[:-2] != node.shape[:-2]:
         return None
-    four = _four_dimensions(build, q, k, v, node.rank)
+    lead = weights.shape[:-2]
+    if node.rank == 3 and len(lead) == 2:
+        # The leading dimension is batch and heads, which the scores have apart.
+        if {x.shape[0] for x in (q, k, v)} != {node.shape[0]}:
+            return None
+        q, k, v = (build.reshape(x, (*lead, *x.shape[1:])) for x in (q, k, v))
+    else:
+        lead = node.shape[:-2]
+    terms = [(kind, _regrouped(build, term, lead)) for kind, term in terms]
+    four = _four_dimensions(build, q, k, v, q.rank)
     if four is None:
         return None
     q, k, v, widen = four
@@ -271,9 +286,77 @@ def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None
     k, scale = _unscaled(k, scale)
     dtype = v.dtype
     q, k = build.cast(q, dtype), build.cast(k, dtype)
+    if sinks is not None:
+        heads = 1
+        for size in lead[1:]:
+            heads *= size
+        if heads != q.shape[1] or lead[0] != q.shape[0] or dropout or mask.depends_on_inputs():
+            return None
+        sinks = build.broadcast(sinks, (1, heads, 1)) if numel(sinks.shape) == 1 else \
+            build.reshape(sinks, (1, heads, 1))
     result = _attention(build, q, k, v, mask, scale, scores.soft_cap, node.dtype,
-                        dropout)
+                        dropout, sinks)
     return build.reshape(result, node.shape)
+
+
+def _read_weights(graph: Graph, weights: Node, uses):
+    """Walks from the weights to their softmax: (softmax, dropout, whether the last weights are of
+    sinks, whether leading dimensions were regrouped)."""
+    dropout, sinks, is_regrouped = None, False, False
+    while True:
+        if len(uses.get(id(weights), ())) > 1:
+            return None
+        if weights.op == "cast":
+            weights = weights.operands[0]
+        elif weights.op == "dropout" and not dropout and weights.operands[1].shape == weights.shape:
+            dropout = _Dropout(graph, weights.attrs["probability"], weights.attrs["stream"])
+            weights = weights.operands[0]
+        elif _regroups(weights):
+            weights, is_regrouped = weights.operands[0], True
+        elif weights.op == "slice" and not sinks and not any(weights.attrs["starts"]) and \
+                weights.shape[:-1] == weights.operands[0].shape[:-1] and \
+                weights.shape[-1] + 1 == weights.operands[0].shape[-1]:
+            weights, sinks = weights.operands[0], True
+        else:
+            return weights, dropout, sinks, is_regrouped
+
+
+def _regroups(node: Node) -> bool:
+    """Whether the leading dimensions alone have another shape."""
+    return node.op == "reshape" and min(node.rank, node.operands[0].rank) > 2 and \
+        node.shape[-2:] == node.operands[0].shape[-2:]
+
+
+def _regrouped(build: Builder, term: Node, lead) -> Node:
+    """A term of scores [outer..., queries, keys] for scores of other leading dimensions of equal
+    number."""
+    tail = term.shape[-2:]
+    own = term.shape[:-2]
+    if term.rank < 3 or len(own) <= len(lead) and all(
+            a in (1, b) for a, b in zip(own[::-1], lead[::-1])):
+        return term
+    if numel(own) == 1:
+        return build.reshape(term, (*([1] * len(lead)), *tail))
+    if numel(own) == numel(lead):
+        return build.reshape(term, (*lead, *tail))
+    return term
+
+
+def _without_sinks(logits: Node, keys: int) -> tuple[Node, Node] | None:
+    """(scores, sinks) of scores beside one more score of each head [..., heads, 1, 1]."""
+    if logits.op == "sub" and logits.operands[1].op == "reduce" and \
+            logits.operands[1].attrs["kind"] == "max" and \
+            same(logits.operands[1].operands[0], logits.operands[0]):
+        logits = logits.operands[0]  # softmax does not depend on it
+    if logits.op != "concat" or len(logits.operands) != 2 or logits.attrs["dim"] != logits.rank - 1:
+        return None
+    scores, sinks = logits.operands
+    while sinks.op in ("broadcast", "cast"):
+        sinks = sinks.operands[0]
+    sinks_shape = (1,) * (logits.rank - sinks.rank) + sinks.shape
+    if scores.shape[-1] != keys or sinks_shape[0] != 1 or sinks_shape[-2:] != (1, 1):
+        return None
+    return scores, sinks
 
 
 def _read_scores(build: Builder, node: Node):
@@ -286,9 +369,11 @@ def _read_scores(build: Builder, node: Node):
         if node.op == "cast":
             node = node.operands[0]
             continue
-        if node.op == "reshape" and numel(node.shape) == numel(node.operands[0].shape) and \
-                node.operands[0].rank == node.rank:
-            return None
+        if _regroups(node):
+            lead = node.operands[0].shape[:-2]
+            terms = [(kind, _regrouped(build, term, lead)) for kind, term in terms]
+            node, reader = node.operands[0], MaskReader(build, node.operands[0].shape)
+            continue
         scaled = scalar_operand(node, "mul")
         if scaled:
             node, factor = scaled[0], factor * scaled[1]
@@ -436,6 +521,8 @@ def _hastimes(node: Node) -> bool:
             if len(candidates) > 1:
                 return any(_hastimes(c) for c in candidates)
             node = candidates[0]
+        elif _regroups(node):
+            node = node.operands[0]
         elif node.op == "select":
             candidates = [o for o in node.operands[1:] if o.shape == node.shape and
                           constant_of(o) is None]

@@ -19,6 +19,7 @@ from .dialect import FLOATS, POINTWISE
 from .forms import Dense, Diagonal
 from .match import constant_of
 from .nodes import Builder, Node, numel
+from .position_biases import over_positions
 
 # A score lowered by this much has no weight after softmax.
 INVISIBLE = -9999.0
@@ -291,6 +292,8 @@ def finish(build: Builder, mask: Mask, shape, dtype: str):
     bias = None
     hidden = -math.inf
     for node in mask.bias:
+        if attrs["causal"]:
+            node = over_positions(build, node, shape)
         node = build.cast(node, dtype)
         bias = node if bias is None else build.binary("add", bias, node)
     for condition in mask.others:

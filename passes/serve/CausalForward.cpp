@@ -1,13 +1,14 @@
-//===- ForwardPass.cpp - the program that a model serves ------------------===//
+//===- CausalForward.cpp - the program that a model serves ----------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/passes/serve/ForwardPass.h"
+#include "meshwright/passes/serve/CausalForward.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/lib/Support/TensorValues.h"
+#include "meshwright/passes/serve/KeySlopes.h"
 
 #include "llvm/ADT/StringSet.h"
 
@@ -19,16 +20,16 @@ using nn::NnDialect;
 // Facts
 //===----------------------------------------------------------------------===//
 
-Value ForwardPass::getLogits() const {
+Value CausalForward::getLogits() const {
   return getFunction().front().getTerminator()->getOperand(0);
 }
-int64_t ForwardPass::getVocabulary() const { return shapeOf(getLogits()).back(); }
+int64_t CausalForward::getVocabulary() const { return shapeOf(getLogits()).back(); }
 
-bool ForwardPass::dependsOnIds(Operation *op) const {
+bool CausalForward::dependsOnIds(Operation *op) const {
   return llvm::any_of(op->getOperands(), [&](Value value) { return dependsOnIds(value); });
 }
 
-FailureOr<int64_t> ForwardPass::getTokenDim(Value value) const {
+FailureOr<int64_t> CausalForward::getTokenDim(Value value) const {
   int64_t found = -1;
   for (auto [d, classes] : llvm::enumerate(factors.getClasses(value))) {
     if (!llvm::is_contained(classes, tokens))
@@ -40,7 +41,7 @@ FailureOr<int64_t> ForwardPass::getTokenDim(Value value) const {
   return found;
 }
 
-StringRef ForwardPass::getCacheName(Operation *op) const {
+StringRef CausalForward::getCacheName(Operation *op) const {
   auto it = cacheNames.find(op);
   return it == cacheNames.end() ? StringRef() : StringRef(it->second);
 }
@@ -49,11 +50,21 @@ StringRef ForwardPass::getCacheName(Operation *op) const {
 // Reading
 //===----------------------------------------------------------------------===//
 
-FailureOr<ForwardPass> ForwardPass::read(func::FuncOp func) {
+FailureOr<CausalForward> CausalForward::read(func::FuncOp func) {
+  DenseMap<Operation *, Value> slopes;
+  for (auto op : func.front().getOps<nn::AttentionOp>()) {
+    if (!op.getBias() || !op.getCausal() || op.getLse())
+      continue;
+    OpBuilder builder(op);
+    nn::Writer w(builder, op.getLoc());
+    if (Value own = writeKeySlopes(w, op))
+      slopes[op] = own;
+  }
   FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);
   if (failed(factors))
     return failure();
-  ForwardPass forward(func, std::move(*factors));
+  CausalForward forward(func, std::move(*factors));
+  forward.slopes = std::move(slopes);
   if (failed(forward.findIds()))
     return failure();
   forward.findDependent();
@@ -65,7 +76,7 @@ FailureOr<ForwardPass> ForwardPass::read(func::FuncOp func) {
 }
 
 /// Finds the only input, the ids of the tokens.
-LogicalResult ForwardPass::findIds() {
+LogicalResult CausalForward::findIds() {
   for (BlockArgument arg : func.getArguments()) {
     Attribute name = func.getArgAttr(arg.getArgNumber(), NnDialect::kInputAttr);
     if (name && ids)
@@ -92,7 +103,7 @@ LogicalResult ForwardPass::findIds() {
   return success();
 }
 
-void ForwardPass::findDependent() {
+void CausalForward::findDependent() {
   dependent.insert(ids);
   for (Operation &op : func.front().without_terminator())
     if (dependsOnIds(&op))
@@ -100,7 +111,7 @@ void ForwardPass::findDependent() {
 }
 
 /// Names the caches by the paths of the modules. A second attention of a path is `path@1`.
-void ForwardPass::nameCaches() {
+void CausalForward::nameCaches() {
   llvm::StringSet<> taken;
   for (auto op : func.front().getOps<nn::AttentionOp>()) {
     if (!dependsOnIds(op.getKey()))
@@ -114,7 +125,7 @@ void ForwardPass::nameCaches() {
 }
 
 /// The ops that only the logits read, back to the first that reads two values of tokens.
-void ForwardPass::findHead() {
+void CausalForward::findHead() {
   Value value = getLogits();
   while (Operation *op = value.getDefiningOp()) {
     SmallVector<Value> read;
@@ -136,11 +147,12 @@ void ForwardPass::findHead() {
 //===----------------------------------------------------------------------===//
 
 /// Checks that an op computes each token by itself.
-LogicalResult ForwardPass::checkParallel(Operation *op) {
+LogicalResult CausalForward::checkParallel(Operation *op) {
   const FactorAnalysis::OpFactors &own = factors.getFactors(op);
   for (auto [i, factor] : llvm::enumerate(own.rule.factors))
     if (llvm::is_contained(own.classes[i], tokens) && factor.kind != dist::FactorKind::Parallel)
-      return op->emitOpError() << "mixes tokens: a model that serves does so in causal attention only";
+      return op->emitOpError()
+             << "mixes tokens: a model that serves does so in causal attention only";
   for (Value value : op->getResults())
     if (failed(getTokenDim(value)))
       return op->emitOpError() << "has a result whose dimension of tokens is taken apart, or twice";
@@ -148,22 +160,26 @@ LogicalResult ForwardPass::checkParallel(Operation *op) {
 }
 
 /// Checks that the mask is one that positions decide: causal, with a window or without.
-LogicalResult ForwardPass::checkAttention(nn::AttentionOp op) {
+LogicalResult CausalForward::checkAttention(nn::AttentionOp op) {
   auto refuse = [&](StringRef what) { return op.emitOpError() << what; };
   if (!op.getCausal())
     return refuse("sees later tokens: a model that serves has causal attention");
   if (op.getKeyPadding() || op.getKvLengths() || op.getKvLength() || op.getQPositions())
-    return refuse("has a mask other than a causal one and a window, which a model that serves may have");
-  if (op.getWindowRight() || op.getBias() || op.getDropRows() || op.getLse())
-    return refuse("has a bias, a window to the right, dropout or a log-sum-exp, which serving does "
-                  "not support yet");
+    return refuse(
+        "has a mask other than a causal one and a window, which a model that serves may have");
+  if (op.getWindowRight() || op.getDropRows())
+    return refuse("has a window to the right or dropout, which a model that serves may not have");
+  if (op.getBias() && !getKeySlopes(op))
+    return refuse(
+        "has a bias that is not a slope times the distance of the key, which serving does "
+        "not support yet");
   FailureOr<int64_t> queries = getTokenDim(op.getQuery()), keys = getTokenDim(op.getKey());
   if (failed(queries) || *queries != 2 || failed(keys) || *keys != 2)
     return refuse("has queries and keys that are not the tokens");
   return success();
 }
 
-LogicalResult ForwardPass::check() {
+LogicalResult CausalForward::check() {
   for (Operation &op : func.front().without_terminator()) {
     if (!dependsOnIds(&op))
       continue;
@@ -175,6 +191,7 @@ LogicalResult ForwardPass::check() {
   FailureOr<int64_t> dim = getTokenDim(logits);
   if (!dependent.contains(logits) || failed(dim) || *dim != 1 || typeOf(logits).getRank() != 3)
     return emitError(logits.getLoc())
-           << "expected logits [1, length, vocabulary] as the first output, got " << logits.getType();
+           << "expected logits [1, length, vocabulary] as the first output, got "
+           << logits.getType();
   return success();
 }

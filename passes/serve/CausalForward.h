@@ -1,12 +1,12 @@
-//===- ForwardPass.h - the program that a model serves ----------*- C++ -*-===//
+//===- CausalForward.h - the program that a model serves --------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
 
-#ifndef MESHWRIGHT_PASSES_SERVE_FORWARDPASS_H
-#define MESHWRIGHT_PASSES_SERVE_FORWARDPASS_H
+#ifndef MESHWRIGHT_PASSES_SERVE_CAUSALFORWARD_H
+#define MESHWRIGHT_PASSES_SERVE_CAUSALFORWARD_H
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
@@ -20,10 +20,11 @@ namespace meshwright {
 /// The forward pass of a causal language model: ids of tokens [1, length] give logits [1, length,
 /// vocabulary]. Each op that depends on the ids computes each token by itself, or is causal
 /// attention.
-class ForwardPass {
+class CausalForward {
 public:
-  /// Reads a function. It is an error if it is no such forward pass.
-  static mlir::FailureOr<ForwardPass> read(mlir::func::FuncOp func);
+  /// Reads a function, to which it adds the slopes of biases. It is an error if the function is no
+  /// such forward pass.
+  static mlir::FailureOr<CausalForward> read(mlir::func::FuncOp func);
 
   mlir::func::FuncOp getFunction() const { return func; }
   int64_t getLength() const { return length; }
@@ -41,8 +42,12 @@ public:
   /// The name that the states of a cached attention begin with; empty for another op.
   llvm::StringRef getCacheName(mlir::Operation *op) const;
 
+  /// The slopes [q_heads] that stand for the bias of attention: a value of the function. Null if
+  /// there is no bias.
+  mlir::Value getKeySlopes(mlir::Operation *op) const { return slopes.lookup(op); }
+
 private:
-  ForwardPass(mlir::func::FuncOp func, FactorAnalysis factors)
+  CausalForward(mlir::func::FuncOp func, FactorAnalysis factors)
       : func(func), factors(std::move(factors)) {}
 
   mlir::LogicalResult findIds();
@@ -62,9 +67,10 @@ private:
   llvm::DenseSet<mlir::Value> dependent;
   /// For each attention whose keys are tokens.
   llvm::DenseMap<mlir::Operation *, std::string> cacheNames;
+  llvm::DenseMap<mlir::Operation *, mlir::Value> slopes;
   llvm::DenseSet<mlir::Operation *> head;
 };
 
 } // namespace meshwright
 
-#endif // MESHWRIGHT_PASSES_SERVE_FORWARDPASS_H
+#endif // MESHWRIGHT_PASSES_SERVE_CAUSALFORWARD_H
