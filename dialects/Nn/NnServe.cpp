@@ -229,13 +229,13 @@ bool PagedAttentionOp::needsExpansion() { return true; }
 /// Each token is a row of the batch of an attention, whose keys are gathered through its table.
 Value PagedAttentionOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
-  if (getDeals() || getNumParts() > 1)
+  if (getNumParts() > 1)
     return {};
   Shape query = shapeOf(getQuery()), keys = shapeOf(getKeys()), values = shapeOf(getValues());
   Shape tables = shapeOf(getTables());
   if (query[0] != 1)
     return {};
-  int64_t tokens = query[1], requests = tables[1], blocks = tables[2], size = keys[2];
+  int64_t tokens = query[1], requests = tables.drop_back().back(), blocks = tables.back(), size = keys[2];
   Type number = builder.getI64Type();
   // The request of a token: as many requests end before it. Tokens behind all have the last one.
   Value ends = w.slice(w.reshape(getStarts(), {requests + 1}), 0, 1, requests + 1);
@@ -267,8 +267,15 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
     v = w.slice(v, 3, 0, valueFeatures);
   Value q = w.reshape(getQuery(), {tokens, query[2], 1, query[3]});
   Value position = w.reshape(w.addNumber(seen, -1), {tokens, 1}), places, bias;
-  if (getWindowLeft() || getSlopes())
+  bool hasPositions = getWindowLeft() || getDeals();
+  if (hasPositions || getSlopes())
     places = w.iota(0, RankedTensorType::get({blocks * size}, number));
+  if (Value deals = getDeals()) {
+    // Entry j of the table is block j * deal + deals[0].
+    Value block = w.binary<DivOp>(places, w.number(double(size), number));
+    Value behind = w.add(w.scale(block, double(*getDeal() - 1)), deals);
+    places = w.add(places, w.scale(behind, double(size)));
+  }
   if (Value slopes = getSlopes()) {
     Type wide = getComputeType(elementOf(getQuery()));
     Value distance = w.cast(w.sub(w.reshape(places, {1, blocks * size}), position), wide);
@@ -276,12 +283,11 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
                  w.reshape(distance, {tokens, 1, 1, blocks * size}));
     bias = w.cast(bias, elementOf(getQuery()));
   }
-  bool hasWindow = bool(getWindowLeft());
   RankedTensorType type = typeOf(q).clone({tokens, query[2], 1, valueFeatures});
   RankedTensorType lse = type.clone({tokens, query[2], 1}).clone(getComputeType(elementOf(getQuery())));
   auto attention = AttentionOp::create(
       builder, getLoc(), type, getSinks() || getLse() ? Type(lse) : Type(), q, k, v, Value(), bias,
-      hasWindow ? position : Value(), hasWindow ? places : Value(), seen, Value(), Value(), Value(), Value(),
+      hasPositions ? position : Value(), hasPositions ? places : Value(), seen, Value(), Value(), Value(), Value(),
       getScaleAttr(), UnitAttr(), getWindowLeftAttr(), IntegerAttr(), IntegerAttr(), getSoftCapAttr(), FloatAttr(),
       IntegerAttr());
   Value result = attention.getResult();

@@ -34,10 +34,10 @@ static Value writeRows(Writer &w, Value pages, Value rows, Value slots, int64_t 
   own = w.select(isIn, own, w.number(-1, number));
   Value copies = w.broadcast(w.reshape(rows, {groups, 1, tokens, of[2], of[3]}),
                              {groups, deal, tokens, of[2], of[3]});
-  Value written = nn::PageWriteOp::create(
-      builder, w.getLoc(), typeOf(pages).clone(shape), w.reshape(pages, shape),
-      w.reshape(copies, {groups * deal, tokens, of[2], of[3]}),
-      w.reshape(own, {groups * deal, tokens}));
+  Value written = nn::PageWriteOp::create(builder, w.getLoc(), typeOf(pages).clone(shape),
+                                          w.reshape(pages, shape),
+                                          w.reshape(copies, {groups * deal, tokens, of[2], of[3]}),
+                                          w.reshape(own, {groups * deal, tokens}));
   return w.reshape(written, whole);
 }
 
@@ -52,7 +52,8 @@ static Value writePages(Writer &w, const std::string &name, Value rows, Value sl
   if (!func->getParentOfType<ModuleOp>().lookupSymbol(name)) {
     OpBuilder outside(func);
     nn::StateOp::create(outside, w.getLoc(), name, type, StringAttr(),
-                        builder.getFloatAttr(type.getElementType(), 0), builder.getStringAttr("cache"));
+                        builder.getFloatAttr(type.getElementType(), 0),
+                        builder.getStringAttr("cache"));
   }
   Value before = nn::ReadOp::create(builder, w.getLoc(), type, name);
   Value after = writeRows(w, before, rows, slots, sizes.deal);
@@ -65,7 +66,8 @@ Value meshwright::writeCachedAttention(Writer &w, nn::AttentionOp op, Value quer
                                        const ServingSizes &sizes) {
   OpBuilder &builder = w.getBuilder();
   int64_t deal = sizes.deal;
-  Value keyPages = writePages(w, (name + (values ? ".keys" : ".latent")).str(), keys, inputs.slots, sizes);
+  Value keyPages =
+      writePages(w, (name + (values ? ".keys" : ".latent")).str(), keys, inputs.slots, sizes);
   Value valuePages =
       values ? writePages(w, (name + ".values").str(), values, inputs.slots, sizes) : keyPages;
   SmallVector<int64_t> shape(shapeOf(query));

@@ -10,8 +10,8 @@
 //
 // - By heads: one table of pages for each request.
 // - Dealt over A ranks: the pages are A equal ranges, and block b of a request is in range b mod A.
-//   Each range is attended to by itself, and the parts are merged. So a rank that holds a range needs
-//   no other.
+//   Each range is attended to by itself, and the parts are merged. So a rank that holds a range
+//   needs no other.
 //
 //===----------------------------------------------------------------------===//
 
@@ -29,8 +29,9 @@ struct CacheInputs {
 };
 
 /// Writes attention of a step in place of `op`. Query, keys and values are [groups, tokens, heads,
-/// features]; there are no values where they are the first columns of the keys. The result is as the
-/// query. Makes the states `NAME.keys` and `NAME.values`, or `NAME.latent`, if the module lacks them.
+/// features]; there are no values where they are the first columns of the keys. The result is as
+/// the query. Makes the states `NAME.keys` and `NAME.values`, or `NAME.latent`, if the module lacks
+/// them.
 mlir::Value writeCachedAttention(nn::Writer &w, nn::AttentionOp op, mlir::Value query,
                                  mlir::Value keys, mlir::Value values, mlir::StringRef name,
                                  const CacheInputs &inputs, const ServingSizes &sizes);
