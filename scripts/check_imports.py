@@ -21,7 +21,7 @@ PACKAGE = "meshwright"
 IMPORTER = f"{PACKAGE}.importer"
 GRAPH = f"{IMPORTER}.graph"
 #: Modules that the build makes.
-BUILT = {f"{PACKAGE}._core", f"{PACKAGE}._nn"}
+BUILT = {f"{PACKAGE}._core", f"{PACKAGE}._nn", f"{PACKAGE}._version"}
 #: Model.check, Model.differentiate, Model.train, Model.serve, and from_torch with buckets.
 DOORS = {
     (f"{PACKAGE}.model", f"{PACKAGE}.{name}")

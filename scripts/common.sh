@@ -17,7 +17,8 @@ export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$ROOT} CCACHE_NOHASHDIR=1
 # The Python packages. torch is installed first, so that packages which depend on
 # it do not install another version.
 PYTHON_TORCH="torch==2.13.0"
-PYTHON_PACKAGES=("transformers==5.23.0" "diffusers==0.42.1" safetensors "nanobind>=2.4" ml_dtypes numpy pytest lit)
+PYTHON_PACKAGES=("transformers==5.23.0" "diffusers==0.42.1" safetensors "nanobind>=2.4" ml_dtypes numpy
+  "jinja2>=3.1" "svg.py>=1.10" pytest lit tqdm)
 
 # JAX and its libraries, for the tests of the import from JAX only. Without them these tests are skipped.
 JAX_PACKAGES=("jax==0.10.2" "flax==0.12.8" "equinox==0.13.8" "optax==0.2.8")
@@ -55,7 +56,8 @@ python_has_packages() {
   "$1" - <<'PY' 2>/dev/null
 import importlib.util, sys
 from importlib.metadata import version
-names = ["torch", "transformers", "diffusers", "safetensors", "nanobind", "ml_dtypes", "numpy", "pytest", "lit"]
+names = ["torch", "transformers", "diffusers", "safetensors", "nanobind", "ml_dtypes", "numpy", "jinja2", "svg",
+         "pytest", "lit", "tqdm"]
 ok = (3, 11) <= sys.version_info[:2] <= (3, 12)
 ok = ok and all(importlib.util.find_spec(n) for n in names)
 ok = ok and version("torch").split("+")[0] == "2.13.0" and version("transformers") == "5.23.0"

@@ -117,6 +117,7 @@ checks_stage() {
   "$PYTHON" scripts/check_imports.py || status=1
   "$PYTHON" scripts/check_words.py || status=1
   "$PYTHON" scripts/check_docs.py || status=1
+  "$PYTHON" scripts/options_page.py --check || status=1
   "$PYTHON" bench/plot.py --check || status=1
   "$PYTHON" scripts/check_sizes.py || status=1
   "$PYTHON" scripts/check_counts.py || status=1

@@ -86,6 +86,21 @@ static LogicalResult verifyRelabels(Operation *op, Attribute value) {
                            << "': expected a unit attribute on a dist.permute, got " << value;
 }
 
+static LogicalResult verifyStageMeshes(Operation *op, Attribute value) {
+  auto meshOp = dyn_cast<MeshOp>(op);
+  auto stages = dyn_cast<DictionaryAttr>(value);
+  if (!meshOp || !stages)
+    return op->emitOpError() << "'dist.stages': expected a table of meshes on a dist.mesh";
+  for (NamedAttribute stage : stages) {
+    auto mesh = dyn_cast<MeshAttr>(stage.getValue());
+    if (!mesh || mesh.getNumRanks() != meshOp.getMesh().getNumRanks())
+      return op->emitOpError() << "'dist.stages': stage '" << stage.getName().getValue()
+                               << "': expected a mesh of " << meshOp.getMesh().getNumRanks()
+                               << " ranks, got " << stage.getValue();
+  }
+  return success();
+}
+
 LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribute attr) {
   if (attr.getName() == kRowLoadAttr) {
     auto load = dyn_cast<FloatAttr>(attr.getValue());
@@ -160,20 +175,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     return verifyStatedLayouts(op, attr);
   if (attr.getName() == kRelabelsAttr)
     return verifyRelabels(op, attr.getValue());
-  if (attr.getName() == kStageMeshesAttr) {
-    auto meshOp = dyn_cast<MeshOp>(op);
-    auto stages = dyn_cast<DictionaryAttr>(attr.getValue());
-    if (!meshOp || !stages)
-      return op->emitOpError() << "'dist.stages': expected a table of meshes on a dist.mesh";
-    for (NamedAttribute stage : stages) {
-      auto mesh = dyn_cast<MeshAttr>(stage.getValue());
-      if (!mesh || mesh.getNumRanks() != meshOp.getMesh().getNumRanks())
-        return op->emitOpError() << "'dist.stages': stage '" << stage.getName().getValue()
-                                 << "': expected a mesh of " << meshOp.getMesh().getNumRanks()
-                                 << " ranks, got " << stage.getValue();
-    }
-    return success();
-  }
+  if (attr.getName() == kStageMeshesAttr)
+    return verifyStageMeshes(op, attr.getValue());
   if (attr.getName() == kDpAttentionAttr)
     return verifyDpAttention(op, attr.getValue());
   if (attr.getName() == kPhaseAttr) {

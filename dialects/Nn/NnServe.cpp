@@ -63,11 +63,18 @@ bool PageWriteOp::needsExpansion() { return true; }
 Value PageWriteOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
   Shape pages = shapeOf(getPages());
-  if (pages[0] != 1)
-    return {};
-  int64_t tokens = shapeOf(getSlots())[1];
-  Value rows = w.reshape(getPages(), {pages[1] * pages[2], pages[3], pages[4]});
-  auto written = IndexCopyOp::create(builder, getLoc(), rows.getType(), rows, w.reshape(getSlots(), {tokens}),
+  int64_t tokens = pages[0] * shapeOf(getSlots())[1], size = pages[1] * pages[2];
+  Value rows = w.reshape(getPages(), {pages[0] * size, pages[3], pages[4]});
+  Value slots = getSlots();
+  if (pages[0] != 1) {
+    // A slot that is out of range in its group is so among all.
+    Type number = builder.getI64Type();
+    Value first = w.scale(w.iota(0, RankedTensorType::get({pages[0], 1}, number)), double(size));
+    Value place = w.select(w.compare(CompareKind::Lt, slots, double(size)), w.add(slots, first),
+                           w.number(double(pages[0] * size), number));
+    slots = w.select(w.compare(CompareKind::Lt, slots, 0.0), slots, place);
+  }
+  auto written = IndexCopyOp::create(builder, getLoc(), rows.getType(), rows, w.reshape(slots, {tokens}),
                                      w.reshape(getRows(), {tokens, pages[3], pages[4]}), 0,
                                      /*skips_minus_one=*/true);
   return w.reshape(written.getResult(), pages);
@@ -222,8 +229,9 @@ Padding PagedAttentionOp::getResultPadding(const Operands &in) {
   return isFinite(values) && !values.cause ? values : Padding::Arbitrary;
 }
 
-SmallVector<int64_t, 2> PagedAttentionOp::getExpandedDims() { return {1}; }
-int64_t PagedAttentionOp::getNumStatistics() { return 1; }
+/// The expansion reads no sharded dimension.
+SmallVector<int64_t, 2> PagedAttentionOp::getExpandedDims() { return {}; }
+int64_t PagedAttentionOp::getNumStatistics() { return 0; }
 bool PagedAttentionOp::needsExpansion() { return true; }
 
 /// Each token is a row of the batch of an attention, whose keys are gathered through its table.
@@ -336,7 +344,7 @@ LogicalResult MergePartsOp::verify() {
 FactorRule MergePartsOp::getFactorRule() {
   FactorRule rule;
   Shape shape = shapeOf(getParts());
-  int groups = rule.addFactor(shape[0]), parts = rule.addFactor(shape[1], FactorKind::Special);
+  int groups = rule.addFactor(shape[0]), parts = rule.addFactor(shape[1], FactorKind::Expandable);
   int tokens = rule.addFactor(shape[2]), heads = rule.addFactor(shape[3]), features = rule.addFactor(shape[4]);
   rule.operands = {{{groups}, {parts}, {tokens}, {heads}, {features}}, {{groups}, {parts}, {tokens}, {heads}}};
   if (getSinks())

@@ -77,8 +77,10 @@ double getScoreFactor(nn::ScoresOpInterface op) {
 
 Value emitSoftCap(ImplicitLocOpBuilder &b, nn::ScoresOpInterface op, Value scores) {
   auto cap = op.getSoftCap();
-  if (!cap)
-    return scores;
+  return cap ? emitSoftCap(b, cap->convertToDouble(), getScoreUnit(op), scores) : scores;
+}
+
+Value emitSoftCap(ImplicitLocOpBuilder &b, double cap, double unit, Value scores) {
   auto constant = [&](double value) { return emitConstant(b, scores.getType(), value); };
   Value bounded;
   if (getElementTypeOrSelf(scores.getType()).isF64()) {
@@ -92,7 +94,7 @@ Value emitSoftCap(ImplicitLocOpBuilder &b, nn::ScoresOpInterface op, Value score
   } else {
     bounded = math::TanhOp::create(b, scores);
   }
-  return arith::MulFOp::create(b, bounded, constant(cap->convertToDouble() * getScoreUnit(op)));
+  return arith::MulFOp::create(b, bounded, constant(cap * unit));
 }
 
 double getKeptFactor(nn::ScoresOpInterface op) {

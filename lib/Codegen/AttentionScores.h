@@ -32,6 +32,9 @@ double getScoreFactor(nn::ScoresOpInterface op);
 /// unit.
 mlir::Value emitSoftCap(mlir::ImplicitLocOpBuilder &builder, nn::ScoresOpInterface op,
                         mlir::Value scores);
+/// unit * cap * tanh(scores).
+mlir::Value emitSoftCap(mlir::ImplicitLocOpBuilder &builder, double cap, double unit,
+                        mlir::Value scores);
 
 /// The factor of weights that are kept: 1 / (1 - probability), or 1 without dropout.
 double getKeptFactor(nn::ScoresOpInterface op);

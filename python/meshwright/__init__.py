@@ -11,7 +11,7 @@
 
 import atexit
 
-from . import _core
+from . import _core, logs
 from .composing import compose
 from .devices import DeviceArray
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
@@ -19,10 +19,13 @@ from .joining import join
 from .model import Model, from_torch, load
 from .optimizers import SGD, Adam, AdamW
 from .plan import Plan
+from .progress import quiet
 from .requests import Request
 from .session import Bundle, Session, load_bundle
 from .stablehlo import from_jax, from_stablehlo
+from .version import VERSION as __version__
 
+logs.read_environment()
 # A thread that is in a call would go on while the process ends.
 atexit.register(_core.end_runs)
 
@@ -41,6 +44,7 @@ __all__ = [
     "Plan",
     "Request",
     "Session",
+    "__version__",
     "compose",
     "from_jax",
     "from_stablehlo",
@@ -48,4 +52,5 @@ __all__ = [
     "join",
     "load",
     "load_bundle",
+    "quiet",
 ]

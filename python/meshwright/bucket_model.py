@@ -6,6 +6,7 @@ All entries share weights and state. A plan and a session hold the entries that 
 planned and compiled at its first call, and the session goes on with the state that it has.
 """
 
+import functools
 import threading
 import warnings
 
@@ -19,6 +20,7 @@ from .joining import joined
 from .model import Model, _model_of
 from .options import spell
 from .plan import Plan, target_name
+from .progress import Phase
 from .session import Session, session_options
 from .tensors import ELEMENT_TYPES, as_numpy, dense
 
@@ -72,6 +74,7 @@ class BucketModel(Model):
         """The entry that a call takes: it holds the call, with the least product of sizes."""
         return self._call(None, args, kwargs)[0]
 
+    @functools.wraps(Model.parallelize)  # its signature
     def parallelize(self, **options) -> "BucketPlan":
         return BucketPlan(self, options)
 
@@ -86,7 +89,7 @@ class BucketModel(Model):
             )
         return self._each(lambda part: part.train(optimizer, loss, parameters, 1, *args, **options))
 
-    for _method in (parallelize, differentiate, train):
+    for _method in (differentiate, train):
         _method.__doc__ = getattr(Model, _method.__name__).__doc__
     del _method
 
@@ -184,7 +187,7 @@ class BucketPlan(Plan):
     """The plan of a model with buckets: of each entry one, from its first call on."""
 
     def __init__(self, model, options):
-        self._model, self._spelled = model, spell(options)
+        self._model, self._spelled, self._options = model, spell(options), options
         self._lock = threading.Lock()
         self._parts: dict[tuple, Plan] = {}
         # Options that do not fit are an error at once.
@@ -196,8 +199,10 @@ class BucketPlan(Plan):
         with self._lock:
             if key not in self._parts:
                 part = self._model.part(key)
-                plan = _core.Plan.parallelize(part._program, self._spelled)
-                self._parts[key] = Plan(part, unwrap(plan, stacklevel=5))
+                with Phase("planning"):
+                    plan = _core.Plan.parallelize(part._program, self._spelled)
+                planned = unwrap(plan, stacklevel=5, call="parallelize")
+                self._parts[key] = Plan(part, planned, self._options)
             return self._parts[key]
 
     def _of_call(self, entry, args, kwargs):
@@ -220,6 +225,10 @@ class BucketPlan(Plan):
     def report(self, format: str = "text", entry: str | None = None):
         name = find_entry(self._model._program.entries, entry).name
         return self._part([self._model.bucket_of(name)]).report(format, name)
+
+    def _facts(self, entry):
+        name = find_entry(self._model._program.entries, entry).name
+        return self._part([self._model.bucket_of(name)])._facts(name)
 
     def run(self, *args, entry: str | None = None, **options) -> list:
         plan, entry = self._of_call(entry, args, options)

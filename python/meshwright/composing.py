@@ -28,7 +28,8 @@ def compose(models, connect, loop=(), steps=1) -> Model:
             list(connect.items()),
             arguments.names("loop", loop, "names of stages"),
             arguments.integer("steps", steps),
-        )
+        ),
+        call="compose",
     )
     parameters = {
         f"{stage}.{name}": value

@@ -5,6 +5,8 @@
 import warnings
 from typing import NamedTuple
 
+from .logs import erase_line, logger
+
 
 class Diagnostic(NamedTuple):
     """Something said about a program, with its place in the user's source where known."""
@@ -71,13 +73,31 @@ def _summary(diagnostics):
     )
 
 
-def unwrap(result, stacklevel=3):
-    """The value of a `_core` result; its warnings as Python's, its errors as an Error."""
+def unwrap(result, stacklevel=3, call=None):
+    """The value of a `_core` result; its warnings as Python's and as records, its errors as an Error.
+
+    `call` stands for places in programs that the user never saw, such as those of imports.
+    """
     value, raw = result
-    diagnostics = [Diagnostic(m, s, file or None, line or None) for m, s, file, line in raw]
+    diagnostics = [_placed(Diagnostic(m, s, file or None, line or None), call) for m, s, file, line in raw]
     if value is None:
         raise Error(diagnostics or "failed without a diagnostic")
     for diagnostic in diagnostics:
         if diagnostic.severity == "warning":
-            warnings.warn(str(diagnostic), MeshwrightWarning, stacklevel=stacklevel)
+            warn(str(diagnostic), stacklevel=stacklevel)
     return value
+
+
+def warn(text, stacklevel=2) -> None:
+    """Warns by Python's warnings, and by a record of the logger `meshwright`."""
+    erase_line()
+    logger.warning("%s", text.removeprefix("warning: "), stacklevel=stacklevel + 1)
+    warnings.warn(text, MeshwrightWarning, stacklevel=stacklevel + 1)
+
+
+def _placed(diagnostic, call):
+    """A diagnostic with a place that the user knows: a file, or the call."""
+    if not (diagnostic.file or "").startswith("<"):
+        return diagnostic
+    message = f"{call}: {diagnostic.message}" if call else diagnostic.message
+    return diagnostic._replace(message=message, file=None, line=None)

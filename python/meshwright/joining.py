@@ -30,7 +30,7 @@ def join(models) -> Model:
 def joined(models):
     """The program, the parameters and the imports of models as entries of one. Of a model with several
     entries these are "ENTRY,NAME"."""
-    program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]))
+    program = unwrap(_core.Program.join([(name, m._program) for name, m in models.items()]), call="join")
     parameters, owners, problems = {}, {}, []
     for port in program.parameters:
         for entry, model in models.items():

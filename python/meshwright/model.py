@@ -6,11 +6,12 @@ import os
 
 import numpy as np
 
-from . import _core, arguments, weights
+from . import _core, arguments, pages, weights
 from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import Prepared, by_name, check_inputs, find_entry, names_inputs
 from .options import spell
 from .plan import Plan
+from .progress import Phase, part
 from .tensors import Dense, as_codes, as_numpy, dense, is_meta, is_trained, kind_of, state_of, unjoined
 
 
@@ -76,8 +77,42 @@ class Model:
 
         return export(self._program.str(True, True), self._constants)
 
-    def parallelize(self, **options) -> Plan:
-        """Rewrites the program for a mesh of ranks.
+    def parallelize(
+        self,
+        *,
+        mesh=None,
+        data_parallel=None,
+        tensor_parallel=None,
+        sequence_parallel=None,
+        context_parallel=None,
+        fold=None,
+        shardings=None,
+        device=None,
+        overlap=None,
+        shard_optimizer=None,
+        gtp=None,
+        gtp_align=None,
+        gtp_prefetch=None,
+        gtp_keep=None,
+        gtp_gather=None,
+        gtp_reduce=None,
+        shard_saved=None,
+        expert_parallel=None,
+        expert_capacity=None,
+        expert_load=None,
+        data_parallel_attention=None,
+        dense_tp=None,
+        dp_lm_head=None,
+        token_gather=None,
+        cache_sharding=None,
+        recompute=None,
+        memory_ceiling=None,
+        stored_weights=None,
+        reduce_type=None,
+        target=None,
+        **others,
+    ) -> Plan:
+        """Rewrites the program for a mesh of ranks. docs/options.md has a table of all options.
 
         mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own. Of a composed
             model also a mesh for each stage, over the same ranks:
@@ -112,21 +147,36 @@ class Model:
             "bf16": they are rounded for the way, and summed in f32 in the order of the ranks.
         shard_saved: "on", "off" or "auto" (default: off): of a model that trains, values that
             several ranks hold alike are kept in shards for the backward pass.
+        expert_parallel: axes or "none" (default: "ep" where the mesh has it), over which experts are split.
+        expert_capacity, expert_load: numbers (docs/experts.md).
+        data_parallel_attention: a number of groups of tensor-parallel ranks (default: 1) or "auto";
+            attention computes other rows, or other requests, in each. With it dense_tp, dp_lm_head and
+            token_gather.
+        cache_sharding: "heads", "sequence" or "auto" (default: heads): of a model that serves.
         recompute: "none", "full" or "auto" (default): of a model that trains, which values of the
             forward pass the backward pass computes again instead of keeping them; "full": all
             within layers; "auto": as few as the memory ceiling allows.
         memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
             as a number or "80G".
+        stored_weights: "keep" (default) or "widen": weights of 8 or 4 bits are held as they are stored,
+            or in the model's type.
         reduce_type: "own" (default), "f32" or {"*.down_proj": "f32"}, the first match wins: the type
             in which partial sums of bf16 and f16 values leave products and travel. "f32" rounds
             once, behind the sum over ranks. Patterns are of modules' names.
         target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
             name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
         """
-        if any(imported.graph.mesh for imported in self._imported.values()):
+        # Of all arguments; a name that is no option is an error of the compiler, which lists them all.
+        options = {name: value for name, value in locals().items() if name not in ("self", "others")}
+        options.update(others)
+        given = {name: value for name, value in options.items() if value is not None}
+        if any(imported.graph.mesh for imported in self._imported.values()) and device is None:
             # The mesh of a JAX function says nothing of its devices.
-            options.setdefault("device", "h100")
-        return Plan(self, unwrap(_core.Plan.parallelize(self._program, spell(options))))
+            options["device"] = "h100"
+        spelled = spell(options)
+        with Phase("planning"):
+            planned = _core.Plan.parallelize(self._program, spelled)
+        return Plan(self, unwrap(planned, call="parallelize"), given)
 
     def differentiate(self, loss=0, parameters=("*",)) -> "Model":
         """Returns a model with the same outputs, then "grad.NAME" for each trained parameter.
@@ -141,9 +191,9 @@ class Model:
 
         whole = apart(self)
         frozen = [name for name, value in whole._parameters.items() if not is_trained(value)]
-        program = unwrap(
-            whole._program.differentiate(output("loss", loss), patterns(parameters), frozen)
-        )
+        with Phase("differentiating"):
+            made = whole._program.differentiate(output("loss", loss), patterns(parameters), frozen)
+        program = unwrap(made, call="differentiate")
         model = Model(program, whole._parameters, whole._imported)
         model._loss = loss, parameters
         return model
@@ -175,7 +225,8 @@ class Model:
             )
         from .checking import check
 
-        return check(self, args, kwargs, tolerance, entry)
+        with Phase("checking"):
+            return check(self, args, kwargs, tolerance, entry)
 
     def train(
         self,
@@ -208,7 +259,8 @@ class Model:
         """
         from .training import train
 
-        return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale)
+        with Phase("adding training steps"):
+            return train(self, optimizer, loss, parameters, microbatches, clip_norm, seed, loss_scale)
 
     def serve(
         self,
@@ -257,12 +309,13 @@ class Model:
             raise Error("the model's weights are on the meta device: there is nothing to save")
         if os.path.realpath(program) == os.path.realpath(parameters):
             raise Error(f"the program and its weights are to be one file, '{parameters}'")
-        self._compute_constants()
-        with weights.whole_file(program) as text, weights.whole_file(parameters) as data:
-            text.write(self._program.str(True).encode("utf-8"))
-            # The weights take their place first: nothing may fail behind that.
-            text.flush()
-            weights.write(data, {name: self._parameter(name) for name in self._parameters})
+        with Phase("saving model", len(self._parameters)) as phase:
+            self._compute_constants()
+            with weights.whole_file(program) as text, weights.whole_file(parameters) as data:
+                text.write(self._program.str(True).encode("utf-8"))
+                # The weights take their place first: nothing may fail behind that.
+                text.flush()
+                weights.write(data, {name: self._parameter(name) for name in self._parameters}, phase.step)
 
     @property
     def _kind(self) -> str:
@@ -283,8 +336,12 @@ class Model:
     @property
     def _constants(self) -> dict:
         """The parameters that the imports computed."""
+        return {name: as_numpy(self._parameter(name)) for name in self._constant_names}
+
+    @property
+    def _constant_names(self) -> set[str]:
         names = {prefix + key for prefix, imported in self._imports for key in imported.graph.constants.values()}
-        return {name: as_numpy(self._parameter(name)) for name in names if name in self._parameters}
+        return {name for name in names if name in self._parameters}
 
     @property
     def _remarks(self) -> list[Diagnostic]:
@@ -353,6 +410,13 @@ class Model:
             f"outputs=[{', '.join(self.outputs)}] parameters={len(self._parameters)}>"
         )
 
+    def _repr_html_(self):
+        rows = [("entries", ", ".join(self.entries)), ("inputs", ", ".join(self.inputs)),
+                ("outputs", ", ".join(self.outputs)), ("parameters", f"{len(self._parameters):,}")]
+        if self._meta:
+            rows.append(("weights", "on the meta device: the model can be planned, not run"))
+        return pages.card("Model", rows)
+
 
 def _convert(diagnostics):
     return [Diagnostic(d.message, d.severity, d.file, d.line) for d in diagnostics]
@@ -368,6 +432,10 @@ def output(name, value) -> str:
 def patterns(value) -> list[str]:
     """Shell patterns of parameters."""
     return arguments.names("parameters", value, "shell patterns of names, as in ['*.weight']")
+
+
+#: The parts of an import of a PyTorch module: those of `import_module`, and "parsing".
+_PARTS = 5
 
 
 def from_torch(
@@ -409,6 +477,11 @@ def from_torch(
     PyTorch's default type is that of the caller. An import within torch.autocast is refused.
     `Model.check` compares the import with the module.
     """
+    with Phase(f"importing {type(module).__name__}", 0 if buckets else _PARTS):
+        return _from_torch(module, args, kwargs, training, weights, batch_inputs, dynamic_shapes, buckets)
+
+
+def _from_torch(module, args, kwargs, training, weights, batch_inputs, dynamic_shapes, buckets) -> Model:
     import torch
 
     from .importer.torch.checkpoint import Checkpoint
@@ -439,8 +512,9 @@ def from_torch(
 
 
 def _model_of(imported, name) -> Model:
-    program = unwrap(_core.Program.parse(imported.mlir, f"<{name}>"))
-    return Model(program, dict(imported.parameters), imported)
+    with part("parsing"):
+        parsed = _core.Program.parse(imported.mlir, f"<{name}>")
+    return Model(unwrap(parsed), dict(imported.parameters), imported)
 
 
 def load(program, parameters=None) -> Model:
@@ -448,6 +522,11 @@ def load(program, parameters=None) -> Model:
 
     The file is mapped, not read. Without one the model can be planned, not run.
     """
+    with Phase("loading model"):
+        return _load(program, parameters)
+
+
+def _load(program, parameters) -> Model:
     parsed = unwrap(_core.Program.parse_file(arguments.path("program", program)))
     if parameters is None:
         return Model(parsed, {})

@@ -33,6 +33,8 @@ def _stage_axes(stage, axes) -> str:
 
 
 def _value(key, value):
+    if key == "mesh" and not isinstance(value, Mapping | str):
+        fail(key, value, 'axes and their sizes, as in {"dp": 2, "tp": 4}')
     if key == "mesh" and isinstance(value, Mapping):
         if any(isinstance(axes, Mapping) for axes in value.values()):
             return ";".join(f"{stage}:{_stage_axes(stage, axes)}" for stage, axes in value.items())

@@ -3,15 +3,19 @@
 """Plans: a model rewritten for the ranks of a mesh."""
 
 import json
+import os
 import threading
 from numbers import Integral, Real
 
-from . import _core, arguments
+from . import _core, arguments, pages
+from .backends import backend_name
 from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, unwrap
 from .inputs import find_entry
+from .progress import Phase
 from .session import Session, keeping, session_options
 from .tensors import is_parameter, kind_of_inputs
+from .weights import whole_file
 
 _PHASES = ("global", "annotated", "propagated", "spmd", "rt")
 
@@ -26,8 +30,10 @@ class Text(str):
 class Plan:
     """A model rewritten for the ranks of a mesh: what `Model.parallelize` returns."""
 
-    def __init__(self, model, plan):
+    def __init__(self, model, plan, options=None):
         self._model = model
+        #: The options of `parallelize`, as the user gave them.
+        self._options = dict(options or {})
         self._plan = arguments.instance("plan", plan, _core.Plan, "a plan of Model.parallelize")
         self._parameters = {}
         self._lock = threading.Lock()
@@ -52,10 +58,13 @@ class Plan:
     def report(self, format: str = "text", entry: str | None = None):
         """Bytes per collective, memory per rank, decisions and warnings of an entry.
 
-        "text" for people; "json" gives a dict, schema 1.
+        "text" for people; "json" gives a dict, schema 1; "html" gives a page with pictures, as text
+        (docs/reports.md).
         """
-        if not isinstance(format, str) or format not in ("text", "json"):
-            arguments.fail("format", format, "text or json")
+        if not isinstance(format, str) or format not in ("text", "json", "html"):
+            arguments.fail("format", format, "text, json or html")
+        if format == "html":
+            return self._page(entry, None)
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
         remarks = self._model._remarks
         if format == "text":
@@ -63,6 +72,71 @@ class Plan:
         report = json.loads(report)
         report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
         return report
+
+    def save_report(self, path, entry: str | None = None, trace=None) -> None:
+        """Writes the report on an entry to a file, in the form that its name states: a page (.html),
+        .json or .txt. The file appears whole or not at all. A page with the `trace` of a run has
+        measured times beside expected ones; shares of ceilings need a run with `measure`, too."""
+        path = arguments.path("path", path)
+        kind = os.path.splitext(path)[1].lower()
+        format = {".html": "html", ".htm": "html", ".json": "json", ".txt": "text"}.get(kind)
+        if format is None:
+            arguments.fail("path", path, "a name that ends in .html, .json or .txt")
+        if trace is not None and format != "html":
+            raise Error(f"trace: expected no trace for a report in {format}: a page shows one")
+        report = self._page(entry, trace) if format == "html" else self.report(format, entry)
+        text = json.dumps(report, indent=1) + "\n" if format == "json" else report
+        with whole_file(path) as file:
+            file.write(text.encode("utf-8", "replace"))
+
+    def layout(self, pattern: str = "*", entry: str | None = None) -> str:
+        """Draws the layouts of parameters, states and inputs in characters: the chunks of each tensor,
+        and the ranks that hold them. `pattern` is a shell pattern of names: "*.q_proj.weight"."""
+        from .pages.holdings import drawings
+
+        arguments.text("pattern", pattern, "a shell pattern of names")
+        facts = self._facts(entry)
+        found = drawings(facts, pattern)
+        if found is None:
+            known = ", ".join(f"'{layout.pattern}'" for layout in facts.layouts[:4])
+            arguments.fail("pattern", pattern, f"a pattern of names such as {known or 'of no tensor'}")
+        return Text(found)
+
+    def compare(self, other: "Plan", format: str = "text", entry: str | None = None) -> str:
+        """The differences of two plans: times, bytes, memory, layouts and decisions. "text" for people;
+        "html" gives a page, as text."""
+        from .pages import comparison
+
+        arguments.instance("other", other, Plan, "a plan of Model.parallelize")
+        if not isinstance(format, str) or format not in ("text", "html"):
+            arguments.fail("format", format, "text or html")
+        found = comparison.compare(self._facts(entry), other._facts(entry))
+        if format == "html":
+            return Text(pages.renderer().comparison_page(found))
+        return Text(comparison.text(found))
+
+    def _page(self, entry, trace):
+        renderer, facts = pages.renderer(), self._facts(entry)
+        if trace is not None:
+            from .pages.measured import add_trace
+
+            add_trace(facts, arguments.path("trace", trace))
+        return Text(renderer.plan_page(facts))
+
+    def _facts(self, entry):
+        from .pages.facts import read_facts
+
+        name = find_entry(self._plan.entries, entry).name
+        program = unwrap(self._plan.str(_core.Phase.rt, True, True))
+        report = self.report("json", name)
+        return read_facts(program, report, name, self._model._constant_names, self._options)
+
+    def _repr_html_(self):
+        """The page, for notebooks."""
+        try:
+            return pages.renderer().framed(self.report("html"))
+        except Error:
+            return None  # a notebook shows the text instead
 
     def start(
         self,
@@ -92,7 +166,9 @@ class Plan:
     def _started(self, options) -> Session:
         self._set_parameters()
         model, kept = self._model, dict(self._parameters)
-        session = unwrap(self._plan.start(options))
+        with Phase("starting"):
+            started = self._plan.start(options)
+        session = unwrap(started, call="start")
         training = model._training(session.states)
         fixed = {**model._parameters, **(training.fixed if training else {})}
         fixed = {name: value for name, value in fixed.items() if is_parameter(value)}
@@ -136,7 +212,7 @@ class Plan:
         kind = kind_of_inputs(inputs) if inputs else self._model._kind
         options = _core.RunOptions()
         options.entry = entry.name
-        options.backend = arguments.text("backend", backend, "the name of a backend")
+        options.backend = backend_name(backend)
         options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
         options.timeout = arguments.positive("timeout", timeout, Real)
         options.check_finite = arguments.flag("check_finite", check_finite)
@@ -145,8 +221,8 @@ class Plan:
         options.target = target_name(target)
         call = Call(backend, inputs, entry.outputs, kind)
         options.output_gpu = call.gpu
-        with keeping(self._plan, (inputs, call), dict(self._parameters)):
-            unwrap(self._plan.run(call.inputs, call.addresses, options))
+        with keeping(self._plan, (inputs, call), dict(self._parameters)), Phase("running"):
+            unwrap(self._plan.run(call.inputs, call.addresses, options), call="run")
         return finish(call.finish()) if finish else call.finish()
 
     def check(
@@ -165,7 +241,7 @@ class Plan:
             tolerance = -1.0  # the types' own
         else:
             tolerance = arguments.tolerance(tolerance)
-        with keeping(self._plan, inputs, dict(self._parameters)):
+        with keeping(self._plan, inputs, dict(self._parameters)), Phase("checking"):
             result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name))
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
@@ -195,7 +271,9 @@ class Plan:
             self._set_parameters()
         training = self._model._training(self._plan.states)
         layout, _owners = training.layout() if training else (None, None)
-        summary = unwrap(self._plan.compile(path, target, weights, layout))
+        with Phase("compiling"):
+            written = self._plan.compile(path, target, weights, layout)
+        summary = unwrap(written, call="compile")
         return {
             "kernels": summary.kernels,
             "cached_kernels": summary.cached_kernels,
@@ -205,9 +283,11 @@ class Plan:
 
     def _set_parameters(self):
         self._check_weights()
-        self._model._compute_constants()
-        with self._lock:
-            for name in self._model._parameters:
+        names = self._model._parameters
+        with Phase("setting parameters", len(names)) as phase, self._lock:
+            self._model._compute_constants()
+            for name in names:
+                phase.step()
                 tensor = self._model._parameter(name)
                 if self._parameters.get(name) is not tensor:
                     pieces = [tensor.pieces] if tensor.pieces else []

@@ -7,10 +7,12 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from . import _core, arguments, state_dict_form, state_dicts
+from . import _core, arguments, pages, state_dict_form, state_dicts
+from .backends import backend_name
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
 from .inputs import prepare_by_name
+from .progress import Phase
 from .requests import Serving
 from .tensors import Dense, dense, empty, finished, is_jax, is_meta, is_torch, kind_of_inputs, unjoined
 
@@ -36,6 +38,8 @@ class Session(Serving):
         self._fixed = {} if fixed is None else fixed
         #: How the states map to PyTorch's state dicts; None if the session does not train.
         self._training = training
+        #: The entries that have run: a first call compiles, and shows that it is at work.
+        self._ran: set[str] = set()
 
     @property
     def entries(self) -> list[str]:
@@ -56,8 +60,10 @@ class Session(Serving):
         session = self._session
         kind = kind_of_inputs(inputs) if inputs else self._kind
         call = Call(self._backend, inputs, entry.outputs, kind)
-        with keeping(session, (inputs, call), self._kept):
+        first = entry.name not in self._ran
+        with keeping(session, (inputs, call), self._kept), Phase("running", shown=first):
             unwrap(session.run(entry.name, call.inputs, call.addresses, is_checked, call.gpu))
+        self._ran.add(entry.name)
         return finish(call.finish()) if finish else call.finish()
 
     def _prepared(self, name, args, kwargs):
@@ -147,7 +153,8 @@ class Session(Serving):
         that serves: another session goes on with them, with their pages where groups and pages are
         equal, and computes them again elsewhere."""
         saving = self._server if self._session.serves else self._session
-        unwrap(saving.save(arguments.path("path", path)))
+        with Phase("saving state"):
+            unwrap(saving.save(arguments.path("path", path)))
 
     def close(self) -> None:
         """Ends the session."""
@@ -170,6 +177,13 @@ class Session(Serving):
         if self._open is None:
             return "<meshwright.Session, closed>"
         return f"<meshwright.Session entries=[{', '.join(self.entries)}]>"
+
+    def _repr_html_(self):
+        if self._open is None:
+            return None  # a notebook shows the text instead
+        states = self._session.states
+        rows = [("entries", ", ".join(self.entries)), ("backend", self._backend), ("states", f"{len(states):,}")]
+        return pages.card("Session", rows)
 
 
 class Bundle:
@@ -209,7 +223,8 @@ class Bundle:
             weights = options.weights = arguments.path("weights", weights)
         if random_weights is not None:
             options.random_weights = arguments.integer("random_weights", random_weights, 0)
-        session = unwrap(self._bundle.start(options))
+        with Phase("starting"):
+            session = unwrap(self._bundle.start(options))
         layout = session.state_dict
         training = layout and state_dicts.training_of_bundle(layout, weights)
         return Session(session, backend, prepare_by_name, "numpy", training=training)
@@ -220,12 +235,13 @@ class Bundle:
 
 def load_bundle(path) -> Bundle:
     """Opens a bundle that `Plan.compile` or `sharding-compile` wrote."""
-    return Bundle(path)
+    with Phase("opening bundle"):
+        return Bundle(path)
 
 
 def session_options(backend, threads_per_rank, timeout, state, recover, graphs):
     options = _core.SessionOptions()
-    options.backend = arguments.text("backend", backend, "the name of a backend")
+    options.backend = backend_name(backend)
     options.threads_per_rank = arguments.positive("threads_per_rank", threads_per_rank, Integral)
     options.timeout = arguments.positive("timeout", timeout, Real)
     saved = "a folder that a session saved to"

@@ -7,6 +7,11 @@ from collections.abc import Mapping, Sequence
 from . import arguments
 from .errors import Error, InputError
 from .model import Model, _convert, _model_of
+from .progress import Phase
+
+
+#: The parts of an import: that of `Call`, those of `import_module`, and "parsing".
+_PARTS = 5
 
 
 def from_jax(function, args=(), kwargs=None, parameters=0, state=None, training=False) -> Model:
@@ -28,9 +33,6 @@ def from_jax(function, args=(), kwargs=None, parameters=0, state=None, training=
     shapes, loops whose end depends on values, random numbers, complex numbers and callbacks.
     """
     _require_jax("from_jax")
-    from .importer import ImportFailed
-    from .importer.stablehlo.functions import Call
-
     args = () if args is None else args
     arguments.instance("args", args, (tuple, list), "a tuple of arguments", InputError)
     if kwargs is not None:
@@ -43,6 +45,14 @@ def from_jax(function, args=(), kwargs=None, parameters=0, state=None, training=
         arguments.instance("an element of parameters", one, (int, str), expected)
     if state is not None:
         arguments.mapping("state", state, "{name of an argument: name or position of a result}, or None")
+    with Phase(f"importing {getattr(function, '__name__', type(function).__name__)}", _PARTS):
+        return _import_call(function, args, kwargs, parameters, state, training)
+
+
+def _import_call(function, args, kwargs, parameters, state, training) -> Model:
+    from .importer import ImportFailed
+    from .importer.stablehlo.functions import Call
+
     try:
         call = Call(function, tuple(args), dict(kwargs or {}), parameters, state, training)
         return _model_of(call.import_(), call.title)
@@ -69,7 +79,8 @@ def from_stablehlo(given, parameters=None) -> Model:
     from .importer.stablehlo.modules import import_stablehlo
 
     try:
-        return _model_of(import_stablehlo(given, parameters), "stablehlo")
+        with Phase("importing StableHLO", _PARTS - 1):
+            return _model_of(import_stablehlo(given, parameters), "stablehlo")
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
 

@@ -8,6 +8,7 @@ from .errors import Diagnostic, Error, InputError, unwrap
 from .joining import apart, join
 from .model import Model, _convert, _model_of, output, patterns
 from .optimizers import Optimizer, learning_rate
+from .progress import part
 from .tensors import is_trained
 
 
@@ -59,12 +60,14 @@ def train(
             raise Error(f'loss_scale: expected a number above 0, "auto" or None, got {loss_scale}')
     options.seed = arguments.integer("seed", seed)
     options.microbatches = microbatches
-    return TrainedModel(model, unwrap(model._program.train(options)), optimizer, options)
+    with part("differentiating"):
+        made = model._program.train(options)
+    return TrainedModel(model, unwrap(made, call="train"), optimizer, options)
 
 
 def retrained(trained, model) -> TrainedModel:
     """Another model of one microbatch, which trains as `trained` does."""
-    program = unwrap(_with_evaluation(model)._program.train(trained._options))
+    program = unwrap(_with_evaluation(model)._program.train(trained._options), call="train")
     return TrainedModel(model, program, trained._optimizer, trained._options)
 
 

@@ -102,8 +102,8 @@ def _stored_shape(tensor):
     return shape
 
 
-def write(file, tensors) -> None:
-    """Writes `tensors` (name -> Dense) to a binary file."""
+def write(file, tensors, step=lambda: None) -> None:
+    """Writes `tensors` (name -> Dense) to a binary file, and calls `step` behind each."""
     header, offset = {}, 0
     for name, tensor in tensors.items():
         if name == _METADATA:
@@ -125,6 +125,7 @@ def write(file, tensors) -> None:
     for tensor in tensors.values():
         for part in slabs_of(tensor):
             file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+        step()
 
 
 def _sync_folder(directory):

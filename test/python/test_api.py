@@ -325,7 +325,7 @@ def test_report(module, x):
     # Only the last token, which one rank has, is still summed.
     assert collectives["all_reduce"]["bytes_per_rank"] == 2 * 16 * 4
     assert sharded["before"] == report["before"]
-    with pytest.raises(mw.Error, match="format: expected text or json, got 'xml'"):
+    with pytest.raises(mw.Error, match="format: expected text, json or html, got 'xml'"):
         model.parallelize(mesh={"tp": 2}).report(format="xml")
 
 

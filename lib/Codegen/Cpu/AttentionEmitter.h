@@ -12,7 +12,7 @@
 #include "meshwright/lib/Codegen/Cpu/AttentionPlan.h"
 #include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
-#include "meshwright/lib/Codegen/LoopEmitter.h"
+#include "meshwright/lib/Codegen/Cpu/VectorEmitter.h"
 #include "meshwright/lib/Codegen/Processor.h"
 #include "meshwright/lib/Codegen/RandomNumbers.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
@@ -35,17 +35,14 @@ struct AttentionKernel {
 };
 
 /// Emits the kernel of one nn.attention or nn.attention_grad. This class has the parts that all
-/// forms of the kernel share: arithmetic on indices and vectors, the mask, and the running
-/// softmax.
-class AttentionEmitter : protected LoopEmitter, protected AttentionBuffers {
+/// forms of the kernel share: the mask, and the running softmax.
+class AttentionEmitter : public VectorEmitter, protected AttentionBuffers {
 public:
   virtual ~AttentionEmitter() = default;
 
   /// The buffers of the kernel: inputs, then results, each with one dimension.
   SmallVector<Type> getBufferTypes();
   virtual int64_t getItems() const { return plan.getItems(); }
-  /// The bytes of the workspace of each thread.
-  int64_t getWorkspaceBytes() const { return workspaceBytes; }
   /// Fills the function. Its arguments are the buffers, the first item, the item behind the
   /// last, and the workspace.
   void emit(mlir::func::FuncOp kernel);
@@ -55,51 +52,6 @@ protected:
 
   /// Emits the work of one item.
   virtual void emitItem(Value item) = 0;
-
-  //===--------------------------------------------------------------------===//
-  // Workspace
-  //===--------------------------------------------------------------------===//
-
-  /// A part of the workspace.
-  struct Region {
-    int64_t offset = 0, count = 0;
-    Type type;
-    Value buffer;
-  };
-  /// Reserves a region of `count` elements of `type`.
-  void reserve(Region &region, int64_t count, Type type);
-
-  //===--------------------------------------------------------------------===//
-  // Vectors
-  //===--------------------------------------------------------------------===//
-
-  mlir::VectorType getVector(int64_t size, Type type) { return mlir::VectorType::get(size, type); }
-  mlir::VectorType getVector() { return getVector(plan.lanes, plan.compute); }
-  Value getScalar(double value);
-  Value getSplat(double value);
-  Value splat(Value scalar);
-  /// a b + c.
-  Value fma(Value a, Value c, Value d);
-  /// a b + c for each pair of bf16 of `a` and `c`.
-  Value dot(Value a, Value c, Value d);
-  /// `size` lanes at an index.
-  Value load(Value buffer, Value index, int64_t size);
-  Value load(Value buffer, Value index) { return load(buffer, index, plan.lanes); }
-  Value loadScalar(Value buffer, Value index);
-  void store(Value value, Value buffer, Value index);
-  /// Casts to and from the type of arithmetic.
-  Value widen(Value value) { return emitCast(b, value, plan.compute); }
-  Value narrow(Value value) { return emitCast(b, value, plan.element); }
-  /// Removes lanes, or adds lanes of zeros.
-  Value resize(Value vector, int64_t size);
-  Value shuffle(Value a, Value c, ArrayRef<int64_t> lanes);
-  /// The larger of the two, or `c` if one is NaN.
-  Value larger(Value a, Value c);
-  /// Transposes as many vectors as each has lanes.
-  void transpose(SmallVector<Value> &vectors);
-  /// Lane i of the result is the sum over vector i.
-  Value sumEach(SmallVector<Value> vectors);
-  Value exp2(Value x) { return emitExp2(b, x); }
 
   //===--------------------------------------------------------------------===//
   // The scores
@@ -113,10 +65,6 @@ protected:
   bool hasCap() { return op.getSoftCap().has_value(); }
   /// e^(scores - maximum), of scores in the unit.
   Value exponentiate(Value scores, Value maximum);
-  /// The maximum to subtract: zero if there is no score.
-  Value guard(Value maximum);
-  /// 1 / sum, zero for zero.
-  Value invert(Value sum);
   /// log(sum) + maximum, as the log-sum-exp result has it.
   Value getLogSumExp(Value sum, Value maximum);
   /// The type in which positions are compared: 64 bits if they are operands.
@@ -175,9 +123,6 @@ private:
   Value firstQueryPosition, firstKeyPosition;
   /// The row's length, if positions are operands: keys are below it.
   Value lengthOfRow;
-
-  SmallVector<Region *> regions;
-  int64_t workspaceBytes = 0;
 };
 
 /// Queries are lanes: for many queries.

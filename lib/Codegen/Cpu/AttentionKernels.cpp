@@ -52,21 +52,12 @@ AttentionPlan::AttentionPlan(nn::ScoresOpInterface op, const Processor &processo
 //===----------------------------------------------------------------------===//
 
 AttentionEmitter::AttentionEmitter(const AttentionKernel &kernel)
-    : LoopEmitter(kernel.op->getContext()), op(kernel.op), plan(kernel.plan),
-      processor(kernel.processor), biasRegion(kernel.biasRegion) {
+    : VectorEmitter(kernel.op->getContext(), kernel.plan.lanes, kernel.plan.element, kernel.plan.compute),
+      op(kernel.op), plan(kernel.plan), processor(kernel.processor), biasRegion(kernel.biasRegion) {
   if (op.getBias())
     biasStrides = getBiasStrides(op);
   if (biasRegion)
     biasElements.emplace(b, *biasRegion);
-}
-
-void AttentionEmitter::reserve(Region &region, int64_t count, Type type) {
-  constexpr int64_t alignment = 64;
-  region.offset = workspaceBytes;
-  region.count = std::max<int64_t>(count, 1);
-  region.type = type;
-  workspaceBytes += llvm::alignTo(region.count * (type.getIntOrFloatBitWidth() / 8), alignment);
-  regions.push_back(&region);
 }
 
 SmallVector<Type> AttentionEmitter::getBufferTypes() {
@@ -97,10 +88,7 @@ void AttentionEmitter::emit(func::FuncOp kernel) {
   }
   for (auto [tensor, buffer] : AttentionBuffers::getOutputs(op))
     *buffer = entry.getArgument(next++);
-  Value workspace = entry.getArguments().back();
-  for (Region *region : regions)
-    region->buffer = memref::ViewOp::create(b, MemRefType::get({region->count}, region->type),
-                                            workspace, getIndex(region->offset), ValueRange());
+  bindWorkspace(entry.getArguments().back());
   if (op.getStream())
     random = {loadScalar(seed, getIndex(0)), loadScalar(step, getIndex(0)),
               int64_t(*op.getStream())};
@@ -137,107 +125,6 @@ std::optional<KernelInfo> KernelScope::buildAttention(rt::KernelOp launch) {
 }
 
 //===----------------------------------------------------------------------===//
-// Vectors
-//===----------------------------------------------------------------------===//
-
-Value AttentionEmitter::getScalar(double value) { return emitConstant(b, plan.compute, value); }
-
-Value AttentionEmitter::getSplat(double value) {
-  return arith::ConstantOp::create(
-      b, DenseElementsAttr::get(getVector(), b.getFloatAttr(plan.compute, value)));
-}
-
-Value AttentionEmitter::splat(Value scalar) {
-  return vector::BroadcastOp::create(b, getVector(plan.lanes, scalar.getType()), scalar);
-}
-
-Value AttentionEmitter::fma(Value a, Value c, Value d) {
-  return LLVM::FMulAddOp::create(b, a, c, d);
-}
-
-Value AttentionEmitter::dot(Value a, Value c, Value d) {
-  return LLVM::CallIntrinsicOp::create(b, getVector(),
-                                       b.getStringAttr("llvm.x86.avx512bf16.dpbf16ps.512"),
-                                       ValueRange{d, a, c})
-      .getResult(0);
-}
-
-Value AttentionEmitter::load(Value buffer, Value index, int64_t size) {
-  Type type = cast<MemRefType>(buffer.getType()).getElementType();
-  return vector::LoadOp::create(b, getVector(size, type), buffer, index);
-}
-
-Value AttentionEmitter::loadScalar(Value buffer, Value index) {
-  return memref::LoadOp::create(b, buffer, index);
-}
-
-void AttentionEmitter::store(Value value, Value buffer, Value index) {
-  vector::StoreOp::create(b, value, buffer, index);
-}
-
-Value AttentionEmitter::shuffle(Value a, Value c, ArrayRef<int64_t> lanes) {
-  return vector::ShuffleOp::create(b, a, c, lanes);
-}
-
-Value AttentionEmitter::resize(Value vector, int64_t size) {
-  auto type = cast<VectorType>(vector.getType());
-  int64_t present = type.getDimSize(0);
-  if (present == size)
-    return vector;
-  SmallVector<int64_t> lanes;
-  for (int64_t i = 0; i < size; ++i)
-    lanes.push_back(i < present ? i : vector::ShuffleOp::kPoisonIndex);
-  Value resized = shuffle(vector, vector, lanes);
-  if (size < present)
-    return resized;
-  Value zeros = arith::ConstantOp::create(b, b.getZeroAttr(resized.getType()));
-  for (int64_t i = 0; i < size; ++i)
-    lanes[i] = i < present ? i : size + i;
-  return shuffle(resized, zeros, lanes);
-}
-
-Value AttentionEmitter::larger(Value a, Value c) {
-  Value above = arith::CmpFOp::create(b, arith::CmpFPredicate::OGT, a, c);
-  return arith::SelectOp::create(b, above, a, c);
-}
-
-/// The shuffles of two vectors that exchange blocks of `step` lanes beside the diagonal: the
-/// lanes of the first result, and of the second.
-static std::array<SmallVector<int64_t>, 2> getExchange(int64_t lanes, int64_t step) {
-  std::array<SmallVector<int64_t>, 2> exchange;
-  for (int64_t i = 0; i < lanes; ++i) {
-    bool isFirst = (i & step) == 0;
-    exchange[0].push_back(isFirst ? i : lanes + i - step);
-    exchange[1].push_back(isFirst ? i + step : lanes + i);
-  }
-  return exchange;
-}
-
-void AttentionEmitter::transpose(SmallVector<Value> &vectors) {
-  for (int64_t step = 1; step < plan.lanes; step *= 2) {
-    auto [lower, upper] = getExchange(plan.lanes, step);
-    for (int64_t i = 0; i < plan.lanes; ++i)
-      if ((i & step) == 0) {
-        Value first = vectors[i], second = vectors[i + step];
-        vectors[i] = shuffle(first, second, lower);
-        vectors[i + step] = shuffle(first, second, upper);
-      }
-  }
-}
-
-Value AttentionEmitter::sumEach(SmallVector<Value> vectors) {
-  for (int64_t step = 1; step < plan.lanes; step *= 2) {
-    auto [lower, upper] = getExchange(plan.lanes, step);
-    SmallVector<Value> sums;
-    for (size_t i = 0; i < vectors.size(); i += 2)
-      sums.push_back(arith::AddFOp::create(b, shuffle(vectors[i], vectors[i + 1], lower),
-                                           shuffle(vectors[i], vectors[i + 1], upper)));
-    vectors = std::move(sums);
-  }
-  return vectors.front();
-}
-
-//===----------------------------------------------------------------------===//
 // The scores
 //===----------------------------------------------------------------------===//
 
@@ -246,18 +133,6 @@ Value AttentionEmitter::exponentiate(Value scores, Value maximum) {
   if (getUnit() != M_LOG2E)
     difference = arith::MulFOp::create(b, difference, getSplat(M_LOG2E));
   return exp2(difference);
-}
-
-Value AttentionEmitter::guard(Value maximum) {
-  Value lowest = getSplat(-std::numeric_limits<double>::infinity());
-  Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, maximum, lowest);
-  return arith::SelectOp::create(b, isEmpty, getSplat(0), maximum);
-}
-
-Value AttentionEmitter::invert(Value sum) {
-  Value zero = getSplat(0);
-  Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
-  return arith::SelectOp::create(b, isEmpty, zero, arith::DivFOp::create(b, getSplat(1), sum));
 }
 
 Value AttentionEmitter::isKept(Value indices) {

@@ -35,9 +35,10 @@ std::optional<KernelInfo> CpuKernelBuilder::build(rt::KernelOp launch) {
   // Emitters of special launches come first. Each inspects the ops of the region, and
   // returns nothing, before it begins a kernel, for launches of other kinds.
   using Emitter = std::optional<KernelInfo> (KernelScope::*)(rt::KernelOp);
-  constexpr Emitter emitters[] = {&KernelScope::buildGemm,      &KernelScope::buildGroupedGemm,
-                                  &KernelScope::buildAttention, &KernelScope::buildMerge,
-                                  &KernelScope::buildRows,      &KernelScope::buildColumns};
+  constexpr Emitter emitters[] = {&KernelScope::buildGemm,           &KernelScope::buildGroupedGemm,
+                                  &KernelScope::buildAttention,      &KernelScope::buildMerge,
+                                  &KernelScope::buildPagedAttention, &KernelScope::buildMergeParts,
+                                  &KernelScope::buildRows,           &KernelScope::buildColumns};
   KernelScope scope(*this);
   size_t known = writer.getNumSources();
   for (Emitter emitter : emitters)

@@ -10,6 +10,7 @@
 #include "meshwright/lib/Codegen/AttentionBias.h"
 #include "meshwright/lib/Codegen/Cpu/CpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Cpu/Gemm.h"
+#include "meshwright/lib/Codegen/Cpu/PagedAttention.h"
 #include "meshwright/lib/Codegen/Cpu/LowerKernels.h"
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/ObjectEmitter.h"
@@ -45,6 +46,14 @@ ElementCost CpuTarget::getElementCost(Operation *op) const {
     return ElementCost::OneByOne;
   bool hasInstruction = isa<nn::SqrtOp, nn::RsqrtOp, nn::ReciprocalOp>(op);
   return type.isF64() && !hasInstruction ? ElementCost::OneByOne : ElementCost::Many;
+}
+
+Value CpuTarget::expand(OpBuilder &builder, Operation *op) const {
+  if (auto attention = dyn_cast<nn::PagedAttentionOp>(op))
+    return expandPagedAttention(builder, attention);
+  if (auto merge = dyn_cast<nn::MergePartsOp>(op))
+    return keepMergeParts(builder, merge);
+  return {};
 }
 
 std::optional<KernelRegion> CpuTarget::getBiasRegion(nn::ScoresOpInterface op,

@@ -26,6 +26,7 @@ public:
   ElementCost getElementCost(mlir::Operation *op) const override;
   std::optional<int64_t> getMostEvaluations(mlir::Operation *op) const override;
   size_t getMaxKernelOps() const override { return 48; }
+  mlir::Value expand(mlir::OpBuilder &builder, mlir::Operation *op) const override;
   std::optional<KernelRegion> getBiasRegion(nn::ScoresOpInterface op, std::string &reason) const override;
   bool canFollowProduct(mlir::Operation *op, mlir::RankedTensorType product) const override;
   bool canPrecedeProduct(mlir::Operation *op, mlir::RankedTensorType input) const override;

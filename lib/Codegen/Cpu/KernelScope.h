@@ -33,6 +33,9 @@ public:
   std::optional<KernelInfo> buildAttention(rt::KernelOp launch);
   /// Launches of nn.merge_attention.
   std::optional<KernelInfo> buildMerge(rt::KernelOp launch);
+  /// Launches of nn.paged_attention, and of nn.merge_parts.
+  std::optional<KernelInfo> buildPagedAttention(rt::KernelOp launch);
+  std::optional<KernelInfo> buildMergeParts(rt::KernelOp launch);
   /// Launches that compute rows, and launches that reduce other dimensions.
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);
   std::optional<KernelInfo> buildColumns(rt::KernelOp launch);

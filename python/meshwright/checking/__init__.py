@@ -15,7 +15,7 @@ import warnings
 
 from .. import arguments
 from ..bucket_model import BucketModel
-from ..errors import CheckFailed, Diagnostic, Error, MeshwrightWarning
+from ..errors import CheckFailed, Diagnostic, Error, warn
 from ..importer import ImportFailed
 from ..importer.graph.dialect import FLOATS
 from ..model import _convert, _model_of
@@ -78,9 +78,8 @@ class Check:
             # An operation of PyTorch's may have no f64.
             self.wide = False
             self._look(values)
-            warnings.warn(
+            warn(
                 f"{error}; the check takes its results in the module's own types for right",
-                MeshwrightWarning,
                 stacklevel=4,
             )
         self._compare(values)
@@ -127,7 +126,7 @@ class Check:
             self.problems.append(changed)
         self.changes = changed is not None
         for read in reads.found():
-            warnings.warn(str(read), MeshwrightWarning, stacklevel=5)
+            warn(str(read), stacklevel=5)
 
     def _compare(self, values):
         """Outputs, buffers, and gradients if the model has any."""

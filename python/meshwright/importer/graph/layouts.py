@@ -203,6 +203,8 @@ class _Reader:
         self.at = 0
         #: Whether the last dimension was open.
         self.is_open = False
+        #: Whether sizes of run time are skipped, or are an error as any other unknown word.
+        self.at_run_time = False
 
     @property
     def next(self) -> str:
@@ -242,6 +244,11 @@ class _Reader:
         self.take(")")
         return mesh.axis(name, pre, int(self.take()))
 
+    def runtime_size(self):
+        """` size @tokens`"""
+        if self.at_run_time and self.accept("size"):
+            self.take()
+
     def factor(self, mesh: Mesh) -> Factor:
         """`3 pad 4 zigzag 2{"tp"}`"""
         size = padded = int(self.take())
@@ -250,6 +257,7 @@ class _Reader:
             padded = int(self.take())
         if self.next in ("zigzag", "striped"):
             order, ranks = self.take(), int(self.take())
+        self.runtime_size()
         return Factor(size, padded, self.axes(mesh) if self.next == "{" else (), order, ranks)
 
 
@@ -267,10 +275,12 @@ def read_factor(text: str, mesh: Mesh) -> Factor:
     return _Reader(text[text.index("<") + 1:text.rindex(">")]).factor(mesh)
 
 
-def read_sharding(text: str, mesh: Mesh, sizes, local=None) -> Sharding:
+def read_sharding(text: str, mesh: Mesh, sizes, local=None, at_run_time=False) -> Sharding:
     """`#dist.sharding<@mesh, [dims], unreduced = {axes}>` of a value with these sizes; `local` are
-    those of a rank, which say how a dimension is padded."""
+    those of a rank, which say how a dimension is padded. With `at_run_time` a dimension may have a size
+    of run time (`{} size @tokens`), of which the result is the most that it may be."""
     reader = _Reader(text[text.index("<") + 1:text.rindex(">")])
+    reader.at_run_time = at_run_time
     reader.take()
     reader.take(",")
     reader.take("[")
@@ -287,6 +297,7 @@ def read_sharding(text: str, mesh: Mesh, sizes, local=None) -> Sharding:
             axes = reader.axes(mesh)
             rows = -(-sizes[d] // shards(axes)) if local is None else local[d]
             dims.append((Factor(sizes[d], rows * shards(axes), axes),))
+            reader.runtime_size()
         is_open.append(reader.is_open)
         reader.accept(",")
     unreduced, reduction = (), "sum"

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ...progress import part
 from ...tensors import NUMPY_TYPES, Fixed, Shape
 from ..errors import Diagnostic, ImportFailed
 from . import gradients, libraries, names
@@ -106,8 +107,9 @@ class Call:
 
     def import_(self, parts: bool | None = None) -> ImportedProgram:
         """With `parts` layers of stacked weights are parameters of their own: by default where nothing is trained."""
-        traced, lowered, kept = _lowered(self)
-        module = lowered.compiler_ir("stablehlo")
+        with part("lowering"):
+            traced, lowered, kept = _lowered(self)
+            module = lowered.compiler_ir("stablehlo")
         results = names.results_of(traced.out_info)
         states = _states(self, results)
         arguments = []

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...inputs import by_name
+from ...progress import part
 from ...tensors import NUMPY_TYPES, Fixed, Shape
 from ..errors import Diagnostic, ImportFailed, Uncovered
 from ..graph.dialect import CODES, FLOATS
@@ -141,7 +142,8 @@ def import_module(module, arguments: list[Argument], results: list[str], states=
     graph = walk.graph
     try:
         annotate(walk, nodes)
-        outputs = dict(zip(results, distribute(walk, walk.run(nodes)), strict=True))
+        with part("converting"):
+            outputs = dict(zip(results, distribute(walk, walk.run(nodes)), strict=True))
     except Uncovered as error:
         raise ImportFailed([Diagnostic(str(error), "error", *_place(walk.build.loc))]) from None
     shardings = dict(zip(results, graph.output_shardings))
@@ -150,7 +152,7 @@ def import_module(module, arguments: list[Argument], results: list[str], states=
     graph.outputs, graph.output_names = list(outputs.values()), list(outputs)
     graph.output_shardings = [shardings[name] for name in outputs] if shardings else []
     settle_layers(walk)
-    with values_of_ranks() if graph.is_spmd else contextlib.nullcontext():
+    with values_of_ranks() if graph.is_spmd else contextlib.nullcontext(), part("rewriting"):
         lift(graph)
         rewrite(graph)
     if graph.is_spmd:
@@ -160,8 +162,10 @@ def import_module(module, arguments: list[Argument], results: list[str], states=
     for parameter in graph.parameters:
         if "largest" not in parameter.attrs:
             parameter.attrs["largest"] = largest(parameter.attrs["tensor"], parameter.dtype)
+    with part("printing"):
+        mlir = emit(graph)
     return ImportedProgram(
-        mlir=emit(graph),
+        mlir=mlir,
         parameters={p.attrs["key"]: _array(p.attrs["tensor"]) for p in graph.parameters + graph.states
                     if p.attrs.get("tensor") is not None},
         inputs=[i.attrs["name"] for i in graph.inputs],

@@ -12,6 +12,8 @@ from ..graph.nodes import Location
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 #: Python's own library.
 _PYTHON = os.path.dirname(os.__file__) + os.sep
+#: This package.
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 
 
 def is_in_torch(path: str) -> bool:
@@ -19,7 +21,7 @@ def is_in_torch(path: str) -> bool:
 
 
 def is_model_file(path: str) -> bool:
-    if path.startswith((_TORCH, "<")) or os.path.dirname(os.path.abspath(__file__)) in path:
+    if path.startswith((_TORCH, _OWN, "<")):
         return False
     if path.startswith(_PYTHON) and "site-packages" not in path:
         return False

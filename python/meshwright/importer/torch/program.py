@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...buckets import BucketSizes
+from ...progress import part
 from ...tensors import Joined
 from ..errors import Diagnostic, ImportFailed
 from ..graph.emit import emit, used_sizes
@@ -213,16 +214,19 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
         return import_module(module, *arguments, around=around, weights=weights, dynamic=dynamic,
                              capacities=capacities, **options)
 
-    exported = _exported(module, args, kwargs, frozenset(variable), training, evaluation, around, dynamic)
+    with part("tracing"):
+        exported = _exported(module, args, kwargs, frozenset(variable), training, evaluation, around, dynamic)
     bucket = Bucket(exported.symbols, capacities) if dynamic else None
-    graph = Convert(exported, bucket).run()
+    with part("converting"):
+        graph = Convert(exported, bucket).run()
     graph.sizes = list(capacities or ())
     layouts = [output.shape for output in graph.outputs]
     _state_batch(graph.inputs, batch_inputs)
     graph.constants, graph.joins = dict(constants or {}), joins
     if weights is not None:
         weights.note(graph, training)
-    rewrite(graph)
+    with part("rewriting"):
+        rewrite(graph)
     live = {id(n) for n in graph.nodes()}
     tied = {names[0]: names for names in shared_names(module).values()}
     first = {key: name for name, keys in tied.items() for key in keys}
@@ -238,7 +242,8 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
             parameter.attrs["largest"] = largest(parameter.attrs["tensor"])
     if dynamic is not None:
         mark_sizes(graph, training)
-    mlir = emit(graph)
+    with part("printing"):
+        mlir = emit(graph)
     return ImportedProgram(
         mlir=mlir,
         parameters={p.attrs["key"]: _tensor(p.attrs["tensor"])

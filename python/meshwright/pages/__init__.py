@@ -1,0 +1,26 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Pages on plans: pictures and answers from the report and the scheduled program."""
+
+from ..errors import Error
+
+
+def renderer():
+    """The module that writes pages. It needs libraries that nothing else needs."""
+    try:
+        from . import render
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("jinja2", "markupsafe", "svg"):
+            raise
+        raise Error(
+            f"a page needs the packages 'jinja2' and 'svg.py': '{error.name}' is not installed"
+        ) from None
+    return render
+
+
+def card(title: str, rows: list[tuple[str, str]]) -> str | None:
+    """A small table for a notebook; None, for which a notebook shows the text, without the libraries."""
+    try:
+        return renderer().card(title, rows)
+    except Error:
+        return None
