@@ -298,9 +298,11 @@ FactorRule IndexCopyOp::getFactorRule() {
   int64_t dim = getDim();
   rule.factors[data[dim].front()].kind = FactorKind::Special;
   ValueFactors source = data;
-  source[dim] = {rule.addFactor(shapeOf(getIndices()).front(), FactorKind::Special)};
+  source[dim] = {rule.addFactor(shapeOf(getIndices()).back(), FactorKind::Special)};
   rule.operands.push_back(data);
-  rule.operands.push_back({source[dim]});
+  // Indices of several dimensions have those in front of the rows, too.
+  ValueFactors indices(source.begin() + (dim + 1 - shapeOf(getIndices()).size()), source.begin() + dim + 1);
+  rule.operands.push_back(std::move(indices));
   rule.operands.push_back(std::move(source));
   rule.results.push_back(std::move(data));
   return withLinear(std::move(rule), {0, 2}, true);

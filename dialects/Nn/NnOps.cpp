@@ -335,19 +335,26 @@ LogicalResult TakeAlongOp::verify() {
 /// Checks that
 ///  - `dim` is a dimension of the data;
 ///  - data, source and result have one element type;
-///  - the indices have one dimension;
-///  - the source has the data's shape, but for `dim`, which has the size of the indices;
+///  - the last dimension of the indices is that of the rows, and those before it are the dimensions
+///    of the data in front of `dim`, or there are none;
+///  - the source has the data's shape, but for `dim`, which has the number of the rows;
 ///  - the result has the data's shape.
 LogicalResult IndexCopyOp::verify() {
   if (failed(verifyDim(*this, getDim(), "data", getData())) ||
       failed(verifyElementType(*this, "source", getSource(), "data", getData())) ||
-      failed(verifyElementType(*this, "result", getResult(), "data", getData())) ||
-      failed(verifyRank(*this, "indices", getIndices(), 1)))
+      failed(verifyElementType(*this, "result", getResult(), "data", getData())))
+    return failure();
+  Shape indices = shapeOf(getIndices());
+  bool isBatched = int64_t(indices.size()) == getDim() + 1;
+  if (!isBatched && failed(verifyRank(*this, "indices", getIndices(), 1)))
     return failure();
   SmallVector<int64_t> expected(shapeOf(getData()));
   if (failed(verifyShape(*this, "result", getResult(), expected)))
     return failure();
-  expected[getDim()] = shapeOf(getIndices()).front();
+  expected[getDim()] = indices.back();
+  if (isBatched && failed(verifyShape(*this, "indices", getIndices(),
+                                      ArrayRef(expected).take_front(getDim() + 1))))
+    return failure();
   return verifyShape(*this, "source", getSource(), expected);
 }
 

@@ -63,21 +63,23 @@ bool PageWriteOp::needsExpansion() { return true; }
 Value PageWriteOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
   Shape pages = shapeOf(getPages());
-  int64_t tokens = pages[0] * shapeOf(getSlots())[1], size = pages[1] * pages[2];
-  Value rows = w.reshape(getPages(), {pages[0] * size, pages[3], pages[4]});
-  Value slots = getSlots();
-  if (pages[0] != 1) {
-    // A slot that is out of range in its group is so among all.
-    Type number = builder.getI64Type();
-    Value first = w.scale(w.iota(0, RankedTensorType::get({pages[0], 1}, number)), double(size));
-    Value place = w.select(w.compare(CompareKind::Lt, slots, double(size)), w.add(slots, first),
-                           w.number(double(pages[0] * size), number));
-    slots = w.select(w.compare(CompareKind::Lt, slots, 0.0), slots, place);
-  }
-  auto written = IndexCopyOp::create(builder, getLoc(), rows.getType(), rows, w.reshape(slots, {tokens}),
-                                     w.reshape(getRows(), {tokens, pages[3], pages[4]}), 0,
-                                     /*skips_minus_one=*/true);
-  return w.reshape(written.getResult(), pages);
+  int64_t groups = pages[0], tokens = shapeOf(getSlots())[1], size = pages[1] * pages[2];
+  auto write = [&](Value rows, Value slots, Value source, int64_t dim) -> Value {
+    auto written = IndexCopyOp::create(builder, getLoc(), rows.getType(), rows, slots, source, dim,
+                                       /*skips_minus_one=*/true);
+    return w.reshape(written.getResult(), pages);
+  };
+  // The group of a rank stays a dimension of its own: ranks of others have other slots.
+  if (groups == 1)
+    return write(w.reshape(getPages(), {1, size, pages[3], pages[4]}), getSlots(), getRows(), 1);
+  // A slot that is out of range in its group is so among all.
+  Type number = builder.getI64Type();
+  Value first = w.scale(w.iota(0, RankedTensorType::get({groups, 1}, number)), double(size));
+  Value place = w.select(w.compare(CompareKind::Lt, getSlots(), double(size)), w.add(getSlots(), first),
+                         w.number(double(groups * size), number));
+  Value slots = w.select(w.compare(CompareKind::Lt, getSlots(), 0.0), getSlots(), place);
+  return write(w.reshape(getPages(), {groups * size, pages[3], pages[4]}), w.reshape(slots, {groups * tokens}),
+               w.reshape(getRows(), {groups * tokens, pages[3], pages[4]}), 0);
 }
 
 //===----------------------------------------------------------------------===//
@@ -237,13 +239,13 @@ bool PagedAttentionOp::needsExpansion() { return true; }
 /// Each token is a row of the batch of an attention, whose keys are gathered through its table.
 Value PagedAttentionOp::expand(OpBuilder &builder) {
   Writer w(builder, getLoc());
-  if (getDeals() || getNumParts() > 1)
+  if (getNumParts() > 1)
     return {};
   Shape query = shapeOf(getQuery()), keys = shapeOf(getKeys()), values = shapeOf(getValues());
   Shape tables = shapeOf(getTables());
   if (query[0] != 1)
     return {};
-  int64_t tokens = query[1], requests = tables[1], blocks = tables[2], size = keys[2];
+  int64_t tokens = query[1], requests = tables.drop_back().back(), blocks = tables.back(), size = keys[2];
   Type number = builder.getI64Type();
   // The request of a token: as many requests end before it. Tokens behind all have the last one.
   Value ends = w.slice(w.reshape(getStarts(), {requests + 1}), 0, 1, requests + 1);
@@ -275,8 +277,15 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
     v = w.slice(v, 3, 0, valueFeatures);
   Value q = w.reshape(getQuery(), {tokens, query[2], 1, query[3]});
   Value position = w.reshape(w.addNumber(seen, -1), {tokens, 1}), places, bias;
-  if (getWindowLeft() || getSlopes())
+  bool hasPositions = getWindowLeft() || getDeals();
+  if (hasPositions || getSlopes())
     places = w.iota(0, RankedTensorType::get({blocks * size}, number));
+  if (Value deals = getDeals()) {
+    // Entry j of the table is block j * deal + deals[0].
+    Value block = w.binary<DivOp>(places, w.number(double(size), number));
+    Value behind = w.add(w.scale(block, double(*getDeal() - 1)), deals);
+    places = w.add(places, w.scale(behind, double(size)));
+  }
   if (Value slopes = getSlopes()) {
     Type wide = getComputeType(elementOf(getQuery()));
     Value distance = w.cast(w.sub(w.reshape(places, {1, blocks * size}), position), wide);
@@ -284,12 +293,11 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
                  w.reshape(distance, {tokens, 1, 1, blocks * size}));
     bias = w.cast(bias, elementOf(getQuery()));
   }
-  bool hasWindow = bool(getWindowLeft());
   RankedTensorType type = typeOf(q).clone({tokens, query[2], 1, valueFeatures});
   RankedTensorType lse = type.clone({tokens, query[2], 1}).clone(getComputeType(elementOf(getQuery())));
   auto attention = AttentionOp::create(
       builder, getLoc(), type, getSinks() || getLse() ? Type(lse) : Type(), q, k, v, Value(), bias,
-      hasWindow ? position : Value(), hasWindow ? places : Value(), seen, Value(), Value(), Value(), Value(),
+      hasPositions ? position : Value(), hasPositions ? places : Value(), seen, Value(), Value(), Value(), Value(),
       getScaleAttr(), UnitAttr(), getWindowLeftAttr(), IntegerAttr(), IntegerAttr(), getSoftCapAttr(), FloatAttr(),
       IntegerAttr());
   Value result = attention.getResult();

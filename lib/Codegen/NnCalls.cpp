@@ -208,12 +208,15 @@ static LogicalResult describeIndexCopy(nn::IndexCopyOp op, mw_rt_index_copy &wha
   ArrayRef<int64_t> data = shapeOf(op.getData());
   int64_t dim = op.getDim();
   call.inputs = {op.getData(), op.getIndices(), op.getSource()};
+  ArrayRef<int64_t> indices = shapeOf(op.getIndices());
+  if (int64_t batch = countOf(indices.drop_back()); batch != 1)
+    return op.emitOpError() << "expected indices of one batch on a rank, got " << batch;
   what.rows.dtype = codeOf(op.getData());
   what.rows.index_dtype = codeOf(op.getIndices());
   what.rows.outer = countOf(data.take_front(dim));
   what.rows.size = data[dim];
   what.rows.inner = countOf(data.drop_front(dim + 1));
-  what.rows.count = shapeOf(op.getIndices()).front();
+  what.rows.count = indices.back();
   what.rows.skips = op.getSkipsMinusOne();
   return success();
 }

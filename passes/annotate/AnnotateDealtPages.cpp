@@ -11,6 +11,7 @@
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/Passes.h"
 
+#include "llvm/ADT/SetVector.h"
 #include "llvm/Support/FormatVariadic.h"
 
 namespace meshwright {
@@ -22,28 +23,42 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-/// Shards the class over the axes wherever the program reads a state, and where it takes inputs.
-static void annotate(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp, int cls,
-                     const AxisList &axes) {
-  auto visit = [&](Value value) {
-    if (!isa<RankedTensorType>(value.getType()) || getShardingAttr(value))
-      return;
-    ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(value));
+/// Shards the class over the axes in the states that have it. Their other dimensions stay open.
+static LogicalResult shardStates(const FactorAnalysis &factors, MeshOp meshOp, int cls,
+                                 const AxisList &axes) {
+  for (const SharedValue &shared : factors.getSharedValues()) {
+    nn::StateOp state = shared.state;
+    if (!state)
+      continue;
+    Value value = shared.getFirst();
+    ArrayRef<FactorClasses> classes = factors.getClasses(value);
+    ValueSharding sharding = ValueSharding::getReplicated(classes);
+    if (auto stated = state->getAttrOfType<ShardingAttr>(DistDialect::kShardingAttr)) {
+      auto read = readSharding(stated, value, factors, meshOp.getMesh(),
+                               [&] { return emitError(state.getLoc()); });
+      if (failed(read))
+        return failure();
+      sharding = *read;
+    }
     bool found = false;
-    for (auto [d, classes] : llvm::enumerate(factors.getClasses(value)))
-      for (auto [own, given] : llvm::zip_equal(classes, sharding.dims[d]))
-        if (own == cls) {
+    for (auto [d, own] : llvm::enumerate(classes))
+      for (auto [other, given] : llvm::zip_equal(own, sharding.dims[d]))
+        if (other == cls && !anyOverlap(sharding.getAxes(), axes)) {
           given = axes;
           found = true;
         }
-    if (found)
-      setShardingAttr(value, writeSharding(sharding, value, factors, meshOp.getMesh(),
-                                           FlatSymbolRefAttr::get(meshOp)));
-  };
-  for (BlockArgument arg : func.getArguments())
-    visit(arg);
-  for (auto read : func.getOps<nn::ReadOp>())
-    visit(read.getResult());
+    if (!found)
+      continue;
+    ShardingAttr closed =
+        writeSharding(sharding, value, factors, meshOp.getMesh(), FlatSymbolRefAttr::get(meshOp));
+    SmallVector<DimShardingAttr> dims;
+    for (DimShardingAttr dim : closed.getDims())
+      dims.push_back(DimShardingAttr::get(dim.getContext(), dim.getFactors(), /*isOpen=*/true));
+    state->setAttr(DistDialect::kShardingAttr,
+                   ShardingAttr::get(closed.getContext(), closed.getMesh(), dims,
+                                     closed.getUnreduced(), closed.getReduction()));
+  }
+  return success();
 }
 
 namespace {
@@ -85,7 +100,8 @@ private:
                                 << ranks << " tensor-parallel ones";
       if (!seen.insert(classes.front()))
         continue;
-      annotate(func, *factors, meshOp, classes.front(), *own);
+      if (failed(shardStates(*factors, meshOp, classes.front(), *own)))
+        return failure();
       DistDialect::getDecisionLog(&getContext())
           .add("annotate-dealt-pages", Outcome::Applied, op.getLoc(),
                llvm::formatv("pages are dealt over {0} ranks", deal).str(),

@@ -6,7 +6,8 @@
 //===----------------------------------------------------------------------===//
 //
 // Outline, for each attention:
-// - `TokenFeatures` says for each column of each head's keys and values which feature of which op it
+// - `TokenFeatures` says for each column of each head's keys and values which feature of which op
+// it
 //   is. Some of these ops are products of a token's features and a matrix.
 // - `layOut` replaces the columns of some products by the features that the products read. The rest
 //   are copies. The columns of a cache are the features, each once.
@@ -203,8 +204,8 @@ std::optional<Layout> Chooser::layOut(ArrayRef<const TokenProduct *> products) {
   HeadFeatures keys = getHeads(op.getKey()), values = getHeads(op.getValue());
   if (!addParts(keys, products, layout.keys) || !addParts(values, products, layout.values))
     return std::nullopt;
-  // A bias of the keys adds the same number to all scores of a query, which the softmax takes out. A
-  // soft cap does not.
+  // A bias of the keys adds the same number to all scores of a query, which the softmax takes out.
+  // A soft cap does not.
   if (op.getSoftCap() && llvm::any_of(layout.keys, [](const Part &part) {
         return part.product && part.product->bias;
       }))
@@ -244,8 +245,8 @@ std::optional<Layout> Chooser::choose() {
 // The new attention
 //===----------------------------------------------------------------------===//
 
-/// Rows of a matrix [rows, ...] for each head: [heads, columns, ...]. A reshape and a slice where the
-/// rows of the heads are evenly spaced, else a lookup.
+/// Rows of a matrix [rows, ...] for each head: [heads, columns, ...]. A reshape and a slice where
+/// the rows of the heads are evenly spaced, else a lookup.
 Value Absorber::takeRows(Value matrix, const SmallVector<SmallVector<int64_t>> &rows) {
   int64_t heads = rows.size(), columns = rows.front().size(), all = shapeOf(matrix)[0];
   int64_t first = rows[0][0], byHead = heads > 1 ? rows[1][0] - first : all;
@@ -283,7 +284,8 @@ Value Absorber::takeRows(Value matrix, const SmallVector<SmallVector<int64_t>> &
   Value indices = nn::ConstantOp::create(builder, w.getLoc(), type,
                                          DenseElementsAttr::get(type, ArrayRef<int64_t>(numbers)));
   shape[0] = count;
-  Value taken = nn::GatherOp::create(builder, w.getLoc(), typeOf(matrix).clone(shape), matrix, indices, 0);
+  Value taken =
+      nn::GatherOp::create(builder, w.getLoc(), typeOf(matrix).clone(shape), matrix, indices, 0);
   shape[0] = columns;
   shape.insert(shape.begin(), heads);
   return w.reshape(taken, shape);
@@ -314,7 +316,8 @@ Value Absorber::multiply(Value rows, Value matrix, bool transposed) {
     return w.matmul(rows, matrix, false, transposed);
   int64_t heads = shape[1], tokens = shape[2];
   Value grouped = w.reshape(rows, {1, own[0], heads / own[0], tokens, shape[3]});
-  Value product = w.matmul(grouped, w.reshape(matrix, {own[0], 1, own[1], own[2]}), false, transposed);
+  Value product =
+      w.matmul(grouped, w.reshape(matrix, {own[0], 1, own[1], own[2]}), false, transposed);
   return w.reshape(product, {1, heads, tokens, shapeOf(product).back()});
 }
 
@@ -461,7 +464,8 @@ private:
 
 /// Returns true if queries see the keys of earlier tokens of the same sequence alone.
 static bool isCausalSelfAttention(nn::AttentionOp op, const FactorAnalysis &factors) {
-  const FactorClasses &queries = factors.getClasses(op.getQuery())[2], &keys = factors.getClasses(op.getKey())[2];
+  const FactorClasses &queries = factors.getClasses(op.getQuery())[2],
+                      &keys = factors.getClasses(op.getKey())[2];
   return op.getCausal() && !op.getLse() && !op.getDropRows() && !op.getQPositions() &&
          shapeOf(op.getKey())[0] == 1 && keys.size() == 1 && queries == keys;
 }
@@ -486,9 +490,10 @@ FailureOr<bool> AbsorbLatentKeysPass::absorb(func::FuncOp func, bool isFirst) {
     bool narrows = after < before;
     if (narrows || isFirst)
       log.add("absorb-latent-keys", narrows ? Outcome::Applied : Outcome::Declined, op.getLoc(),
-              llvm::formatv(narrows ? "{0} columns are cached for a token in place of {1} kv heads"
-                                    : "{0} columns for a token would be cached in place of {1} kv heads",
-                            after, heads)
+              llvm::formatv(
+                  narrows ? "{0} columns are cached for a token in place of {1} kv heads"
+                          : "{0} columns for a token would be cached in place of {1} kv heads",
+                  after, heads)
                   .str(),
               {{"kv_heads", double(heads)}, {"ranks", double(ranks)}},
               {{"heads", {{"cached_elements", double(before)}}, "", !narrows},

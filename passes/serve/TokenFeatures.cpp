@@ -99,7 +99,8 @@ std::vector<Feature> TokenFeatures::trace(Value value) {
     auto [operand, from] = op ? getMoved(op, at) : std::pair<Value, Coordinates>();
     std::optional<int64_t> operandDim = operand ? getTokenDim(operand) : std::nullopt;
     // A slice of fewer tokens, or a constant beside the tokens, is where the search ends.
-    isMoved = operandDim && shapeOf(operand)[*operandDim] == shape[dim] && from[*operandDim] == token;
+    isMoved =
+        operandDim && shapeOf(operand)[*operandDim] == shape[dim] && from[*operandDim] == token;
     if (!isMoved)
       continue;
     from.erase(from.begin() + *operandDim);
@@ -174,7 +175,8 @@ std::optional<TokenProduct> TokenFeatures::read(Operation *op) const {
     rest.insert(rest.begin() + *inputDim, 0);
     inputStrides = rest;
   }
-  SmallVector<int64_t> rowStrides = computeStrides(dropDim(shapeOf(product.matrix), product.innerDim));
+  SmallVector<int64_t> rowStrides =
+      computeStrides(dropDim(shapeOf(product.matrix), product.innerDim));
   rowStrides.insert(rowStrides.begin() + product.innerDim, 0);
   product.stride = inputStrides[inputInner];
 

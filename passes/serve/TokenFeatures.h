@@ -56,8 +56,8 @@ public:
 
   /// The dimension of tokens; nothing if the value has none, or takes it apart.
   std::optional<int64_t> getTokenDim(mlir::Value value) const;
-  /// The features in terms of results of ops that do not move elements. The value has a dimension of
-  /// tokens.
+  /// The features in terms of results of ops that do not move elements. The value has a dimension
+  /// of tokens.
   const std::vector<Feature> &resolve(mlir::Value value);
   /// The op as a product of a token's features and a matrix. Null if it is none.
   const TokenProduct *getProduct(mlir::Operation *op);

@@ -26,7 +26,7 @@ def greedy(net, prompt):
     return ids[0, len(prompt) :].tolist(), torch.stack(logits).numpy()
 
 
-def check(seed, mesh):
+def check(seed, mesh, sharding="heads"):
     choice, net = latent_modules.make(seed)
     prompts = [
         torch.randint(choice.vocabulary, (n,), generator=torch.Generator().manual_seed(seed + n)).tolist()
@@ -34,7 +34,7 @@ def check(seed, mesh):
     ]
     model = mw.from_torch(net, (torch.zeros(1, 8, dtype=torch.long),))
     served = model.serve(max_length=LENGTH, page_size=PAGE, max_requests=REQUESTS, buckets=(2, 16))
-    with served.parallelize(mesh=mesh).start() as session:
+    with served.parallelize(mesh=mesh, cache_sharding=sharding).start() as session:
         requests = [session.submit(prompt, max_new_tokens=NEW, logits=True) for prompt in prompts]
         while session.step():
             pass
@@ -49,7 +49,8 @@ def check(seed, mesh):
                 # Rounding chose between two equal logits.
                 assert np.ptp(np.sort(logits[at])[-2:]) / scale < 1e-4, (seed, choice)
                 break
-    pages = LENGTH // PAGE * REQUESTS
+    dealt = mesh["tp"] if sharding == "sequence" else 1
+    pages = -(-LENGTH // (PAGE * dealt)) * dealt * REQUESTS
     elements = sum(np.prod(shape[3:]) for shape in caches.values())
     assert elements == choice.layers * choice.cached, (seed, choice, caches)
     assert all(shape[:3] == (1, pages, PAGE) for shape in caches.values()), caches
@@ -60,7 +61,12 @@ def test_drawn_models_cache_the_latent(seed):
     check(seed, {"tp": 1 + seed % 2})
 
 
+@pytest.mark.parametrize("seed", range(8, 12))
+def test_ranks_hold_pages_of_the_latent(seed):
+    check(seed, {"tp": 2 + seed % 3}, "sequence")
+
+
 if __name__ == "__main__":
     for seed in range(int(sys.argv[sys.argv.index("--long") + 1])):
-        check(seed, {"tp": 1 + seed % 3})
+        check(seed, {"tp": 1 + seed % 3}, ("heads", "sequence")[seed % 2])
     print("equal")
