@@ -9,6 +9,7 @@
 #   scripts/setup.sh --sanitizers   also the packages for the presets asan and tsan
 #   scripts/setup.sh --gpu          also NVIDIA's headers, NCCL and cuBLASLt, for tests (650 MB)
 #   scripts/setup.sh --jax          also JAX, Flax, Equinox and optax, for tests (330 MB)
+#   scripts/setup.sh --chromium     also Chromium, in which a test opens pages of plans
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -23,7 +24,8 @@ for option in "$@"; do
     --sanitizers) packages+=("libclang-rt-$LLVM_MAJOR-dev") ;;
     --gpu) gpu=1 ;;
     --jax) jax=1 ;;
-    *) echo "usage: scripts/setup.sh [--sanitizers] [--gpu] [--jax]" >&2; exit 2 ;;
+    --chromium) packages+=(chromium) ;;
+    *) echo "usage: scripts/setup.sh [--sanitizers] [--gpu] [--jax] [--chromium]" >&2; exit 2 ;;
   esac
 done
 
