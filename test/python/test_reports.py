@@ -184,6 +184,28 @@ def test_context_parallel():
     assert "chosen" in page.texts["picture-decisions"] and "zigzag" in made.layout("input_ids")
 
 
+def test_composed():
+    """A folded encoder: the second plan is that of the decision with alternatives."""
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+
+        def forward(self, x):
+            return self.block(x)
+
+    x = torch.ones(4, 8, 16)
+    stages = {name: mw.from_torch(Block().eval(), (x,)) for name in ("encoder", "denoiser")}
+    joined = mw.compose(stages, {"denoiser.x": "encoder.0"})
+    made = joined.parallelize(mesh={"sp": 4}, context_parallel={"ring": "sp"}, fold={"encoder": "auto"})
+    page = check_page(made.report("html"))
+    assert "fold-encoder compared" in page.answer("second-plan") and "time" in page.answer("second-plan")
+    assert "encoder." in page.answer("query-layout")
+    staged = mw.compose(stages, {"denoiser.x": "encoder.0"}).parallelize(
+        mesh={"encoder": {"dp": 4}, "denoiser": {"dp": 2, "tp": 2}})
+    check_page(staged.report("html"))
+
+
 def test_serving():
     net = tf.LlamaForCausalLM(config(pad_token_id=0, bos_token_id=1, eos_token_id=2)).eval()
     served = mw.from_torch(net, (torch.ones(1, 6, dtype=torch.long),)).serve(
@@ -208,7 +230,7 @@ def test_peak_is_that_of_the_buffer_plan(options):
 
 
 def test_traffic_adds_up():
-    from meshwright.pages.facts import traffic
+    from meshwright.pages.traffic import traffic
 
     for made in (plan(mesh=(("dp", 2), ("tp", 2))), trained().parallelize(mesh={"gtp": 2, "tp": 2})):
         facts = made._facts(None)

@@ -4,9 +4,10 @@
 
 from typing import NamedTuple
 
-from .facts import Facts, Launch, layers, peak, traffic
+from .facts import Facts, Launch, layers, peak
 from .holdings import chunks, held, holders, ranks_text
-from .numbers import bytes_text, number_text, plural, seconds_text
+from .numbers import bytes_text, label, number_text, plural, seconds_text
+from .traffic import traffic
 
 
 class Answer(NamedTuple):
@@ -31,7 +32,7 @@ def _query_layout(facts: Facts) -> Answer:
         return make("The program has no attention whose queries are a product with a weight.")
     cuts = []
     for d, dim in enumerate(found.sharding.dims):
-        axes = [axis.name for factor in dim for axis in factor.axes]
+        axes = list(dict.fromkeys(axis.name for factor in dim for axis in factor.axes))
         if axes:
             cuts.append(f"dimension {d} over {', '.join(axes)} in {plural(chunks(dim), 'chunk')}")
     how = "; ".join(cuts) if cuts else "not sharded: each rank holds all of it"
@@ -212,6 +213,6 @@ def _why(chosen, second) -> str:
     for name, value in second["numbers"].items():
         own = chosen["numbers"].get(name)
         if own is not None and value > own:
-            worse.append(f"{name.replace('_', ' ')} {number_text(name, value)} against {number_text(name, own)}")
+            worse.append(f"{label(name)} {number_text(name, value)} against {number_text(name, own)}")
     reason = "it has " + ", ".join(worse) if worse else "none of its numbers is better"
     return f"{reason}." + (f" {second['note'].capitalize()}." if second.get("note") else "")

@@ -9,8 +9,9 @@ import svg
 from markupsafe import escape
 
 from . import holdings
-from .facts import Facts, Layout, module_of, peak, traffic
+from .facts import Facts, Layout, module_of, peak
 from .numbers import bytes_text, plural, seconds_text
+from .traffic import traffic
 
 WIDTH = 960
 #: More boxes than these have no titles, and boxes of one colour are one path.

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from .facts import joined_names
-from .numbers import number_text
+from .numbers import label, number_text
 
 
 @dataclass
@@ -33,8 +33,7 @@ class Group:
 
 def numbers(entry: dict) -> list[tuple[str, str]]:
     """The numbers of a decision or an alternative with their names, as texts."""
-    return [(name.replace("_", " ").removesuffix(" seconds"), number_text(name, value))
-            for name, value in entry.get("numbers", {}).items()]
+    return [(label(name), number_text(name, value)) for name, value in entry.get("numbers", {}).items()]
 
 
 def grouped(entries: list[dict]) -> list[Group]:

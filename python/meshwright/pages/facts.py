@@ -525,13 +525,17 @@ def peak(facts: Facts) -> Peak | None:
             events.setdefault(buffer.launch, []).append((1, buffer))
             events.setdefault(buffer.last + 1, []).append((-1, buffer))
     alive: dict[int, Buffer] = {}
-    best = None
+    best, together = None, 0
     for number in range(len(facts.launches)):
         for sign, buffer in events.get(number, ()):
+            together += sign * _in_arena(buffer)
             if sign > 0:
                 alive[id(buffer)] = buffer
             else:
                 alive.pop(id(buffer), None)
+        # Values may share a place, so they need at most the sum of their bytes.
+        if best is not None and together <= best.bytes:
+            continue
         needed = covered(alive.values())
         if best is None or needed > best.bytes:
             best = Peak(facts.launches[number], needed, list(alive.values()))
@@ -540,54 +544,15 @@ def peak(facts: Facts) -> Peak | None:
     return best
 
 
+def _in_arena(buffer: Buffer) -> int:
+    """Offsets are multiples of 64."""
+    return -(-buffer.bytes // 64) * 64
+
+
 def covered(buffers) -> int:
     """Bytes of the arena that buffers take."""
     total = end = 0
-    for begin, stop in sorted((b.offset, b.offset + -(-b.bytes // 64) * 64) for b in buffers):
+    for begin, stop in sorted((b.offset, b.offset + _in_arena(b)) for b in buffers):
         total += max(0, stop - max(begin, end))
         end = max(end, stop)
     return total
-
-
-def traffic(facts: Facts) -> list[list[float]]:
-    """Bytes from rank to rank, by the report's bytes: sums, gathers and permutes travel on a ring, to
-    the next rank of the group; other kinds go to all ranks of the group in equal parts."""
-    ranks = facts.ranks
-    sent = [[0.0] * ranks for _ in range(ranks)]
-    groups_of: dict[tuple, list[list[int]]] = {}
-    for entry in facts.report["collectives"]:
-        key = tuple(entry["axes"])
-        if key not in groups_of:
-            axes = [read_axis_name(facts.mesh, name) for name in key]
-            groups_of[key] = facts.mesh.groups([a for a in axes if a]) if all(axes) else []
-        # The report has the rank that sends most; the mean is right for all of them together.
-        own = entry["bytes_of_all_ranks"] / ranks
-        for group in groups_of[key]:
-            _add(sent, group, own, is_ring(entry["kind"]))
-    return sent
-
-
-def is_ring(kind: str) -> bool:
-    return kind not in ("all_to_all", "redistribute") and not kind.startswith("all_to_all")
-
-
-def _add(sent, group, own, ring):
-    for k, rank in enumerate(group):
-        if len(group) == 1:
-            continue
-        if ring:
-            sent[rank][group[(k + 1) % len(group)]] += own
-        else:
-            for other in group:
-                if other != rank:
-                    sent[rank][other] += own / (len(group) - 1)
-
-
-def read_axis_name(mesh: Mesh, name: str):
-    """An axis of the report: `tp`, or a part of it, `tp:(1)2`."""
-    whole, _, part = name.partition(":")
-    whole = whole.strip('"')
-    if whole not in mesh.axes:
-        return None
-    numbers = re.findall(r"\d+", part)
-    return mesh.axis(whole, *map(int, numbers[:2])) if len(numbers) >= 2 else mesh.axis(whole)

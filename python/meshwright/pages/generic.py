@@ -107,18 +107,25 @@ def _split(text: str) -> list[str]:
 
 class _Reader:
     def __init__(self, text: str):
-        self.text = text
-        self.words, self.starts = [], []
-        for found in _WORD.finditer(text):
-            if not found[0].startswith("//"):
-                self.words.append(found[0])
-                self.starts.append(found.start())
-        self.words.append("")
-        self.starts.append(len(text))
-        self.at = 0
         #: The texts of locations by their aliases, and the places that were read from them.
         self.aliases: dict[str, str] = {}
         self.places: dict[str, Place] = {"": Place()}
+        self.text = self._without_aliases(text)
+        found = [word for word in _WORD.finditer(self.text) if not word[0].startswith("//")]
+        self.words = [word[0] for word in found] + [""]
+        self.starts = [word.start() for word in found] + [len(self.text)]
+        self.at = 0
+
+    def _without_aliases(self, text: str) -> str:
+        """Reads the lines of aliases, `#loc3 = loc(...)`, which are before and behind the module."""
+        rest = []
+        for line in text.split("\n"):
+            if line.startswith("#loc"):
+                name, _, location = line.partition(" = loc(")
+                self.aliases[name] = location.rstrip()[:-1]
+            else:
+                rest.append(line)
+        return "\n".join(rest)
 
     def take(self, word: str | None = None) -> str:
         got = self.words[self.at]
@@ -145,19 +152,10 @@ class _Reader:
         return self.text[self.starts[begin] : self.starts[self.at]].strip()
 
     def module(self) -> Op:
-        self._read_aliases()
         if '"builtin.module"' not in self.words:
             raise ValueError("expected a module in the generic form")
         self.at = self.words.index('"builtin.module"')
         return self.op()
-
-    def _read_aliases(self):
-        """Aliases of locations are at the beginning and at the end of a text."""
-        for at, word in enumerate(self.words):
-            if word.startswith("#loc") and self.words[at + 1] == "=" and self.words[at + 2] == "loc":
-                self.at = at + 2
-                self.aliases[word] = self.location_text()
-        self.at = 0
 
     def location_text(self) -> str:
         self.take("loc")

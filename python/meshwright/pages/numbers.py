@@ -35,5 +35,10 @@ def number_text(name: str, value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
+def label(name: str) -> str:
+    """The name of a number of a decision without its unit: `time`, `exposed before`, `memory bytes`."""
+    return "time" if name == "seconds" else name.removesuffix("_seconds").replace("_", " ")
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
