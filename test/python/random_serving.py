@@ -44,8 +44,10 @@ def draw(seed: int) -> Choice:
     r = random.Random(seed)
     kv_heads = r.choice((1, 2, 3))
     spelling = r.choice(("flag", "mask", "product", "einsum", "baddbmm"))
-    by_hand = spelling in ("product", "einsum")
     positions = r.choice(("halves", "neighbours", "learned", "keys", "distances", "none"))
+    if spelling == "baddbmm" and positions not in ("keys", "distances"):
+        spelling = "product"
+    by_hand = spelling in ("product", "einsum")
     return Choice(
         heads=kv_heads * r.choice((1, 2, 3)),
         kv_heads=kv_heads,
