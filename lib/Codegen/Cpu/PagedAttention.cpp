@@ -115,7 +115,7 @@ PagedPlan::PagedPlan(nn::PagedAttentionOp op, const Processor &processor) {
   compute = getComputeType(element);
   lanes = processor.vectorBytes / (compute.getIntOrFloatBitWidth() / 8);
   usesDot = element.isBF16() && processor.hasBf16Dot && lanes == 16 && features % 2 == 0;
-  constexpr int64_t kMostRows = 128;
+  constexpr int64_t kMostRows = 256;
   blockHeads = std::min(getGroup(), kMostRows);
   while (getGroup() % blockHeads)
     --blockHeads;

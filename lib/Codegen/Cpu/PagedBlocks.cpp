@@ -6,8 +6,10 @@
 //===----------------------------------------------------------------------===//
 //
 // Rows, which are the heads of the first token, then those of the next one, are lanes. Panels are as
-// those of nn.attention (AttentionPanels.h). A block of keys and values is copied from the pages to
-// the workspace once for all panels.
+// those of nn.attention (AttentionPanels.h). Keys are read in their pages. Where arithmetic has another
+// type than memory, or reads pairs, a block of them is copied to the workspace first, once for all
+// panels. So is a block of values of several heads: each of its rows would be in a page of memory of
+// its own, and products read all rows for a few columns.
 //
 //===----------------------------------------------------------------------===//
 
@@ -30,11 +32,14 @@ void PagedEmitter::reserveBlocks() {
   Type pairs = b.getI32Type(), position = b.getI32Type();
   reserve(queryPanels, featureSteps * rows, plan.usesDot ? pairs : compute);
   reserve(scores, (kBlockKeys + tileRows) * width, compute);
-  reserve(keyBlock, (kBlockKeys + 1) * plan.features, plan.usesDot ? element : compute);
+  copiesKeys = element != compute;
+  copiesValues = (copiesKeys || plan.keyHeads > 1) && !(plan.sharesPages && !plan.usesDot);
+  if (copiesKeys)
+    reserve(keyBlock, kBlockKeys * plan.features, plan.usesDot ? element : compute);
   if (plan.usesDot) {
     reserve(probabilities, kBlockKeys / 2 * width, pairs);
     reserve(valueBlock, kBlockKeys / 2 * plan.valueFeatures, pairs);
-  } else if (!plan.sharesPages) {
+  } else if (copiesValues) {
     reserve(valueBlock, kBlockKeys * plan.valueFeatures, compute);
   }
   reserve(results, llvm::alignTo(plan.valueFeatures, tileRows) * rows, compute);
@@ -183,14 +188,16 @@ void PagedEmitter::emitScores(Value panel) {
   Value base = mul(panel, featureSteps * width);
   loop(from, to, tileRows, [&](Value first) {
     SmallVector<Value> rows;
-    for (int64_t i = 0; i < tileRows; ++i)
+    for (int64_t i = 0; i < tileRows; ++i) {
       // Rows behind the last key repeat it. No op reads their scores.
-      rows.push_back(mul(min(add(first, i), sub(numKeys, getIndex(1))), plan.features));
+      Value key = add(first, i);
+      rows.push_back(copiesKeys ? mul(min(key, sub(numKeys, getIndex(1))), plan.features) : getKeyRow(key));
+    }
     SmallVector<Value> tile = emitTile(
         getIndex(0), getIndex(featureSteps), [](Value k) { return k; },
         [&](int64_t i, Value k) -> Value {
           if (!plan.usesDot)
-            return loadScalar(keyBlock.buffer, add(rows[i], k));
+            return loadScalar(copiesKeys ? keyBlock.buffer : keys, add(rows[i], k));
           Value pair = load(keyBlock.buffer, add(rows[i], mul(k, 2)), 2);
           pair = vector::BitCastOp::create(b, getVector(1, b.getI32Type()), pair);
           return vector::ExtractOp::create(b, pair, 0);
@@ -205,14 +212,13 @@ void PagedEmitter::emitScores(Value panel) {
 
 void PagedEmitter::emitProducts(Value panel) {
   int64_t columns = plan.valueFeatures, rowsOfPanel = llvm::alignTo(columns, tileRows);
-  bool readsKeys = plan.sharesPages && !plan.usesDot;
-  Value block = readsKeys ? keyBlock.buffer : valueBlock.buffer;
-  int64_t stride = readsKeys ? plan.features : columns;
+  Value block = copiesValues ? valueBlock.buffer : copiesKeys ? keyBlock.buffer : values;
+  int64_t stride = copiesValues ? columns : plan.features;
   Value first = plan.usesDot ? div(from, 2) : from, last = plan.usesDot ? div(add(to, 1), 2) : to;
   Value weights = plan.usesDot ? probabilities.buffer : scores.buffer;
   loop(getIndex(0), getIndex(columns), tileRows, [&](Value column) {
     SmallVector<Value> tile = emitTile(
-        first, last, [&](Value k) { return mul(k, stride); },
+        first, last, [&](Value k) { return block == values ? getValueRow(k) : mul(k, stride); },
         [&](int64_t i, Value row) {
           Value own = add(column, i);
           return loadScalar(block, add(row, columns % tileRows ? min(own, columns - 1) : own));
@@ -378,10 +384,11 @@ void PagedEmitter::emitBlockUnit() {
     firstKey = key;
     numKeys = min(sub(lastOfUnit, key), kBlockKeys);
     lookUpKeys();
-    copyRows(keys, plan.features, plan.features, keyBlock);
+    if (copiesKeys)
+      copyRows(keys, plan.features, plan.features, keyBlock);
     if (plan.usesDot)
       packValuePairs();
-    else if (!plan.sharesPages)
+    else if (copiesValues)
       copyRows(values, plan.valueStride, plan.valueFeatures, valueBlock);
     loop(getIndex(0), numPanels, 1, [&](Value panel) { emitPanel(panel); });
   });

@@ -173,6 +173,9 @@ private:
   Value atLanes(Value panel, int64_t vector) { return add(mul(panel, width), vector * lanes); }
 
   int64_t vectors = 1, width = 0, tileRows = 8, featureSteps = 0;
+  /// A block of keys, or values, is copied to the workspace. Else they are read in their pages, or values
+  /// as the first columns of the copied keys.
+  bool copiesKeys = false, copiesValues = false;
   Region queryPanels, scores, probabilities, keyBlock, valueBlock, results, maxima, sums, scales;
   Region rowsOfQuery, uppers, lowers, positions, rowSlopes, rowSinks;
   Value numRows, numPanels, from, to;
