@@ -17,14 +17,14 @@
 // ONE-SAME: tensor<8x24xf32> {nn.parameter = "down"
 // ONE-SAME: dist.sharding = #dist.sharding<@mesh, [{"tp":(2)2}, {}]>, nn.parameter = "head"
 
-// The residual stream has the tokens of a rank.
+// The residual stream has the tokens of a rank: of whole sequences, where all ranks have equally many.
 
 // STREAM: func.func @block(
 // STREAM-SAME: dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>, nn.parameter = "head"
-// STREAM: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {"tp":(2)2}, {}]>
-// STREAM: nn.add {{.*}}dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {"tp":(2)2}, {}]>
+// STREAM: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>
+// STREAM: nn.add {{.*}}dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>
 // STREAM: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}]>
-// STREAM: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {"tp":(2)2}, {}]>
+// STREAM: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>
 dist.mesh @mesh = <["tp"=4]>
 func.func @block(%x: tensor<4x6x8xf32> {nn.input = "x"}, %q: tensor<8x8xf32> {nn.parameter = "q"},
                 %o: tensor<8x8xf32> {nn.parameter = "o"}, %up: tensor<24x8xf32> {nn.parameter = "up"},
@@ -59,4 +59,42 @@ func.func @batch(%x: tensor<6x8xf32> {nn.input = "x", dist.sharding = #dist.shar
                  %t: tensor<3x8xf32> {nn.input = "t"}) -> (tensor<6x8xf32> {nn.output = "y"}) {
   %0 = nn.relu %x : tensor<6x8xf32>
   return %0 : tensor<6x8xf32>
+}
+
+// -----
+
+// One sequence on each group: its tokens are split.
+
+// STREAM: func.func @sequence(
+// STREAM: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {"tp":(2)2}, {}]>
+dist.mesh @mesh = <["tp"=4]>
+func.func @sequence(%x: tensor<2x6x8xf32> {nn.input = "x"}, %up: tensor<24x8xf32> {nn.parameter = "up"},
+                    %down: tensor<8x24xf32> {nn.parameter = "down"}) -> (tensor<2x6x8xf32> {nn.output = "y"}) {
+  %0 = nn.linear %x, %up : (tensor<2x6x8xf32>, tensor<24x8xf32>) -> tensor<2x6x24xf32>
+  %1 = nn.relu %0 : tensor<2x6x24xf32>
+  %2 = nn.linear %1, %down : (tensor<2x6x24xf32>, tensor<8x24xf32>) -> tensor<2x6x8xf32>
+  %3 = nn.add %x, %2 : (tensor<2x6x8xf32>, tensor<2x6x8xf32>) -> tensor<2x6x8xf32>
+  return %3 : tensor<2x6x8xf32>
+}
+
+// -----
+
+// A step of serving: groups of requests are the groups of ranks, and heads of paged attention are split
+// over the ranks of a group.
+
+// CHECK: func.func @step(
+// CHECK-SAME: tensor<2x3x2x1x4xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {}, {}, {}, {}]>, nn.input = "pages"
+// CHECK-SAME: dist.sharding = #dist.sharding<@mesh, [{"tp":(2)2}, {}]>, nn.parameter = "q"
+dist.mesh @mesh = <["tp"=4]>
+func.func @step(%pages: tensor<2x3x2x1x4xf32> {nn.input = "pages"}, %x: tensor<2x5x8xf32> {nn.input = "x"},
+                %t: tensor<2x1x2xi64> {nn.input = "tables"}, %s: tensor<2x2xi64> {nn.input = "starts"},
+                %l: tensor<2x1xi64> {nn.input = "lengths"}, %q: tensor<8x8xf32> {nn.parameter = "q"},
+                %o: tensor<8x8xf32> {nn.parameter = "o"}) -> (tensor<2x5x8xf32> {nn.output = "y"}) {
+  %0 = nn.linear %x, %q : (tensor<2x5x8xf32>, tensor<8x8xf32>) -> tensor<2x5x8xf32>
+  %1 = nn.reshape %0 : (tensor<2x5x8xf32>) -> tensor<2x5x2x4xf32>
+  %2 = nn.paged_attention %1, %pages, %pages tables %t starts %s lengths %l scale 1.0
+    : (tensor<2x5x2x4xf32>, tensor<2x3x2x1x4xf32>, tensor<2x3x2x1x4xf32>, tensor<2x1x2xi64>, tensor<2x2xi64>, tensor<2x1xi64>) -> tensor<2x5x2x4xf32>
+  %3 = nn.reshape %2 : (tensor<2x5x2x4xf32>) -> tensor<2x5x8xf32>
+  %4 = nn.linear %3, %o : (tensor<2x5x8xf32>, tensor<8x8xf32>) -> tensor<2x5x8xf32>
+  return %4 : tensor<2x5x8xf32>
 }
