@@ -183,9 +183,8 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
     auto phase = dyn_cast<StringAttr>(attr.getValue());
     if (!isa<CollectiveOpInterface>(op) || !phase ||
         !llvm::is_contained({"forward", "recompute", "backward"}, phase.getValue()))
-      return op->emitOpError() << "'dist.phase': expected \"forward\", \"recompute\" or "
-                                  "\"backward\" on a collective, got "
-                               << attr.getValue();
+      return op->emitOpError() << "'dist.phase': expected \"forward\", \"recompute\" or \"backward\" "
+                                  "on a collective, got " << attr.getValue();
     return success();
   }
   return op->emitOpError() << "unknown attribute '" << attr.getName().getValue() << "'";

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Factors/ShardingPropagation.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/passes/annotate/AxisParts.h"
@@ -477,6 +478,11 @@ struct AnnotateContextParallelPass
     }
     StageMesh view = getStageMeshes(*meshOp).front();
     bool hasRing = ringRole.areIn(view), hasUlysses = ulyssesRole.areIn(view);
+    if ((hasRing || hasUlysses) && nn::getServingSizes(module)) {
+      emitError(module.getLoc()) << "context-parallel: expected no axes for a program that serves, got "
+                                 << (hasRing ? ringRole : ulyssesRole).toString(view);
+      return signalPassFailure();
+    }
     if (hasRing && ringRole.getNames(view) == ulyssesRole.getNames(view)) {
       emitError(module.getLoc())
           << "annotate-context-parallel: expected two axes for ulysses and ring, got '"

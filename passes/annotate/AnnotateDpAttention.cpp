@@ -39,8 +39,8 @@ struct GroupAxes {
   std::string names;
 };
 
-/// The weights of the products that no weight follows, and the rows that they read: of a program or of
-/// several entries.
+/// The weights of the products that no weight follows, and the rows that they read: of a program
+/// or of several entries.
 struct Head {
   int64_t weightBytes = 0, rowBytes = 0;
 };
@@ -73,11 +73,13 @@ Products::Products(func::FuncOp func, const FactorAnalysis &factors, const Stage
     if (llvm::none_of(op.getOperands(), [&](Value v) { return dependent.contains(v); }))
       continue;
     dependent.insert(op.result_begin(), op.result_end());
-    if (!op.hasTrait<Product>() || !stages.contains(&op))
+    if (!stages.contains(&op))
       continue;
     auto product = dyn_cast<MatrixOpInterface>(&op);
-    bool hasWeight = product && isWeight(op.getOperand(product.getMatrixOperand()));
-    (hasWeight ? weighted : mixing).push_back(&op);
+    if (product && op.hasTrait<Product>() && isWeight(op.getOperand(product.getMatrixOperand())))
+      weighted.push_back(&op);
+    else if (combinesValues(&op, [&](Value value) { return !isWeight(value); }))
+      mixing.push_back(&op);
   }
 }
 
@@ -226,8 +228,8 @@ bool AnnotateDpAttentionPass::choosesOwnHead(MeshOp meshOp, const GroupAxes &axe
                                              const Head &head) {
   if (lmHead != OnOffAuto::Auto || axes.groups.empty() || head.weightBytes == 0)
     return lmHead == OnOffAuto::On;
-  // Both ways compute as many products on a rank. A head of a group reads more of the weight, and the
-  // rows of the other groups stay where they are.
+  // Both ways compute as many products on a rank. A head of a group reads more of the weight, and
+  // the rows of the other groups stay where they are.
   CostModel cost(meshOp.getMesh());
   int64_t all = getNumShards(axes.all), own = getNumShards(axes.ranks);
   double read = cost.getMemoryTime(head.weightBytes / own) * 1e-12;

@@ -5,8 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Factors/ShardingPropagation.h"
 #include "meshwright/dialects/Dist/DpAttention.h"
+#include "meshwright/dialects/Nn/Serving.h"
+#include "meshwright/lib/Factors/ShardingPropagation.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Support/SignatureAttrs.h"
@@ -53,6 +54,8 @@ private:
   static bool isRouted(Value value) { return bool(nn::getRouted(value.getType())); }
   /// The class of the tokens in a partial sum; -1 if the axes divide none.
   int chooseTokens(Value value) const;
+  /// The same where groups of ranks have split the tokens.
+  int chooseTokensOfGroup(Value value) const;
   /// Returns true if `op` computes each token of the class `tokens` on its own, and its
   /// result has this class.
   bool keepsTokens(Operation *op, int tokens) const;
@@ -110,10 +113,31 @@ bool ScatterModes::contractsAxes(Operation *op) const {
   return false;
 }
 
+/// The first class that the axes divide without padding, of what is left of it on a group; else
+/// the largest one.
+int ScatterModes::chooseTokensOfGroup(Value value) const {
+  int largest = -1;
+  int64_t most = 1;
+  for (auto [classes, lists] : llvm::zip_equal(factors.getClasses(value).drop_back(),
+                                               ArrayRef(shardings.get(value).dims).drop_back()))
+    for (auto [cls, own] : llvm::zip_equal(classes, lists)) {
+      int64_t left = llvm::divideCeil(factors.getSize(cls), getNumShards(own));
+      if (left % size == 0)
+        return cls;
+      if (left > most) {
+        largest = cls;
+        most = left;
+      }
+    }
+  return largest;
+}
+
 int ScatterModes::chooseTokens(Value value) const {
   ArrayRef<FactorClasses> dims = factors.getClasses(value);
   if (dims.size() < 2)
     return -1;
+  if (groups.groups > 1 || nn::getServingSizes(func->getParentOfType<ModuleOp>()))
+    return chooseTokensOfGroup(value);
   // With two dimensions before the features, the first one is the batch.
   int batch = dims.size() > 2 && !dims.front().empty() ? dims.front().front() : -1;
   int sequence = -1;

@@ -14,6 +14,7 @@
 #include "meshwright/passes/annotate/ExpandNorms.h"
 #include "meshwright/passes/annotate/Passes.h"
 
+#include "mlir/IR/TypeUtilities.h"
 #include "llvm/ADT/DenseSet.h"
 #include "llvm/Support/FormatVariadic.h"
 
@@ -43,7 +44,7 @@ struct ClassInfo {
   bool isOutput = false, isContracted = false;
   /// Some product contracts it with a weight.
   bool isContractedByWeight = false;
-  /// It occurs in a product of two values that depend on the inputs.
+  /// It occurs in an op that combines two values that depend on the inputs.
   bool isAttention = false;
   /// It occurs in rows of experts.
   bool isRouted = false;
@@ -80,7 +81,7 @@ public:
 private:
   LogicalResult collect();
   void countFactors(Operation &op);
-  /// Notes the classes of a product of two values that depend on the inputs.
+  /// Notes the classes of an op that combines two values that depend on the inputs.
   void countAttention(Operation &op);
   /// The axes that may shard a class.
   const AxisList &getAxes(int cls) const;
@@ -244,7 +245,8 @@ LogicalResult TensorParallel::collect() {
           }
         }
     }
-    if (!isWeighted && op.hasTrait<Product>())
+    auto isComputed = [&](Value v) { return !isFromParameters(v) && !isConstant(v); };
+    if (!isWeighted && combinesValues(&op, isComputed))
       countAttention(op);
   }
   return success();
@@ -410,6 +412,15 @@ void TensorParallel::expandNorms() {
 
 } // namespace
 
+bool meshwright::combinesValues(Operation *op, function_ref<bool(Value)> isComputed) {
+  auto isRouted = [](Value value) { return bool(nn::getRouted(value.getType())); };
+  if (!op->hasTrait<Combines>() || llvm::any_of(op->getOperands(), isRouted))
+    return false;
+  return llvm::count_if(op->getOperands(), [&](Value value) {
+           return isa<FloatType>(getElementTypeOrSelf(value)) && isComputed(value);
+         }) > 1;
+}
+
 LogicalResult meshwright::annotateTensorParallel(func::FuncOp func, const FactorAnalysis &factors,
                                                  MeshOp meshOp, WeightAxes axes,
                                                  const StageFilter &stages, bool &rewritten) {
@@ -465,8 +476,8 @@ private:
     if (rewritten) {
       FailureOr<FactorAnalysis> fresh = FactorAnalysis::run(func);
       return failed(fresh) ? failure()
-                           : annotateTensorParallel(func, *fresh, meshOp, WeightAxes::get(axes), stages,
-                                                    rewritten);
+                           : annotateTensorParallel(func, *fresh, meshOp, WeightAxes::get(axes),
+                                                    stages, rewritten);
     }
     auto &factors = getChildAnalysis<SharedFactorAnalysis>(func).factors;
     return failed(factors)

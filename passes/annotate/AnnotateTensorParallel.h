@@ -18,7 +18,7 @@ namespace meshwright {
 struct WeightAxes {
   /// The axes of tensor parallelism. Experts and tables that only look-ups read take all of them.
   dist::AxisList all;
-  /// Features that meet in a product of two values that depend on the inputs: heads.
+  /// Features of ops that combine two values that depend on the inputs: heads.
   dist::AxisList attention;
   /// Other features between two weights.
   dist::AxisList dense;
@@ -32,8 +32,12 @@ struct WeightAxes {
   }
 };
 
-/// Shards the weights that the ops of `stages` use. Sets `rewritten` if it expands norms: `factors` is
-/// then stale.
+/// Returns true if the op combines elements of two values of float type for which `isComputed`
+/// holds, as attention does. Rows of experts, which their weights join, do not count.
+bool combinesValues(mlir::Operation *op, llvm::function_ref<bool(mlir::Value)> isComputed);
+
+/// Shards the weights that the ops of `stages` use. Sets `rewritten` if it expands norms: `factors`
+/// is then stale.
 mlir::LogicalResult annotateTensorParallel(mlir::func::FuncOp func, const FactorAnalysis &factors,
                                            dist::MeshOp meshOp, WeightAxes axes,
                                            const StageFilter &stages, bool &rewritten);

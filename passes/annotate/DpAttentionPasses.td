@@ -19,8 +19,8 @@ def AnnotateDpAttentionPass : AnnotatePass<"annotate-dp-attention"> {
     there are ranks, even where there are fewer key/value heads than ranks.
 
     The pass finds weights by structure, as `annotate-tensor-parallel` does, and takes its place:
-    - features that meet in a product of two values that depend on the inputs (heads) are split over a
-      group's ranks;
+    - features of ops that combine two values that depend on the inputs (heads) are split over a group's
+      ranks;
     - other features between two weights, over all ranks, or with `dense-tp=1` over none: then each rank
       computes its own tokens;
     - features that no weight contracts (a vocabulary), over a group's ranks with `lm-head=on`, else over
@@ -54,6 +54,30 @@ def AnnotateDpAttentionPass : AnnotatePass<"annotate-dp-attention"> {
     ```
     After, with `groups=2`:
     ```mlir
+    #batch = #dist.sharding<@mesh, [{"tp":(1)2}, {}, {} ]>
+    #heads = #dist.sharding<@mesh, [{"tp":(2)2}, {} ]>
+    #heads_in = #dist.sharding<@mesh, [{}, {"tp":(2)2} ]>
+    #columns = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #rows = #dist.sharding<@mesh, [{}, {"tp"} ]>
+    dist.mesh @mesh = <["tp"=4]> {dist.dp_attention = {dense_tp = 4 : i64, groups = 2 : i64, own_head = true}}
+    func.func @main(%x: tensor<4x6x8xf32> {nn.input = "x", dist.sharding = #batch},
+                    %q: tensor<8x8xf32> {nn.parameter = "q", dist.sharding = #heads},
+                    %o: tensor<8x8xf32> {nn.parameter = "o", dist.sharding = #heads_in},
+                    %up: tensor<16x8xf32> {nn.parameter = "up", dist.sharding = #columns},
+                    %down: tensor<8x16xf32> {nn.parameter = "down", dist.sharding = #rows})
+        -> tensor<4x6x8xf32> {
+      %0 = nn.linear %x, %q : (tensor<4x6x8xf32>, tensor<8x8xf32>) -> tensor<4x6x8xf32>
+      %1 = nn.reshape %0 : (tensor<4x6x8xf32>) -> tensor<4x6x4x2xf32>
+      %2 = nn.transpose %1 [0, 2, 1, 3] : (tensor<4x6x4x2xf32>) -> tensor<4x4x6x2xf32>
+      %3 = nn.attention %2, %2, %2 scale 1.0 {causal}
+        : (tensor<4x4x6x2xf32>, tensor<4x4x6x2xf32>, tensor<4x4x6x2xf32>) -> tensor<4x4x6x2xf32>
+      %4 = nn.transpose %3 [0, 2, 1, 3] : (tensor<4x4x6x2xf32>) -> tensor<4x6x4x2xf32>
+      %5 = nn.reshape %4 : (tensor<4x6x4x2xf32>) -> tensor<4x6x8xf32>
+      %6 = nn.linear %5, %o : (tensor<4x6x8xf32>, tensor<8x8xf32>) -> tensor<4x6x8xf32>
+      %7 = nn.linear %6, %up : (tensor<4x6x8xf32>, tensor<16x8xf32>) -> tensor<4x6x16xf32>
+      %8 = nn.linear %7, %down : (tensor<4x6x16xf32>, tensor<8x16xf32>) -> tensor<4x6x8xf32>
+      return %8 : tensor<4x6x8xf32>
+    }
     ```
   }];
   let options = [

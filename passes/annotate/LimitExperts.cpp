@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/passes/annotate/Passes.h"
 
@@ -49,6 +50,12 @@ struct LimitExpertsPass : meshwright::impl::LimitExpertsPassBase<LimitExpertsPas
   using LimitExpertsPassBase::LimitExpertsPassBase;
 
   void runOnOperation() override {
+    if (nn::getServingSizes(getOperation())) {
+      emitError(getOperation().getLoc())
+          << "expert-capacity: expected none for a program that serves, got " << double(factor)
+          << ": a limit would let requests change each other";
+      return signalPassFailure();
+    }
     for (func::FuncOp func : getGlobalFunctions(getOperation())) {
       llvm::MapVector<Value, nn::DispatchOp> routings;
       for (auto dispatch : func.front().getOps<nn::DispatchOp>())

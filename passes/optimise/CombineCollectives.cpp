@@ -5,7 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Dist/DpAttention.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/passes/optimise/JoinDimensions.h"
 #include "meshwright/passes/optimise/MergeReductions.h"
 #include "meshwright/passes/optimise/Passes.h"
 #include "meshwright/lib/Reshard/TokenSharding.h"
@@ -220,6 +222,10 @@ struct CombineCollectivesPass
       return signalPassFailure();
     CostModel model(mesh);
     bool merged = mergeReductions(func, model, kPass);
+    // Groups of ranks that share a batch split two dimensions of the tokens.
+    auto meshOp = SymbolTable::lookupNearestSymbolFrom<MeshOp>(func, getSpmdMeshSymbol(func));
+    if (meshOp && getDpAttention(meshOp))
+      merged |= joinDimensions(func, model, kPass);
     if (!Combiner(func, model).run() && !merged)
       return markAllAnalysesPreserved();
     if (failed(verifyPlacement(func)))
