@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from . import _core, arguments, pages
 from .backends import backend_name
 from .devices import Call, on_host
-from .errors import CheckFailed, Diagnostic, Error, unwrap
+from .errors import CheckFailed, Diagnostic, Error, placed, unwrap, without_lines_of_imports
 from .inputs import find_entry
 from .progress import Phase
 from .session import Session, keeping, session_options
@@ -68,7 +68,7 @@ class Plan:
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
         remarks = self._model._remarks
         if format == "text":
-            return Text(_with_remarks(report, remarks))
+            return Text(_with_remarks(without_lines_of_imports(report), remarks))
         report = json.loads(report)
         report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
         return report
@@ -242,13 +242,13 @@ class Plan:
         else:
             tolerance = arguments.tolerance(tolerance)
         with keeping(self._plan, inputs, dict(self._parameters)), Phase("checking"):
-            result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name))
+            result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name), call="check")
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
             diagnostic = Diagnostic(
                 result.first_difference, "error", result.file or None, result.line or None
             )
-            raise CheckFailed([diagnostic], differences)
+            raise CheckFailed([placed(diagnostic)], differences)
         return differences
 
     def compile(
