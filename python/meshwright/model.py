@@ -295,7 +295,8 @@ class Model:
         """
         from .served_model import serve
 
-        return serve(self, max_length, page_size, pages, max_requests, buckets, prefix_cache)
+        with Phase("adding serving steps"):
+            return serve(self, max_length, page_size, pages, max_requests, buckets, prefix_cache)
 
     def save(self, program, parameters) -> None:
         """Writes the program (.mlir) and the weights (.safetensors).
