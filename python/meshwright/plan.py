@@ -33,7 +33,7 @@ class Plan:
     def __init__(self, model, plan, options=None):
         self._model = model
         #: The options of `parallelize`, as the user gave them.
-        self._options = dict(options or {})
+        self._options = dict(arguments.mapping("options", {} if options is None else options, "options by name"))
         self._plan = arguments.instance("plan", plan, _core.Plan, "a plan of Model.parallelize")
         self._parameters = {}
         self._lock = threading.Lock()
