@@ -195,7 +195,8 @@ def main():
 
             matplotlib.use("Agg")
         except ImportError:
-            sys.exit("error: the picture needs matplotlib: pip install matplotlib, or --picture none")
+            print("no picture is drawn, since matplotlib is not installed: pip install matplotlib", file=sys.stderr)
+            options.picture = "none"
     transformers.logging.set_verbosity_error()
     text = read_text(options.text)
     letters = sorted(set(text))

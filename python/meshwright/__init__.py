@@ -44,7 +44,6 @@ __all__ = [
     "Plan",
     "Request",
     "Session",
-    "__version__",
     "compose",
     "from_jax",
     "from_stablehlo",

@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import _core, weights
+from . import weights
 from .errors import Error
+from .progress import Phase
 
 _INDEX = ".safetensors.index.json"
 
@@ -74,10 +75,10 @@ def read(path: str) -> Files:
     result = Files(path)
     folder = path if os.path.isdir(path) else os.path.dirname(path)
     files = {os.path.basename(path): None} if folder != path else _files_of(result)
-    with _core.ProgressLine("reading checkpoint", len(files)) as line:
+    with Phase("reading checkpoint", len(files)) as phase:
         for file, names in files.items():
             _add(result, os.path.join(folder, file), names)
-            line.step()
+            phase.step()
     result.config = _json(result, os.path.join(folder, "config.json"), {})
     return result
 

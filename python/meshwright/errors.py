@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Exceptions that carry diagnostics."""
 
+import re
 import warnings
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ def unwrap(result, stacklevel=3, call=None):
     `call` stands for places in programs that the user never saw, such as those of imports.
     """
     value, raw = result
-    diagnostics = [_placed(Diagnostic(m, s, file or None, line or None), call) for m, s, file, line in raw]
+    diagnostics = [placed(Diagnostic(m, s, file or None, line or None), call) for m, s, file, line in raw]
     if value is None:
         raise Error(diagnostics or "failed without a diagnostic")
     for diagnostic in diagnostics:
@@ -95,9 +96,15 @@ def warn(text, stacklevel=2) -> None:
     warnings.warn(text, MeshwrightWarning, stacklevel=stacklevel + 1)
 
 
-def _placed(diagnostic, call):
+def placed(diagnostic, call=None):
     """A diagnostic with a place that the user knows: a file, or the call."""
     if not (diagnostic.file or "").startswith("<"):
         return diagnostic
     message = f"{call}: {diagnostic.message}" if call else diagnostic.message
     return diagnostic._replace(message=message, file=None, line=None)
+
+
+def without_lines_of_imports(report) -> str:
+    """The text of a report without places in programs that the user never saw."""
+    report = re.sub(r"\n +at <[^>\n]*>:\d+(?=\n|$)", "", report)
+    return re.sub(r" +(<[^>\n]*>:\d+|\(<[^>\n]*>:\d+\))(?=\n|$)", "", report)

@@ -303,7 +303,8 @@ class Model:
         """
         from .served_model import serve
 
-        return serve(self, max_length, page_size, pages, max_requests, buckets, prefix_cache)
+        with Phase("adding serving steps"):
+            return serve(self, max_length, page_size, pages, max_requests, buckets, prefix_cache)
 
     def save(self, program, parameters) -> None:
         """Writes the program (.mlir) and the weights (.safetensors).
@@ -485,7 +486,7 @@ def from_torch(
     PyTorch's default type is that of the caller. An import within torch.autocast is refused.
     `Model.check` compares the import with the module.
     """
-    with Phase(f"importing {type(module).__name__}", 0 if buckets else _PARTS):
+    with Phase(f"importing {type(module).__name__}", _PARTS if buckets is None else 0):
         return _from_torch(module, args, kwargs, training, weights, batch_inputs, dynamic_shapes, buckets)
 
 

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from . import _core, arguments, pages
 from .backends import backend_name
 from .devices import Call, on_host
-from .errors import CheckFailed, Diagnostic, Error, unwrap
+from .errors import CheckFailed, Diagnostic, Error, placed, unwrap, without_lines_of_imports
 from .inputs import find_entry
 from .progress import Phase
 from .session import Session, keeping, session_options
@@ -33,7 +33,7 @@ class Plan:
     def __init__(self, model, plan, options=None):
         self._model = model
         #: The options of `parallelize`, as the user gave them.
-        self._options = dict(options or {})
+        self._options = dict(arguments.mapping("options", {} if options is None else options, "options by name"))
         self._plan = arguments.instance("plan", plan, _core.Plan, "a plan of Model.parallelize")
         self._parameters = {}
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Plan:
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
         remarks = self._model._remarks
         if format == "text":
-            return Text(_with_remarks(report, remarks))
+            return Text(_with_remarks(without_lines_of_imports(report), remarks))
         report = json.loads(report)
         report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
         return report
@@ -242,13 +242,13 @@ class Plan:
         else:
             tolerance = arguments.tolerance(tolerance)
         with keeping(self._plan, inputs, dict(self._parameters)), Phase("checking"):
-            result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name))
+            result = unwrap(self._plan.check([i.raw for i in inputs], tolerance, entry.name), call="check")
         differences = {output.name: output.difference for output in result.outputs}
         if not result.passed:
             diagnostic = Diagnostic(
                 result.first_difference, "error", result.file or None, result.line or None
             )
-            raise CheckFailed([diagnostic], differences)
+            raise CheckFailed([placed(diagnostic)], differences)
         return differences
 
     def compile(

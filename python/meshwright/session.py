@@ -62,7 +62,7 @@ class Session(Serving):
         call = Call(self._backend, inputs, entry.outputs, kind)
         first = entry.name not in self._ran
         with keeping(session, (inputs, call), self._kept), Phase("running", shown=first):
-            unwrap(session.run(entry.name, call.inputs, call.addresses, is_checked, call.gpu))
+            unwrap(session.run(entry.name, call.inputs, call.addresses, is_checked, call.gpu), call="run")
         self._ran.add(entry.name)
         return finish(call.finish()) if finish else call.finish()
 

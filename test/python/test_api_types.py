@@ -65,7 +65,7 @@ def calls(folder, known):
         "load_bundle": dict(path=folder / "bundle"), "Bundle": dict(path=folder / "bundle"),
         "compose": dict(models={"a": model, "b": model}, connect={"b.x": "a.0"}),
         "join": dict(models={"a": model}),
-        "SGD": {}, "Adam": {}, "AdamW": {},
+        "SGD": {}, "Adam": {}, "AdamW": {}, "quiet": {},
         "Model": dict(program=model._program, parameters={}), "Plan": dict(model=model, plan=known["Plan"]._plan),
         "Session": dict(session=session._open, backend="local", prepare=model._prepare, kind="torch"),
         "DeviceArray": dict(array=None, dtype="f32", shape=(2,), gpu=0),
@@ -73,21 +73,20 @@ def calls(folder, known):
         "CheckFailed": dict(diagnostics="x", differences={}),
         "Model.parallelize": dict(mesh={"dp": 1}),
         "Model.save": dict(program=folder / "n.mlir", parameters=folder / "n.safetensors"),
-        "Model.train": dict(optimizer=mw.SGD(0.1)), "Model.differentiate": {}, "Model.check": {}, "Model.ir": {}, "Model.to_stablehlo": {},
+        "Model.train": dict(optimizer=mw.SGD(0.1)), "Model.differentiate": {}, "Model.serve": {}, "Model.check": {}, "Model.ir": {}, "Model.to_stablehlo": {},
         "Plan.ir": {}, "Plan.to_stablehlo": {}, "Plan.report": {}, "Plan.start": {}, "Plan.run": {}, "Plan.check": {},
-        "Plan.compile": dict(path=folder / "other"),
+        "Plan.compile": dict(path=folder / "other"), "Plan.compare": dict(other=known["Plan"]), "Plan.layout": {},
+        "Plan.save_report": dict(path=folder / "report.html"),
         "Session.run": {}, "Session.set_state": dict(values={}), "Session.load_state_dict": dict(saved=session.state_dict()),
         "Session.save": dict(path=folder / "state"), "Session.state": {}, "Session.parameters": {}, "Session.state_dict": {},
         "Bundle.start": {},
     }
-    options = ["mesh", "data_parallel", "tensor_parallel", "sequence_parallel", "context_parallel", "fold", "shardings",
-               "device", "overlap", "shard_optimizer", "recompute", "memory_ceiling", "target", "other"]
-    own = {"Model.parallelize": options, "Plan.run": ["x", "other"], "Plan.check": ["x", "other"], "Model.check": ["x", "other"],
+    own = {"Model.parallelize": ["other"], "Plan.run": ["x", "other"], "Plan.check": ["x", "other"], "Model.check": ["x", "other"],
            "Session.run": ["x", "lr", "other"]}
     given = {name: (X,) for name in ("Plan.run", "Plan.check", "Model.check", "Session.run")}
     for name in mw.__all__:
         thing = getattr(mw, name)
-        if name in ("Diagnostic", "MeshwrightWarning") or name not in right and name in JAX:
+        if name in ("Diagnostic", "MeshwrightWarning", "Request") or name not in right and name in JAX:
             continue
         yield name, thing, (), right[name], []
         if inspect.isclass(thing) and name in known:

@@ -4,6 +4,7 @@
 
 import importlib.util
 import json
+import os
 import pathlib
 import re
 import subprocess
@@ -83,6 +84,20 @@ def test_diffusion_folding():
     assert weights["sp"] == pytest.approx(weights["None"] / 4, rel=0.05)
     assert weights["batch"] == weights["ring"] == weights["None"]
     assert "auto: fold=auto takes" in text
+
+
+def test_train_gpt_without_matplotlib(tmp_path, monkeypatch):
+    (tmp_path / "matplotlib.py").write_text("raise ImportError('no module of that name')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    size = ["--steps", "2", "--batch", "2", "--tokens", "8", "--width", "16", "--layers", "1", "--microbatches", "1"]
+    process = subprocess.run(
+        [sys.executable, EXAMPLES / "train_gpt.py", "--mesh", "tp=2", *size, "--picture", tmp_path / "loss.svg"],
+        capture_output=True,
+        text=True,
+    )
+    assert process.returncode == 0, process.stderr
+    assert "no picture is drawn, since matplotlib is not installed" in process.stderr
+    assert "the curves are at most" in process.stdout and not (tmp_path / "loss.svg").exists()
 
 
 def test_train_gpt(tmp_path):

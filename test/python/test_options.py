@@ -116,6 +116,11 @@ def test_errors_name_the_call(model):
         assert (error.value.diagnostics[0].file, error.value.diagnostics[0].line) == (None, None)
 
 
+def test_reports_have_no_lines_of_imports(model):
+    text = model.parallelize(mesh={"tp": 2}).report()
+    assert "decisions" in text and "<linears>" not in text
+
+
 def test_errors_of_files_name_the_file(tmp_path):
     (tmp_path / "m.mlir").write_text(TEXT)
     with pytest.raises(mw.Error, match=rf"^{re.escape(str(tmp_path))}/m\.mlir(:\d+)?: no mesh"):
