@@ -131,6 +131,8 @@ public:
   /// Another part is done.
   void step();
   void end();
+  /// Shows no lines for the rest of the process.
+  static void hide();
 
 private:
   struct Impl;

@@ -317,8 +317,16 @@ struct Parser {
     else if (digits.consume_back_insensitive("G"))
       unit = int64_t(1) << 30;
     int64_t count = 0;
-    if (digits.getAsInteger(10, count) || count < 1 ||
-        count > std::numeric_limits<int64_t>::max() / unit)
+    double number = 0;
+    constexpr int64_t most = std::numeric_limits<int64_t>::max();
+    // Digits behind a point count parts of the unit.
+    bool isParts = unit > 1 && digits.contains('.') && !digits.getAsDouble(number) &&
+                   number * double(unit) >= 1 && number * double(unit) < double(most);
+    if (isParts) {
+      options.memoryCeiling = int64_t(number * double(unit));
+      return success();
+    }
+    if (digits.getAsInteger(10, count) || count < 1 || count > most / unit)
       return error("memory-ceiling: expected a positive number of bytes, with K, M or G behind it "
                    "or not, got '" +
                    value + "'");

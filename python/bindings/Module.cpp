@@ -142,6 +142,7 @@ NB_MODULE(_core, m) {
   nb::class_<ProgressLine>(m, "ProgressLine")
       .def(nb::init<std::string_view, int64_t>())
       .def("step", &ProgressLine::step)
+      .def_static("hide", &ProgressLine::hide)
       .def("__enter__", [](nb::object line) { return line; })
       .def("__exit__", [](ProgressLine &line, nb::args) { line.end(); });
 

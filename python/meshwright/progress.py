@@ -29,9 +29,7 @@ def quiet() -> None:
     """Shows no progress for the rest of the process. Warnings and logs stay."""
     global _is_quiet
     _is_quiet = True
-    # Lines of the compiler and the runtime, where this build can hide them.
-    if hide := getattr(_core.ProgressLine, "hide", None):
-        hide()
+    _core.ProgressLine.hide()
 
 
 class Phase:

@@ -48,6 +48,7 @@ void ProgressLine::step() {
 }
 
 void ProgressLine::end() { impl.reset(); }
+void ProgressLine::hide() { Impl::hide(); }
 
 std::string_view meshwright::toString(ElementType type) { return rt::nameOf(getRuntimeType(type)); }
 
