@@ -144,7 +144,8 @@ TEST(ParallelizeOptions, Errors) {
                                            "bytes, with K, M or G behind it or not, got '-1'");
   EXPECT_EQ(getError("memory-ceiling=0.4"), "memory-ceiling: expected a positive number of "
                                             "bytes, with K, M or G behind it or not, got '0.4'");
-  EXPECT_EQ(parse("memory-ceiling=8.5K")->memoryCeiling, 8704);
+  std::string message;
+  EXPECT_EQ(parse("memory-ceiling=8.5K", message)->memoryCeiling, 8704);
   EXPECT_NE(getError("target-cpu=x").find("option 'target-cpu' is now 'target'"), std::string::npos);
   EXPECT_NE(getError("target=").find("target is empty: expected cpu or cpu:NAME"),
             std::string::npos);
