@@ -119,14 +119,6 @@ class Model:
             {"target": {"dp": 2, "tp": 3}, "draft": {"dp": 3, "tp": 2}}.
         data_parallel, tensor_parallel: an axis, "none" or "auto" (default: "dp" and "tp").
         sequence_parallel: "on", "off" or "auto" (default).
-        data_parallel_attention: a number of groups that the tensor-parallel ranks form (default: 1),
-            or "auto". Attention computes other rows of the batch, or other requests, in each group.
-        dense_tp: with groups, the ranks that share a dense layer: 1, each of its own tokens, or
-            "auto" (default), all tensor-parallel ranks.
-        dp_lm_head: "on", "off" or "auto" (default, by cost): with groups, each computes the logits of
-            its own tokens.
-        token_gather: "max" or "auto" (default): with groups, tokens meet padded to the capacity of
-            a group.
         context_parallel: {"ulysses": axis, "ring": axis, "order": "contiguous", "zigzag", "striped"
             or "auto"} or "auto"; shards sequences. Around attention heads move along the one axis
             and keys along the other; an axis is a name, "none" or "auto".

@@ -78,7 +78,8 @@ def test_drawn_models(seed):
     net, ids, options = draw(seed)
     with torch.no_grad():
         want = net.double()(ids)
-    got = torch.as_tensor(mw.from_torch(net.float(), (ids,)).parallelize(**options).run(ids))
+    got, = mw.from_torch(net.float(), (ids,)).parallelize(**options).run(ids)
+    got = torch.as_tensor(got)
     assert (got - want).abs().max() <= 1e-5 * want.abs().max(), options
 
 
@@ -123,5 +124,5 @@ def test_decisions_state_groups_and_padding():
     net, _, _ = draw(3)
     plan = mw.from_torch(net, (torch.zeros(3, 5, dtype=torch.long),)).parallelize(mesh={"tp": 4},
                                                                                   data_parallel_attention=2)
-    texts = [d["text"] for d in plan.report(format="json")["decisions"] if d["pass"] == "annotate-dp-attention"]
+    texts = [d["message"] for d in plan.report(format="json")["decisions"] if d["pass"] == "annotate-dp-attention"]
     assert any("2 groups of 2 ranks" in text and "padded to 4" in text for text in texts), texts
