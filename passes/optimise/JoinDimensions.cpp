@@ -8,6 +8,7 @@
 #include "meshwright/passes/optimise/JoinDimensions.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -28,10 +29,6 @@ struct Pair {
 };
 
 } // namespace
-
-static ArrayRef<int64_t> shapeOf(Value value) {
-  return cast<RankedTensorType>(value.getType()).getShape();
-}
 
 /// The dimension of a collective of one value; none of another one.
 template <typename Op> static std::optional<int64_t> getDim(Operation *op) {

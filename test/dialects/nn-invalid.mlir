@@ -444,8 +444,16 @@ func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3xi64>, %y: tensor<2x3xf32
 
 // -----
 
-func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3x1xi64>, %y: tensor<2x3xf32>) {
+func.func @index_copy(%x: tensor<7x2xf32>, %i: tensor<3x1xi64>, %y: tensor<3x2xf32>) {
   // expected-error@+1 {{'nn.index_copy' op expected indices of rank 1, got rank 2}}
+  %0 = nn.index_copy %x, %i, %y dim 0 : (tensor<7x2xf32>, tensor<3x1xi64>, tensor<3x2xf32>) -> tensor<7x2xf32>
+  return
+}
+
+// -----
+
+func.func @index_copy(%x: tensor<2x7xf32>, %i: tensor<3x1xi64>, %y: tensor<2x3xf32>) {
+  // expected-error@+1 {{'nn.index_copy' op expected indices of shape [2, 1], got [3, 1]}}
   %0 = nn.index_copy %x, %i, %y dim 1 : (tensor<2x7xf32>, tensor<3x1xi64>, tensor<2x3xf32>) -> tensor<2x7xf32>
   return
 }
