@@ -356,7 +356,8 @@ def Nn_IndexCopyOp
   let description = [{
     Row `indices[i]` along `dim` of the result is row `i` of the source, the other rows are
     those of the data. Of equal indices the last one holds. Indices must be in range. With
-    `skips_minus_one`, index -1 has no row.
+    `skips_minus_one`, index -1 has no row. Indices may have the dimensions in front of `dim`, too:
+    each of them then has rows of its own.
   }];
   let arguments = (ins Nn_MovedTensor:$data, Nn_IntTensor:$indices, Nn_MovedTensor:$source, I64Attr:$dim,
                        UnitAttr:$skips_minus_one);

@@ -89,10 +89,15 @@ static void printServing(const ServingReport &serving, json::OStream &json) {
   json.attribute("pages", serving.sizes.pages);
   json.attribute("cache_bytes_per_token", serving.bytesPerToken);
   json.attribute("cache", serving.getCacheSharding());
+  if (serving.denseTp)
+    json.attribute("dense_tp", *serving.denseTp);
+  if (serving.hasOwnHead)
+    json.attribute("dp_lm_head", *serving.hasOwnHead ? "on" : "off");
   json.attributeArray("entries", [&] {
     for (const ServingReport::Entry &entry : serving.entries)
       json.object([&] {
         json.attribute("name", entry.name);
+        json.attribute("gather", "max");
         json.attribute("tokens", entry.tokens);
         json.attribute("rows", entry.rows);
         json.attribute("bytes_per_rank", entry.bytes);

@@ -9,7 +9,7 @@
 
 #include "Report.h"
 
-#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Dist/DpAttention.h"
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
@@ -42,6 +42,11 @@ std::optional<ServingReport> meshwright::buildServingReport(FunctionOpInterface 
   ServingReport report;
   report.sizes = *sizes;
   report.bytesPerToken = cacheBytes / (sizes->pages * sizes->pageSize);
+  for (auto meshOp : module.getOps<dist::MeshOp>())
+    if (std::optional<dist::DpAttention> groups = dist::getDpAttention(meshOp)) {
+      report.denseTp = groups->denseTp;
+      report.hasOwnHead = groups->hasOwnHead;
+    }
   for (FunctionOpInterface entry : nn::getEntries(module)) {
     ArrayRef<int64_t> tokens = getInputShape(entry, "tokens");
     dist::MeshAttr mesh = dist::getSpmdMesh(entry);
