@@ -24,7 +24,7 @@ struct Pair {
   /// The dimension whose chunks are larger, the other one, and their axes.
   int64_t outer = 0, inner = 0;
   AxisList axes;
-  /// The number of ranks that the outer dimension lies on.
+  /// The number of ranks over which the outer dimension is sharded.
   int64_t shards = 1;
 };
 

@@ -132,8 +132,8 @@ def _same_values(one, other):
 
 
 def apart(model) -> Model:
-    """The model with the parameters of its module as they are, each with its name: those that are
-    trained have gradients of their own."""
+    """The model with the parameters of its module as they are, each with its name. A
+    parameter that is trained has a gradient of its own."""
     imports = model._imported
     if list(imports) != model.entries or not any(i.joined for i in imports.values()):
         return model

@@ -17,7 +17,7 @@ import sys
 
 from .backends import OF_MPI
 
-#: Settings of Open MPI for ranks on one machine; those that are there stay. tools/meshwright-mpirun has the
+#: Settings of Open MPI for ranks on one machine. A setting of the user stays. tools/meshwright-mpirun has the
 #: same, and says why.
 SETTINGS = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",

@@ -88,7 +88,7 @@ private:
   RunOptions options;
   std::vector<Entry> entries;
   std::unique_ptr<Scheduler> scheduler;
-  /// By the number of the request, of those that wait or run.
+  /// The logits of requests that wait or run, by the number of the request.
   std::map<int64_t, std::shared_ptr<std::vector<char>>> logitsOf;
   /// The outputs of a call: the tokens that the program chose [groups, requests], and the logits of
   /// these rows.

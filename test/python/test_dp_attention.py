@@ -3,6 +3,7 @@
 """Data-parallel attention: groups of tensor-parallel ranks compute other rows of the batch, and results
 and bytes are those of the module and of the formula."""
 import functools
+import itertools
 import random
 
 import meshwright as mw
@@ -91,9 +92,16 @@ def deep(layers, batch):
     return mw.from_torch(net, (ids,))
 
 
-@pytest.mark.parametrize("mode", ["on", "off", "auto"])
-@pytest.mark.parametrize("dense", ["auto", 1])
-@pytest.mark.parametrize(("tp", "groups"), [(4, 2), (8, 2), (8, 4), (4, 4)])
+#: A rank has several rows of the batch there, and gathers of the batch and of the tokens do not join yet: six
+#: launches of a layer in place of four.
+APART = [(8, 2, "auto", "on"), (8, 2, "auto", "auto")]
+LAYERS = [
+    pytest.param(*case, marks=pytest.mark.xfail(strict=True, reason="six launches of a layer") if case in APART else ())
+    for case in itertools.product((4, 8), (2, 4), ("auto", 1), ("on", "off", "auto"))
+]
+
+
+@pytest.mark.parametrize(("tp", "groups", "dense", "mode"), LAYERS)
 def test_bytes_of_a_layer(tp, groups, dense, mode):
     plans = [deep(n, 2 * groups).parallelize(mesh={"tp": tp}, data_parallel_attention=groups, dense_tp=dense,
                                              sequence_parallel=mode).report(format="json") for n in (1, 2)]
@@ -103,9 +111,7 @@ def test_bytes_of_a_layer(tp, groups, dense, mode):
     if dense != 1:
         rows += tokens * groups * (tp - 1) / tp
     assert sent <= 2 * rows * 2048 * 4
-    # Where a rank has several rows of the batch, gathers of the batch and of the tokens do not join.
-    apart = 2 if ranks == 4 and dense != 1 and mode != "off" else 0
-    assert launches <= (2 if ranks > 1 else 0) + (0 if dense == 1 else 2) + apart
+    assert launches <= (2 if ranks > 1 else 0) + (0 if dense == 1 else 2)
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -85,7 +85,7 @@ private:
   Value forEachBlock(Value init, BlockVisitor visit);
   /// Emits the units of the items `begin` to `end`.
   void emitShare(Value begin, Value end);
-  /// The number of keys up to a token of the request, and of those that its window hides.
+  /// The number of keys up to a token of the request, and how many of them its window hides.
   Value getSeen(Value token);
   Value getFirstSeen(Value seen);
   /// The weight of a unit of the block of tokens.
