@@ -39,7 +39,7 @@ def AnnotateDealtPagesPass : AnnotatePass<"annotate-dealt-pages"> {
     After:
     ```mlir
     dist.mesh @mesh = <["tp"=2]>
-    nn.state @cache {dist.sharding = #dist.sharding<@mesh, [{?}, {"tp", ?}, {?}, {?}, {?}]>, fill = 0.0 : f32, role = "cache"} : tensor<1x4x2x1x8xf32>
+    nn.state @cache {dist.sharding = #dist.sharding<@mesh, [{?}, {"tp", ?}, {?}, {?}, {?} ]>, fill = 0.0 : f32, role = "cache"} : tensor<1x4x2x1x8xf32>
     func.func @main(%q: tensor<1x3x2x8xf32> {nn.input = "q"}, %t: tensor<1x2x1x2xi64> {nn.input = "t"},
                     %s: tensor<1x2xi64> {nn.input = "s"}, %l: tensor<1x1xi64> {nn.input = "l"},
                     %k: tensor<1x4x2x1x8xf32> {nn.state = "cache"})
