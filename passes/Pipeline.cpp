@@ -104,6 +104,7 @@ LogicalResult meshwright::buildServing(ModuleOp module, const ServeOptions &opti
   steps.pages = options.pages;
   steps.requests = options.maxRequests;
   steps.prefixCache = options.sharesBeginnings;
+  steps.gather = options.gather;
   const std::vector<int64_t> buckets =
       options.buckets.empty() ? getDefaultBuckets(options.maxRequests) : options.buckets;
   steps.buckets.assign(buckets.begin(), buckets.end());

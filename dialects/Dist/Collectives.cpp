@@ -176,11 +176,13 @@ static bool undoes(CollectiveOpInterface op, unsigned i, CollectiveOpInterface a
 LogicalResult dist::detail::foldCollective(Operation *op,
                                            SmallVectorImpl<OpFoldResult> &results) {
   auto collective = cast<CollectiveOpInterface>(op);
+  if (collective.countsRows())
+    return failure();
   SmallVector<OpFoldResult> sources;
   for (OpOperand &operand : op->getOpOperands()) {
     auto result = dyn_cast<OpResult>(operand.get());
     auto above = result ? dyn_cast<CollectiveOpInterface>(result.getOwner()) : nullptr;
-    if (!above || !undoes(collective, operand.getOperandNumber(), above, result.getResultNumber()))
+    if (!above || above.countsRows() || !undoes(collective, operand.getOperandNumber(), above, result.getResultNumber()))
       return failure();
     sources.push_back(above->getOperand(result.getResultNumber()));
   }
@@ -305,7 +307,8 @@ LogicalResult dist::detail::verifyCollective(Operation *op) {
   if (failed(ranks) || failed(verifyOperands(op)) || failed(verifyCombined(collective)) ||
       failed(verifyDims(collective)))
     return failure();
-  for (unsigned i = 0; axes && i < op->getNumOperands(); ++i)
+  // The op itself verifies the sizes of counted rows.
+  for (unsigned i = 0; axes && !collective.countsRows() && i < op->getNumOperands(); ++i)
     if (failed(verifyShape(collective, i, *ranks)))
       return failure();
   return success();

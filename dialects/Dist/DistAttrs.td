@@ -45,9 +45,12 @@ def Dist_PermuteKind : I32EnumAttrCase<"Permute", 4, "permute">;
 def Dist_RedistributeKind : I32EnumAttrCase<"Redistribute", 5, "redistribute">;
 def Dist_SliceKind : I32EnumAttrCase<"Slice", 6, "slice">;
 def Dist_PartialKind : I32EnumAttrCase<"Partial", 7, "partial">;
+def Dist_AllGatherVKind : I32EnumAttrCase<"AllGatherV", 8, "all_gather_v">;
+def Dist_ReduceScatterVKind : I32EnumAttrCase<"ReduceScatterV", 9, "reduce_scatter_v">;
 def Dist_CollectiveKind : I32EnumAttr<"CollectiveKind", "kinds of collectives", [
     Dist_AllReduceKind, Dist_ReduceScatterKind, Dist_AllGatherKind, Dist_AllToAllKind,
-    Dist_PermuteKind, Dist_RedistributeKind, Dist_SliceKind, Dist_PartialKind]> {
+    Dist_PermuteKind, Dist_RedistributeKind, Dist_SliceKind, Dist_PartialKind, Dist_AllGatherVKind,
+    Dist_ReduceScatterVKind]> {
   let cppNamespace = "::meshwright::dist";
   let genSpecializedAttr = 0;
 }

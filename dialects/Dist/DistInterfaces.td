@@ -227,6 +227,10 @@ def Dist_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
       do not divide it.
     }], "bool", "padsChunks">,
     StaticInterfaceMethod<[{
+      Returns true if ranks exchange the true rows of groups alone. Operands are then rows and the
+      numbers of true rows of the groups, in turns. The numbers stay as they are.
+    }], "bool", "countsRows">,
+    StaticInterfaceMethod<[{
       The names of the attributes that have one entry for each operand. All other
       attributes hold for the whole launch.
     }], "::llvm::ArrayRef<::llvm::StringRef>", "getPerOperandAttributes">,

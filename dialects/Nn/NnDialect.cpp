@@ -110,6 +110,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return verifyCallAttr(op, attribute.getValue());
   if (attribute.getName() == kServingAttr)
     return verifyServingAttr(op, attribute.getValue());
+  if (attribute.getName() == kTokenSumAttr)
+    return verifyTokenSumAttr(op, attribute.getValue());
   if (attribute.getName() == kIdAttr) {
     auto id = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!id || !id.getType().isInteger(64))

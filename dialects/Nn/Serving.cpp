@@ -7,6 +7,8 @@
 
 #include "meshwright/dialects/Nn/Serving.h"
 
+#include "meshwright/dialects/Nn/Nn.h"
+
 #include "mlir/IR/Builders.h"
 
 using namespace mlir;
@@ -59,4 +61,25 @@ LogicalResult nn::verifyServingAttr(Operation *op, Attribute attribute) {
                                << "' from 1 on, got " << attribute;
   }
   return success();
+}
+
+std::optional<int64_t> nn::getTokenSum(func::FuncOp func) {
+  auto sum = func->getAttrOfType<IntegerAttr>(kTokenSumAttr);
+  return sum ? std::optional(sum.getInt()) : std::nullopt;
+}
+
+BlockArgument nn::findInput(func::FuncOp func, StringRef name) {
+  for (BlockArgument arg : func.getArguments())
+    if (auto own = func.getArgAttrOfType<StringAttr>(arg.getArgNumber(), NnDialect::kInputAttr);
+        own && own.getValue() == name)
+      return arg;
+  return {};
+}
+
+LogicalResult nn::verifyTokenSumAttr(Operation *op, Attribute attribute) {
+  auto sum = dyn_cast<IntegerAttr>(attribute);
+  if (isa<func::FuncOp>(op) && sum && sum.getType().isInteger(64) && sum.getInt() > 0)
+    return success();
+  return op->emitOpError() << "expected " << kTokenSumAttr
+                           << " on a function, an i64 integer from 1 on, got " << attribute;
 }

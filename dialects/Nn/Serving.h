@@ -10,6 +10,7 @@
 
 #include "meshwright/Serving.h"
 
+#include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/BuiltinOps.h"
 
 #include <optional>
@@ -22,6 +23,20 @@ inline constexpr llvm::StringLiteral kServingAttr = "nn.serving";
 /// Reads the attribute `nn.serving` of a module; none if it does not serve.
 std::optional<ServingSizes> getServingSizes(mlir::ModuleOp module);
 void setServingSizes(mlir::ModuleOp module, const ServingSizes &sizes);
+
+/// The names of the inputs of a step that other passes read: ids of tokens [groups, tokens], and the numbers
+/// of true tokens [groups].
+inline constexpr llvm::StringLiteral kTokensInput = "tokens";
+inline constexpr llvm::StringLiteral kCountsInput = "counts";
+/// On a step of serving: the most tokens of all groups together (i64). The step has the input `counts`.
+inline constexpr llvm::StringLiteral kTokenSumAttr = "nn.token_sum";
+
+/// The most tokens of all groups that a step states; none without a statement.
+std::optional<int64_t> getTokenSum(mlir::func::FuncOp func);
+/// The input of that name; null if there is none.
+mlir::BlockArgument findInput(mlir::func::FuncOp func, llvm::StringRef name);
+/// Checks that `nn.token_sum` is on a function, and a positive i64.
+mlir::LogicalResult verifyTokenSumAttr(mlir::Operation *op, mlir::Attribute attribute);
 /// Checks that the attribute is on a module, and states positive sizes.
 mlir::LogicalResult verifyServingAttr(mlir::Operation *op, mlir::Attribute attribute);
 

@@ -435,6 +435,8 @@ public:
   static Result<int64_t> countGroups(std::string_view options);
   /// The ranks over which such a program deals the pages of a group: 1 for a cache by heads.
   static Result<int64_t> countDealt(std::string_view options);
+  /// How the tokens of its groups meet.
+  static Result<TokenGather> getTokenGather(std::string_view options);
   /// `options` as for `sharding-opt --parallelize`.
   static Result<Plan> parallelize(const Program &program, std::string_view options);
 

@@ -14,6 +14,16 @@
 
 namespace meshwright {
 
+/// How the tokens of all groups meet, where all ranks share a layer.
+enum class TokenGather {
+  /// As `Max` or as `Sum`, step by step.
+  Auto,
+  /// Each group is padded to its capacity.
+  Max,
+  /// The groups are compacted to the capacity of their sum.
+  Sum
+};
+
 /// How a causal language model serves requests. All numbers but `groups` are those of one group.
 struct ServeOptions {
   /// The groups of requests: the ranks of data parallelism times those of data-parallel attention.
@@ -28,6 +38,8 @@ struct ServeOptions {
   int64_t maxRequests = 64;
   /// Tokens of a step, ascending, an entry for each; empty: `getDefaultBuckets`.
   std::vector<int64_t> buckets;
+  /// Of several groups: entries by the capacity of a group, by those of a group and of all, or both.
+  TokenGather gather = TokenGather::Max;
   /// Whole pages of equal beginnings are shared.
   bool sharesBeginnings = false;
 };

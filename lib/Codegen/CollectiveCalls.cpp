@@ -234,6 +234,9 @@ FailureOr<RuntimeCall> getCollectiveCall(dist::CollectiveOpInterface op) {
   case dist::CollectiveKind::Partial:
     return getMove(op, MW_RT_PARTIAL, /*toDim=*/0, /*sources=*/{},
                    cast<dist::PartialOp>(*op).getIsMaximum());
+  case dist::CollectiveKind::AllGatherV:
+  case dist::CollectiveKind::ReduceScatterV:
+    llvm_unreachable("a call of its own");
   }
   llvm_unreachable("unknown collective");
 }

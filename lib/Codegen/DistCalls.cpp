@@ -141,6 +141,64 @@ static LogicalResult describeDecode(dist::DecodeOp op, mw_rt_decode &what, Runti
   return success();
 }
 
+/// The sizes of rows of groups around a dimension: their number there, and that of true rows.
+static mw_rt_counted_rows getCounted(Value rows, Value counts, int64_t dim, int64_t tokens, int64_t capacity) {
+  ArrayRef<int64_t> shape = shapeOf(rows);
+  mw_rt_counted_rows what = {};
+  what.dtype = codeOf(rows);
+  what.outer = countOf(shape.take_front(dim));
+  what.inner = countOf(shape.drop_front(dim + 1));
+  what.replicas = 1;
+  what.groups = shapeOf(counts)[0];
+  what.tokens = tokens;
+  what.capacity = capacity;
+  return what;
+}
+
+template <typename Op>
+static void describeCounted(Op op, Value ofReplicas, mw_rt_counted_rows &what, RuntimeCall &call) {
+  call.inputs = {op.getInput(), op.getCounts()};
+  what = getCounted(ofReplicas, op.getCounts(), op.getDim(), op.getTokens(), op.getRows());
+  what.replicas = shapeOf(ofReplicas)[op.getDim()] / what.capacity;
+  what.groups /= what.replicas;
+}
+
+static LogicalResult describeCompact(dist::CompactOp op, mw_rt_compact &what, RuntimeCall &call) {
+  describeCounted(op, op.getResult(), what.rows, call);
+  return success();
+}
+
+static LogicalResult describeExpand(dist::ExpandOp op, mw_rt_expand &what, RuntimeCall &call) {
+  describeCounted(op, op.getInput(), what.rows, call);
+  return success();
+}
+
+/// A collective of one pair of rows and numbers. `part` has the rows of one rank.
+template <typename Op>
+static LogicalResult describeExchanged(Op op, Value part, mw_rt_exchanged_rows &what, RuntimeCall &call) {
+  FailureOr<dist::MeshAttr> mesh = getMesh(op);
+  if (failed(mesh) || failed(setAxes(op, dist::getAxes(op.getAxes(), *mesh), what.group.group)))
+    return failure();
+  if (op->getNumOperands() != 2)
+    return op.emitOpError("expected the rows of one value, got several");
+  int64_t dim = op.getDims()[0];
+  call.inputs.assign(op->operand_begin(), op->operand_end());
+  what.group.kind = MW_RT_ALL_TO_ALL;
+  what.rows = getCounted(part, op->getOperand(1), dim, op.getTokens(), op.getRows());
+  what.own = shapeOf(part)[dim];
+  return success();
+}
+
+static LogicalResult describeAllGatherV(dist::AllGatherVOp op, mw_rt_all_gather_v &what, RuntimeCall &call) {
+  return describeExchanged(op, op->getOperand(0), what.what, call);
+}
+
+static LogicalResult describeReduceScatterV(dist::ReduceScatterVOp op, mw_rt_reduce_scatter_v &what,
+                                            RuntimeCall &call) {
+  what.what.group.reduction = op.getReduction() == dist::ReductionKind::Max ? MW_RT_MAX : MW_RT_SUM;
+  return describeExchanged(op, op->getResult(0), what.what, call);
+}
+
 void addDistCalls(CallModels &models) {
   models.add(describeMask);
   models.add(describeAxisIndex);
@@ -150,6 +208,10 @@ void addDistCalls(CallModels &models) {
   models.add(describeLargest);
   models.add(describeEncode);
   models.add(describeDecode);
+  models.add(describeCompact);
+  models.add(describeExpand);
+  models.add(describeAllGatherV);
+  models.add(describeReduceScatterV);
 }
 
 } // namespace meshwright::lower

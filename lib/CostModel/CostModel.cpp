@@ -34,7 +34,9 @@ int64_t meshwright::getBytesSent(CollectiveKind kind, int64_t ranks, int64_t byt
   case CollectiveKind::AllReduce:
     return saturate((__int128(2) * bytes * (ranks - 1) + ranks - 1) / ranks);
   case CollectiveKind::ReduceScatter:
+  case CollectiveKind::ReduceScatterV:
   case CollectiveKind::AllGather:
+  case CollectiveKind::AllGatherV:
   case CollectiveKind::AllToAll:
     return saturate(part);
   case CollectiveKind::Permute:
@@ -54,7 +56,9 @@ int64_t meshwright::getSteps(CollectiveKind kind, int64_t ranks) {
   case CollectiveKind::AllReduce:
     return 2 * (ranks - 1);
   case CollectiveKind::ReduceScatter:
+  case CollectiveKind::ReduceScatterV:
   case CollectiveKind::AllGather:
+  case CollectiveKind::AllGatherV:
   case CollectiveKind::AllToAll:
   case CollectiveKind::Redistribute:
     return ranks - 1;
@@ -506,7 +510,9 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
   AxisList axes = getCollectiveAxes(op, mesh);
   int64_t ranks = getNumShards(axes), steps = getSteps(op.getKind(), ranks);
   int64_t packed = 0;
-  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+  // Each rank knows the numbers of counted rows.
+  unsigned stride = op.countsRows() ? 2 : 1;
+  for (unsigned i = 0; i < op->getNumOperands(); i += stride) {
     if (movesRows(op, i)) {
       // Each row is sent once. The side that has more of them has room for the worst load.
       auto from = cast<RankedTensorType>(op->getOperand(i).getType());

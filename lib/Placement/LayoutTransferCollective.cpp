@@ -41,6 +41,9 @@ private:
   LogicalResult slice(SliceOp op, Layout &layout, unsigned i);
   LogicalResult makePartial(Layout &layout, unsigned i, bool isMaximum);
   LogicalResult permute(PermuteOp op, Layout &layout, unsigned i);
+  LogicalResult setRows(Layout &layout, unsigned i, int64_t dim, int64_t from, int64_t to);
+  template <typename Op> LogicalResult gatherCounted(Op op, Layout &layout, unsigned i);
+  template <typename Op> LogicalResult scatterCounted(Op op, Layout &layout, unsigned i);
   LogicalResult move(CollectiveOpInterface op, Layout &layout, unsigned i);
   LogicalResult reorder(ReorderOp op, Layout &layout);
   LogicalResult mask(MaskPaddingOp op, Layout &layout);
@@ -55,6 +58,11 @@ private:
 };
 
 } // namespace
+
+/// The groups whose rows an operand of a counted collective has.
+static int64_t countGroups(Operation *op, unsigned i) {
+  return cast<RankedTensorType>(op->getOperand(i + 1).getType()).getDimSize(0);
+}
 
 std::string CollectiveTransfer::describe(const Layout &layout, const Axis &axis) const {
   for (auto [d, dim] : llvm::enumerate(layout.dims))
@@ -427,6 +435,41 @@ static MaybeLayouts transferPositions(PositionsOp op, MeshAttr mesh) {
 // Dispatch
 //===----------------------------------------------------------------------===//
 
+/// The `from` rows of a dimension on a rank, in one order, become `to` rows.
+LogicalResult CollectiveTransfer::setRows(Layout &layout, unsigned i, int64_t dim, int64_t from, int64_t to) {
+  DimLayout &own = layout.dims[dim];
+  collapse(own);
+  LayoutFactor factor = own.factors.front();
+  // Other axes have replicas of the groups.
+  int64_t replicas = getNumShards(factor.axes);
+  if (own.factors.size() != 1 || !factor.isContiguous() || factor.isPadded() || factor.size != from * replicas)
+    return report(context,
+                  "expected dimension " + Twine(dim) + " of operand " + Twine(i) + " as " + Twine(from) +
+                      " rows in order on each rank, got layout " + toString(layout, mesh),
+                  i);
+  own.factors.front() = makeFactor(to * replicas);
+  own.factors.front().axes = std::move(factor.axes);
+  return success();
+}
+
+/// Rows of groups on the ranks become the true rows of all; their numbers stay.
+template <typename Op> LogicalResult CollectiveTransfer::gatherCounted(Op op, Layout &layout, unsigned i) {
+  if (i % 2)
+    return expectReplicated(layout, i, "reads numbers of rows");
+  int64_t dim = op.getDims()[i / 2];
+  return success(succeeded(lose(layout, i, dim)) &&
+                 succeeded(setRows(layout, i, dim, countGroups(op, i) * op.getTokens(), op.getRows())));
+}
+
+template <typename Op> LogicalResult CollectiveTransfer::scatterCounted(Op op, Layout &layout, unsigned i) {
+  if (i % 2)
+    return expectReplicated(layout, i, "reads numbers of rows");
+  int64_t dim = op.getDims()[i / 2];
+  return success(succeeded(reduce(layout, i, op.getReduction())) &&
+                 succeeded(setRows(layout, i, dim, op.getRows(), countGroups(op, i) * op.getTokens())) &&
+                 succeeded(gain(layout, i, dim)));
+}
+
 /// Operand `i` of a collective, through the rule of its kind.
 LogicalResult CollectiveTransfer::move(CollectiveOpInterface op, Layout &layout, unsigned i) {
   switch (op.getKind()) {
@@ -448,6 +491,10 @@ LogicalResult CollectiveTransfer::move(CollectiveOpInterface op, Layout &layout,
     return slice(cast<SliceOp>(*op), layout, i);
   case CollectiveKind::Partial:
     return makePartial(layout, i, cast<PartialOp>(*op).getIsMaximum());
+  case CollectiveKind::AllGatherV:
+    return gatherCounted(cast<AllGatherVOp>(*op), layout, i);
+  case CollectiveKind::ReduceScatterV:
+    return scatterCounted(cast<ReduceScatterVOp>(*op), layout, i);
   }
   llvm_unreachable("unknown collective");
 }

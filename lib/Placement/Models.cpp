@@ -70,6 +70,42 @@ struct PartsModel : LayoutOpInterface::ExternalModel<PartsModel, PartsOp> {
   }
 };
 
+/// Ranks may have replicas of the groups apart: whole ones, and the numbers of their groups.
+template <typename Op>
+struct CountedModel : LayoutOpInterface::ExternalModel<CountedModel<Op>, Op> {
+  MaybeLayouts transfer(Operation *op, const TransferContext &context, SmallVectorImpl<Layout> *) const {
+    auto counted = cast<Op>(op);
+    Layout layout = *context.operands[0], counts = *context.operands[1];
+    DimLayout &rows = layout.dims[counted.getDim()], &groups = counts.dims[0];
+    AxisList axes = rows.getAxes();
+    if (axes.empty() && !groups.isSharded())
+      return transferByRule(context);
+    collapse(rows);
+    collapse(groups);
+    auto isCut = [&](const DimLayout &dim) {
+      return dim.factors.size() == 1 && dim.factors[0].isContiguous() && !dim.factors[0].isPadded() &&
+             dim.factors[0].axes == axes;
+    };
+    if (!isCut(rows) || !isCut(groups) || counts.isUnreduced())
+      return LogicalResult(report(context,
+                                  "expected whole replicas of the groups on each rank, and their numbers, got "
+                                  "layouts " + toString(layout, context.mesh) + " and " +
+                                      toString(counts, context.mesh), 0));
+    int64_t local = cast<RankedTensorType>(op->getResult(0).getType()).getDimSize(counted.getDim());
+    LayoutFactor factor = makeFactor(local * getNumShards(axes));
+    factor.axes = std::move(axes);
+    rows = DimLayout(std::move(factor));
+    // Rows behind the true ones are zeros.
+    layout.data = padding::meet(layout.data, padding::Padding::Zero);
+    layout.corner = padding::meet(layout.corner, padding::Padding::Zero);
+    for (DimLayout &dim : layout.dims)
+      for (LayoutFactor &other : dim.factors)
+        other.padding = padding::meet(other.padding, padding::Padding::Zero);
+    canonicalize(layout, context.mesh);
+    return ResultLayouts{std::move(layout)};
+  }
+};
+
 } // namespace
 
 bool layout_transfer::hasModels(MLIRContext *context) {
@@ -88,5 +124,7 @@ void meshwright::registerPlacementModels(DialectRegistry &registry) {
     PlaceOp::attachInterface<PlaceModel>(*context);
     PermuteOp::attachInterface<PermuteModel>(*context);
     PartsOp::attachInterface<PartsModel>(*context);
+    CompactOp::attachInterface<CountedModel<CompactOp>>(*context);
+    ExpandOp::attachInterface<CountedModel<ExpandOp>>(*context);
   });
 }

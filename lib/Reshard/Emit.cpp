@@ -280,6 +280,9 @@ Value Emitter::write(const ReshardStep &step, Value value) {
     return PartialOp::create(builder, location, results, value, axes,
                              plan.reduction == ReductionKind::Max)
         .getResult(0);
+  case CollectiveKind::AllGatherV:
+  case CollectiveKind::ReduceScatterV:
+    llvm_unreachable("formed of other collectives");
   }
   return value;
 }

@@ -8,19 +8,11 @@
 #ifndef MESHWRIGHT_LIB_SUPPORT_DPATTENTIONOPTIONS_H
 #define MESHWRIGHT_LIB_SUPPORT_DPATTENTIONOPTIONS_H
 
+#include "meshwright/Serving.h"
 #include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
 
 namespace meshwright {
-
-/// How the tokens of all groups meet.
-enum class TokenGather {
-  Auto,
-  /// Each group is padded to its capacity.
-  Max,
-  /// The groups are compacted to the capacity of their sum.
-  Sum
-};
 
 template <> struct Spellings<TokenGather> {
   static constexpr Spelling<TokenGather> all[] = {

@@ -32,8 +32,9 @@ static constexpr OptionDescription otherDescriptions[] = {
     {"dp-lm-head", "on | off | auto",
      "with data-parallel-attention: a group computes the logits of its own tokens; off: all ranks compute "
      "those of all tokens; auto: by cost"},
-    {"token-gather", "max | auto",
-     "with data-parallel-attention: how tokens of all groups meet: each group padded to its capacity"},
+    {"token-gather", "max | sum | auto",
+     "with data-parallel-attention, of a program that serves: the tokens of all groups meet with each group "
+     "padded to its capacity, or compacted to the capacity of their sum; auto: the cheaper one, step by step"},
     {"context-parallel",
      "auto | \"ulysses=axis | none | auto ring=axis | none | auto "
      "order=contiguous | zigzag | striped | auto\"",

@@ -334,14 +334,6 @@ struct Parser {
     return success();
   }
 
-  LogicalResult parseGather(StringRef key, StringRef value) {
-    if (failed(parseWord(key, value, options.dpAttention.gather)))
-      return failure();
-    if (options.dpAttention.gather == TokenGather::Sum)
-      return error(key + ": sum is not supported yet: expected max or auto");
-    return success();
-  }
-
   LogicalResult parseFactor(StringRef key, StringRef value, double &factor) {
     if (value.getAsDouble(factor) || !(factor > 0) || !std::isfinite(factor))
       return error(key + ": expected a number above 0, got '" + value + "'");
@@ -382,7 +374,7 @@ struct Parser {
     if (key == "dp-lm-head")
       return parseWord(key, value, options.dpAttention.lmHead);
     if (key == "token-gather")
-      return parseGather(key, value);
+      return parseWord(key, value, options.dpAttention.gather);
     if (key == "context-parallel")
       return parseContext(value);
     if (key == "fold")
@@ -554,4 +546,16 @@ int64_t ParallelizeOptions::countDealt() const {
       ranks *= axis.size;
   int64_t groups = dpAttention.groups.number.value_or(1);
   return ranks % groups == 0 ? ranks / groups : 1;
+}
+
+FailureOr<TokenGather> ParallelizeOptions::getTokenGather(OptionErrorHandler error) const {
+  TokenGather gather = dpAttention.gather;
+  if (dpAttention.groups.number.value_or(1) == 1)
+    return TokenGather::Max;
+  if (!StringRef(target).starts_with("gpu"))
+    return gather;
+  // Graphs of a GPU repeat messages of fixed sizes.
+  if (gather == TokenGather::Sum)
+    return error("token-gather: expected max or auto for target '" + target + "', got sum");
+  return TokenGather::Max;
 }

@@ -13,6 +13,7 @@
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
 #include "meshwright/passes/annotate/AxisParts.h"
+#include "meshwright/passes/annotate/CompactTokens.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -143,6 +144,8 @@ private:
                          const GroupAxes &axes, bool &rewritten);
   void splitInputs(func::FuncOp func, const FactorAnalysis &factors, MeshOp meshOp,
                    const StageMesh &view, const GroupAxes &axes);
+  LogicalResult compactSharedTokens(func::FuncOp func, MeshOp meshOp, const StageMesh &view,
+                                    const GroupAxes &axes, bool &rewritten);
   void report(func::FuncOp func, const GroupAxes &axes, int64_t batch);
   StageFilter getFilter(const StageMesh &view) const;
 
@@ -273,8 +276,10 @@ void AnnotateDpAttentionPass::report(func::FuncOp func, const GroupAxes &axes, i
 void AnnotateDpAttentionPass::splitInputs(func::FuncOp func, const FactorAnalysis &factors,
                                           MeshOp meshOp, const StageMesh &view,
                                           const GroupAxes &axes) {
+  // Each rank knows how many tokens the other groups have.
+  BlockArgument counts = nn::getTokenSum(func) ? nn::findInput(func, nn::kCountsInput) : BlockArgument();
   auto isOwn = [&](BlockArgument arg) {
-    return func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) &&
+    return arg != counts && func.getArgAttr(arg.getArgNumber(), nn::NnDialect::kInputAttr) &&
            (view.stage.empty() || getStage(arg) == view.stage);
   };
   auto getShape = [](Value value) { return cast<RankedTensorType>(value.getType()).getShape(); };
@@ -323,7 +328,46 @@ LogicalResult AnnotateDpAttentionPass::annotate(func::FuncOp func, MeshOp meshOp
     weights.dense.clear();
   if (chosen.hasOwnHead)
     weights.head = axes.ranks;
-  return annotateTensorParallel(func, factors, meshOp, weights, getFilter(view), rewritten);
+  if (failed(annotateTensorParallel(func, factors, meshOp, weights, getFilter(view), rewritten)))
+    return failure();
+  return compactSharedTokens(func, meshOp, view, axes, rewritten);
+}
+
+/// Lets layers whose weights the groups share compute the true tokens alone, in a step that states their
+/// most.
+LogicalResult AnnotateDpAttentionPass::compactSharedTokens(func::FuncOp func, MeshOp meshOp,
+                                                           const StageMesh &view, const GroupAxes &axes,
+                                                           bool &rewritten) {
+  if (!nn::getTokenSum(func))
+    return success();
+  FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);
+  if (failed(factors))
+    return failure();
+  llvm::DenseSet<int> shared;
+  for (BlockArgument arg : func.getArguments()) {
+    ShardingAttr stated = getWeight(arg) ? getShardingAttr(arg) : ShardingAttr();
+    if (!stated)
+      continue;
+    auto sharding =
+        readSharding(stated, arg, *factors, meshOp.getMesh(), [&] { return emitError(arg.getLoc()); });
+    if (failed(sharding))
+      return failure();
+    for (auto [classes, dims] : llvm::zip_equal(factors->getClasses(arg), sharding->dims))
+      for (auto [cls, own] : llvm::zip_equal(classes, dims))
+        if (anyOverlap(own, axes.groups))
+          shared.insert(cls);
+  }
+  // Rows of experts that have ranks of their own go there from each rank's tokens.
+  for (Operation &op : func.getBody().front().without_terminator()) {
+    auto routing = dyn_cast<LookupOpInterface>(op);
+    if (!routing || !routing.skipsMinusOne())
+      continue;
+    for (const FactorClasses &classes : factors->getClasses(routing.getTable()).slice(routing.getTableDim(), 1))
+      for (int cls : classes)
+        shared.erase(cls);
+  }
+  int64_t replicas = getNumShards(RoleAxes(AxisRole::Data, data).get(meshOp, view));
+  return compactTokens(func, *factors, [&](int cls) { return shared.contains(cls); }, replicas, rewritten);
 }
 
 void AnnotateDpAttentionPass::runOnOperation() {

@@ -167,7 +167,7 @@ void Combiner::joinLaunches() {
     auto collective = dyn_cast<CollectiveOpInterface>(op);
     // A collective that states layouts keeps its launch. Weights travel just before they are used, and
     // their gradients when they are there.
-    if (!collective || !collective.communicates() || collective.getShardings(0) ||
+    if (!collective || !collective.communicates() || collective.countsRows() || collective.getShardings(0) ||
         collective.getRole() != CollectiveRole::Data) {
       int64_t time = isView ? 0 : getComputeTime(&op, model);
       for (Group &group : open)

@@ -103,6 +103,47 @@ def NarrowGradientsPass : Pass<"narrow-gradients", "::mlir::func::FuncOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
+def MoveTrueRowsPass : Pass<"move-true-rows", "::mlir::func::FuncOp"> {
+  let summary = "let ranks exchange the true rows of groups alone";
+  let description = [{
+    Requires an SPMD function; leaves other functions alone. Guarantees the same results.
+
+    An all-gather whose result is compacted (`dist.compact`) becomes an all-gather of the true rows, and
+    a reduce-scatter of expanded rows (`dist.expand`) a reduce-scatter of the true ones. Each rank needs to
+    have rows of one group alone; other collectives stay. An all-reduce of expanded rows goes before the
+    `dist.expand`.
+
+    Before:
+    ```mlir
+    #own = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #all = #dist.sharding<@mesh, [{}, {} ]>
+    !n = tensor<2xi64>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #own, dist.global = tensor<16x8xf32>}, %n: !n)
+        -> (tensor<8x8xf32> {dist.sharding = #all, dist.global = tensor<8x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
+      %1 = dist.compact %0 counts %n tokens 8 rows 8 dim 0 : (tensor<16x8xf32>, !n) -> tensor<8x8xf32>
+      return %1 : tensor<8x8xf32>
+    }
+    ```
+    After:
+    ```mlir
+    #own = #dist.sharding<@mesh, [{"tp"}, {} ]>
+    #all = #dist.sharding<@mesh, [{}, {} ]>
+    !n = tensor<2xi64>
+    dist.mesh @mesh = <["tp"=4]>
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #own, dist.global = tensor<16x8xf32>}, %n: !n)
+        -> (tensor<8x8xf32> {dist.sharding = #all, dist.global = tensor<8x8xf32>})
+        attributes {dist.spmd = @mesh} {
+      %0, %1 = dist.all_gather_v %x, %n axes ["tp"] tokens 8 rows 8 dims [0] : (tensor<4x8xf32>, !n) -> (tensor<8x8xf32>, !n)
+      return %0 : tensor<8x8xf32>
+    }
+    ```
+  }];
+  let dependentDialects = ["::meshwright::dist::DistDialect"];
+}
+
 def DecomposeAllReducePass : Pass<"decompose-all-reduce", "::mlir::func::FuncOp"> {
   let summary = "splits all-reduces into a reduce-scatter and an all-gather over tokens";
   let description = [{

@@ -21,6 +21,7 @@ void meshwright::buildOptimisePipeline(OpPassManager &pm, const OptimiseOptions 
   }
   pm.addNestedPass<func::FuncOp>(createHoistSlicesPass());
   pm.addNestedPass<func::FuncOp>(createHoistReductionsPass());
+  pm.addNestedPass<func::FuncOp>(createMoveTrueRowsPass());
   pm.addNestedPass<func::FuncOp>(createCombineCollectivesPass());
   if (options.gtpReduce == GtpReduce::Narrow)
     pm.addNestedPass<func::FuncOp>(createNarrowGradientsPass());

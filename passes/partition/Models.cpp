@@ -26,6 +26,7 @@ void meshwright::registerPartitionModels(DialectRegistry &registry) {
     attachTableModels(context);
   });
   registry.addExtension(+[](MLIRContext *context, dist::DistDialect *) {
+    attachCountedRowModels(context);
     attachStorageModels(context);
   });
 }

@@ -38,6 +38,7 @@ namespace local_models {
 
 // The models of each family, in the file of that name.
 void attachBlockModels(mlir::MLIRContext *context);
+void attachCountedRowModels(mlir::MLIRContext *context);
 void attachMovementModels(mlir::MLIRContext *context);
 void attachPartsModels(mlir::MLIRContext *context);
 void attachRingAttentionModels(mlir::MLIRContext *context);

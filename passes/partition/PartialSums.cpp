@@ -95,8 +95,9 @@ bool Partitioner::canWait(Value value, ReductionKind reduction) const {
     return user->getResult(0).getType() == value.getType() || user->getNumOperands() == 2;
   if (joinsPartials(user, factors.getFactors(user).rule))
     return isReadOpen(user->getResult(0)) || canWait(user->getResult(0), reduction);
+  auto model = dyn_cast<LocalOpInterface>(user);
   return passesPartial(user, value.getUses().begin()->getOperandNumber()) &&
-         canWait(user->getResult(0), reduction);
+         ((model && model.passesAtOnce()) || canWait(user->getResult(0), reduction));
 }
 
 /// The form of a value that one use reads, unreduced over some axes. It comes from the partial

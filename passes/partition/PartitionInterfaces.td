@@ -54,6 +54,10 @@ def Partition_LocalOpInterface : OpInterface<"LocalOpInterface"> {
                     "between a partial sum and the sum that takes it.",
                     "bool", "passesPart", (ins "unsigned":$operand), /*methodBody=*/"",
                     /*defaultImplementation=*/[{ return false; }]>,
+    InterfaceMethod<"Returns true if it is best to pass a part also where the result is reduced at once: ranks "
+                    "keep fewer of its rows than of the operand's.",
+                    "bool", "passesAtOnce", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return false; }]>,
     InterfaceMethod<"Returns true if such an op may overflow on one part of a sum where it does not "
                     "on the sum.",
                     "bool", "mayOverflow", (ins "unsigned":$operand), /*methodBody=*/"",

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/passes/serve/EntryBuilder.h"
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/serve/CachedAttention.h"
@@ -29,8 +30,9 @@ namespace {
 /// Writes the entry of one bucket.
 class EntryBuilder {
 public:
-  EntryBuilder(const CausalForward &forward, const ServingSizes &sizes, int64_t tokens)
-      : forward(forward), sizes(sizes), tokens(tokens),
+  EntryBuilder(const CausalForward &forward, const ServingSizes &sizes, int64_t tokens,
+               std::optional<int64_t> sum)
+      : forward(forward), sizes(sizes), tokens(tokens), sum(sum),
         builder(forward.getFunction().getContext()) {}
 
   LogicalResult build();
@@ -56,6 +58,7 @@ private:
   const CausalForward &forward;
   const ServingSizes &sizes;
   int64_t tokens;
+  std::optional<int64_t> sum;
   OpBuilder builder;
   func::FuncOp entry;
   Inputs inputs;
@@ -81,10 +84,12 @@ void EntryBuilder::makeFunction() {
   SmallVector<int64_t> tables = {groups, requests, sizes.countBlocks()};
   if (sizes.deal > 1)
     tables = {groups, sizes.deal, requests, sizes.countBlocks() / sizes.deal};
-  const std::pair<StringRef, SmallVector<int64_t>> numbers[] = {
-      {"tokens", {groups, tokens}},       {"positions", {groups, tokens}},
+  SmallVector<std::pair<StringRef, SmallVector<int64_t>>> numbers = {
+      {nn::kTokensInput, {groups, tokens}}, {"positions", {groups, tokens}},
       {"slots", {groups, tokens}},        {"tables", tables},
       {"starts", {groups, requests + 1}}, {"lengths", {groups, requests}}};
+  if (sum)
+    numbers.push_back({nn::kCountsInput, {groups}});
   SmallVector<Type> types;
   SmallVector<DictionaryAttr> attributes;
   for (const auto &[name, shape] : numbers) {
@@ -99,8 +104,12 @@ void EntryBuilder::makeFunction() {
     types.push_back(arg.getType());
     attributes.push_back(func.getArgAttrDict(arg.getArgNumber()));
   }
-  entry = func::FuncOp::create(func.getLoc(), llvm::formatv("tokens={0}", tokens).str(),
-                               builder.getFunctionType(types, {}));
+  std::string name = llvm::formatv("tokens={0}", tokens).str();
+  if (sum)
+    name += llvm::formatv(",sum={0}", *sum).str();
+  entry = func::FuncOp::create(func.getLoc(), name, builder.getFunctionType(types, {}));
+  if (sum)
+    entry->setAttr(nn::kTokenSumAttr, builder.getI64IntegerAttr(*sum));
   entry.setAllArgAttrs(attributes);
   func->getBlock()->getOperations().insert(Block::iterator(func), entry);
   Block *block = entry.addEntryBlock();
@@ -115,7 +124,7 @@ void EntryBuilder::readInputs(ValueRange arguments) {
     *field = arguments[i];
   func::FuncOp func = forward.getFunction();
   Writer w(builder, func.getLoc());
-  unsigned next = std::size(fields);
+  unsigned next = std::size(fields) + sum.has_value();
   for (BlockArgument arg : func.getArguments())
     known.map(arg, forward.dependsOnIds(arg) ? w.reshape(inputs.tokens, {1, getNumRows(false)})
                                              : arguments[next++]);
@@ -303,6 +312,6 @@ LogicalResult EntryBuilder::build() {
 }
 
 LogicalResult meshwright::buildEntry(const CausalForward &forward, const ServingSizes &sizes,
-                                     int64_t tokens) {
-  return EntryBuilder(forward, sizes, tokens).build();
+                                     int64_t tokens, std::optional<int64_t> sum) {
+  return EntryBuilder(forward, sizes, tokens, sum).build();
 }

@@ -13,10 +13,10 @@
 
 namespace meshwright {
 
-/// Writes the entry for steps of so many tokens of each group, and the states of caches that the
+/// Writes the entry for steps of so many tokens of each group, and, if it is stated, of all groups, and the states of caches that the
 /// module does not have yet. The entry stands before the forward pass.
 mlir::LogicalResult buildEntry(const CausalForward &forward, const ServingSizes &sizes,
-                               int64_t tokens);
+                               int64_t tokens, std::optional<int64_t> sum = std::nullopt);
 
 } // namespace meshwright
 

@@ -10,6 +10,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/DpAttentionOptions.h"
 
 #include "mlir/Pass/Pass.h"
 

@@ -91,6 +91,9 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
     Option<"requests", "requests", "int64_t", /*default=*/"64", "requests in a step, at most">,
     Option<"groups", "groups", "int64_t", /*default=*/"1", "groups of requests">,
     Option<"deal", "deal", "int64_t", /*default=*/"1", "ranks over which a group's pages are dealt">,
+    Option<"gather", "gather", "::meshwright::TokenGather", "::meshwright::TokenGather::Max",
+           "entries for the tokens of each group alone (max), for those of each and of all groups (sum), or "
+           "both (auto)">,
     Option<"prefixCache", "prefix-cache", "bool", /*default=*/"false",
            "share whole pages of equal beginnings">,
     ListOption<"buckets", "buckets", "int64_t", "tokens of a step, ascending">];

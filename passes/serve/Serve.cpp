@@ -40,13 +40,25 @@ struct ServePass : meshwright::impl::ServePassBase<ServePass> {
     if (failed(sizes))
       return signalPassFailure();
     for (int64_t tokens : buckets)
-      if (failed(buildEntry(*forward, *sizes, tokens)))
+      if (failed(build(*forward, *sizes, tokens)))
         return signalPassFailure();
     forward->getFunction().erase();
     nn::setServingSizes(module, *sizes);
   }
 
 private:
+  /// Builds the entries for so many tokens of a group: by itself, and for each number of tokens of all groups.
+  LogicalResult build(const CausalForward &forward, const ServingSizes &sizes, int64_t tokens) {
+    bool hasSums = gather != TokenGather::Max && sizes.groups > 1;
+    if ((!hasSums || gather == TokenGather::Auto) && failed(buildEntry(forward, sizes, tokens)))
+      return failure();
+    for (int64_t sum : buckets)
+      if (hasSums && sum >= tokens && sum <= sizes.groups * tokens &&
+          failed(buildEntry(forward, sizes, tokens, sum)))
+        return failure();
+    return success();
+  }
+
   LogicalResult check(ModuleOp module) {
     auto refuse = [&] { return emitError(module.getLoc()); };
     const std::pair<StringRef, int64_t> numbers[] = {

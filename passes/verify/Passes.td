@@ -20,7 +20,9 @@ def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
     - padding in a place where its value counts;
     - a collective that only some ranks issue;
     - a result with another layout than the signature promises;
-    - rows of experts of two routings, or choices that are not those of the rows.
+    - rows of experts of two routings, or choices that are not those of the rows;
+    - true rows of groups that meet others, go to other places than those from which they come, or that an
+      op sums.
 
     In a function of launches, the pass also proves that
     - each start has exactly one wait;

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Placement/CountedRows.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/passes/verify/Passes.h"
@@ -26,7 +27,8 @@ struct VerifyPlacementPass : meshwright::impl::VerifyPlacementPassBase<VerifyPla
     if (func.isExternal())
       return;
     bool isSpmd = func->hasAttr(dist::DistDialect::kSpmdAttr);
-    if ((isSpmd && failed(getAnalysis<SharedPlacementAnalysis>().placement)) ||
+    if ((isSpmd && (failed(getAnalysis<SharedPlacementAnalysis>().placement) ||
+                    failed(verifyCountedRows(func)))) ||
         failed(verifyRaces(func)))
       signalPassFailure();
   }

@@ -412,6 +412,8 @@ NB_MODULE(_core, m) {
       .def_static(
           "count_dealt", [](std::string_view options) { return toPython(Plan::countDealt(options)); })
       .def_static(
+          "token_gather", [](std::string_view options) { return toPython(Plan::getTokenGather(options)); })
+      .def_static(
           "parallelize",
           [](const Program &program, std::string_view options) {
             return toPython(Plan::parallelize(program, options));

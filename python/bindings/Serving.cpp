@@ -73,6 +73,10 @@ static void bindRequests(nb::module_ &m) {
 
 void meshwright::bindServing(nb::module_ &m) {
   m.def("default_buckets", &getDefaultBuckets);
+  nb::enum_<TokenGather>(m, "TokenGather")
+      .value("auto", TokenGather::Auto)
+      .value("max", TokenGather::Max)
+      .value("sum", TokenGather::Sum);
   nb::class_<ServeOptions>(m, "ServeOptions")
       .def(nb::init<>())
       .def_rw("groups", &ServeOptions::groups)
@@ -81,6 +85,7 @@ void meshwright::bindServing(nb::module_ &m) {
       .def_rw("pages", &ServeOptions::pages)
       .def_rw("max_requests", &ServeOptions::maxRequests)
       .def_rw("buckets", &ServeOptions::buckets)
+      .def_rw("gather", &ServeOptions::gather)
       .def_rw("prefix_cache", &ServeOptions::sharesBeginnings);
   nb::class_<ServingSizes>(m, "ServingSizes")
       .def_ro("groups", &ServingSizes::groups)

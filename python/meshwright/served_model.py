@@ -75,25 +75,27 @@ class ServedModel(Model):
     def __init__(self, forward, max_length, options):
         #: The forward pass of one sequence of `max_length` tokens.
         self._forward, self._max_length, self._options = forward, max_length, options
-        self._by_sizes: dict[tuple[int, int], Model] = {}
-        first = self._of(1, 1)
+        self._by_sizes: dict[tuple, Model] = {}
+        first = self._of(1, 1, _core.TokenGather.max)
         super().__init__(first._program, forward._parameters)
         self._imports = forward._imports
 
-    def _of(self, groups, deal) -> Model:
-        """The program for so many groups of requests, and pages that are dealt over so many ranks."""
-        if (groups, deal) not in self._by_sizes:
-            self._options.groups, self._options.deal = groups, deal
+    def _of(self, groups, deal, gather) -> Model:
+        """The program for so many groups of requests, whose tokens meet so, and pages that are dealt over
+        so many ranks."""
+        sizes = groups, deal, gather
+        if sizes not in self._by_sizes:
+            self._options.groups, self._options.deal, self._options.gather = sizes
             program = unwrap(self._forward._program.serve(self._options), stacklevel=5)
             model = Model(program, self._forward._parameters)
             model._imports = self._forward._imports
-            self._by_sizes[groups, deal] = model
-        return self._by_sizes[groups, deal]
+            self._by_sizes[sizes] = model
+        return self._by_sizes[sizes]
 
     def parallelize(self, **options) -> Plan:
         text = spell(options)
-        groups, deal = (unwrap(count(text)) for count in (_core.Plan.count_groups, _core.Plan.count_dealt))
-        return self._of(groups, deal).parallelize(**options)
+        sizes = (_core.Plan.count_groups, _core.Plan.count_dealt, _core.Plan.token_gather)
+        return self._of(*(unwrap(of(text)) for of in sizes)).parallelize(**options)
 
     parallelize.__doc__ = Model.parallelize.__doc__
 

@@ -89,6 +89,20 @@ Result<int64_t> Plan::countDealt(std::string_view text) {
   return options->countDealt();
 }
 
+Result<TokenGather> Plan::getTokenGather(std::string_view text) {
+  std::vector<Diagnostic> errors;
+  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
+  if (failed(options))
+    return errors;
+  FailureOr<TokenGather> gather = options->getTokenGather([&](const llvm::Twine &message) -> LogicalResult {
+    errors.push_back(makeError(message.str()));
+    return failure();
+  });
+  if (failed(gather))
+    return errors;
+  return *gather;
+}
+
 Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   std::vector<Diagnostic> errors;
   FailureOr<ParallelizeOptions> options = readOptions(text, errors);

@@ -389,9 +389,15 @@ LogicalResult ProgramLowering::addStart(rt::StartOp start) {
   if (failed(placeResults(start, start.getOffsets(), wait.getResults(), start.getYielded())))
     return failure();
   dist::CollectiveOpInterface collective = start.getCollective();
-  FailureOr<RuntimeCall> call = getCollectiveCall(collective);
+  bool counts = collective.countsRows();
+  FailureOr<RuntimeCall> call = counts ? getCall(collective) : getCollectiveCall(collective);
   if (failed(call))
     return failure();
+  // A call on the compute stream exchanges rows whose number it finds.
+  if (counts) {
+    addCall(collective, std::move(*call)).outputs.assign(collective->result_begin(), collective->result_end());
+    return checkPlaced(steps.back());
+  }
   Step &step = addCollective(collective, std::move(*call));
   // If no kernel overlaps the collective and no other collective is in flight, the compute
   // stream performs it.

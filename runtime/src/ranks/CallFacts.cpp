@@ -172,6 +172,26 @@ static CallFacts getFacts(const mw_rt_return_rows &what, void *const *) {
   return moveElements(what.what.dtype, 2 * what.what.to_capacity * what.what.inner);
 }
 
+static CallFacts moveCounted(const mw_rt_counted_rows &what, int64_t all) {
+  return moveElements(what.dtype, what.outer * what.inner * (what.replicas * what.capacity + all));
+}
+
+static CallFacts getFacts(const mw_rt_compact &what, void *const *) {
+  return moveCounted(what.rows, what.rows.replicas * what.rows.groups * what.rows.tokens);
+}
+
+static CallFacts getFacts(const mw_rt_expand &what, void *const *) {
+  return moveCounted(what.rows, what.rows.replicas * what.rows.groups * what.rows.tokens);
+}
+
+static CallFacts getFacts(const mw_rt_all_gather_v &what, void *const *) {
+  return moveCounted(what.what.rows, what.what.own);
+}
+
+static CallFacts getFacts(const mw_rt_reduce_scatter_v &what, void *const *) {
+  return moveCounted(what.what.rows, what.what.own);
+}
+
 static CallFacts getFacts(const mw_rt_mask &what, void *const *) {
   return moveElements(what.dtype, 2 * what.outer * what.rows * what.inner);
 }

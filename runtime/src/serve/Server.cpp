@@ -11,6 +11,7 @@
 #include "Scheduler.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace meshwright::rt {
 
@@ -39,6 +40,13 @@ static const std::vector<int64_t> *findInput(const Batch &batch, const std::stri
     if (name == known)
       return &(batch.*member);
   return nullptr;
+}
+
+/// The most tokens of all groups of an entry "tokens=16,sum=32"; no limit if the name states none.
+static int64_t findSum(const std::string &name) {
+  static const std::string key = ",sum=";
+  size_t at = name.find(key);
+  return at == std::string::npos ? BatchEntry::kNoSum : std::strtoll(name.c_str() + at + key.size(), nullptr, 10);
 }
 
 bool Server::readEntries(std::string &error) {
@@ -85,7 +93,7 @@ std::unique_ptr<Server> Server::create(std::shared_ptr<Session> session, const R
     // Without a prediction a token costs as much as any other, and a call as much as some tokens.
     constexpr double kCallTokens = 8;
     double seconds = described.seconds > 0 ? described.seconds : 1e-6 * (entry.tokens + kCallTokens);
-    steps.push_back({described.name, entry.tokens, BatchEntry::kNoSum, seconds});
+    steps.push_back({described.name, entry.tokens, findSum(described.name), seconds});
   }
   server->scheduler = Scheduler::create(*program.serving, std::move(steps), error);
   if (!server->scheduler)

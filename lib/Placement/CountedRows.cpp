@@ -1,0 +1,173 @@
+//===- CountedRows.cpp - true rows keep their numbers ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/lib/Placement/CountedRows.h"
+
+#include "meshwright/dialects/Dist/Dist.h"
+
+#include "llvm/ADT/DenseMap.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+/// The rows of a dimension: the true ones of groups of `tokens` rows, `counts` of each.
+struct Rows {
+  Value counts;
+  int64_t tokens, sum, dim;
+
+  /// Returns true if the rows are as many, of the same groups.
+  bool isAs(const Rows &other) const {
+    return counts == other.counts && tokens == other.tokens && sum == other.sum;
+  }
+};
+
+class RowsProof {
+public:
+  LogicalResult visit(Operation *op);
+
+private:
+  Value getSource(Value counts) const {
+    Value source = sources.lookup(counts);
+    return source ? source : counts;
+  }
+  /// Checks rows that go back to the places of their groups.
+  LogicalResult checkReturn(Operation *op, unsigned operand, const Rows &want);
+  LogicalResult visitExchange(CollectiveOpInterface op, int64_t tokens, int64_t sum, ArrayRef<int64_t> dims,
+                              bool gathers);
+  LogicalResult visitOther(Operation *op);
+  LogicalResult visitCollective(CollectiveOpInterface op);
+
+  llvm::DenseMap<Value, Rows> rowsOf;
+  /// Numbers that a collective passes on, and those that it read.
+  llvm::DenseMap<Value, Value> sources;
+};
+
+} // namespace
+
+static void note(InFlightDiagnostic &error, const Rows &rows, StringRef what) {
+  error.attachNote(rows.counts.getLoc()) << what << " have up to " << rows.sum << " true rows of groups of "
+                                         << rows.tokens << ", whose numbers are here";
+}
+
+LogicalResult RowsProof::checkReturn(Operation *op, unsigned operand, const Rows &want) {
+  auto have = rowsOf.find(op->getOperand(operand));
+  // The caller vouches for an argument.
+  if (have == rowsOf.end())
+    return success();
+  if (have->second.isAs(want) && have->second.dim == want.dim)
+    return success();
+  InFlightDiagnostic error = op->emitOpError() << "expected rows that were compacted by the numbers that it reads, got "
+                                                  "others in operand "
+                                               << operand;
+  note(error, have->second, "the rows");
+  note(error, want, "their places");
+  return error;
+}
+
+LogicalResult RowsProof::visitExchange(CollectiveOpInterface op, int64_t tokens, int64_t sum,
+                                       ArrayRef<int64_t> dims, bool gathers) {
+  for (auto [i, dim] : llvm::enumerate(dims)) {
+    Rows rows{getSource(op->getOperand(2 * i + 1)), tokens, sum, dim};
+    sources[op->getResult(2 * i + 1)] = rows.counts;
+    if (gathers)
+      rowsOf[op->getResult(2 * i)] = rows;
+    else if (failed(checkReturn(op, 2 * i, rows)))
+      return failure();
+  }
+  return success();
+}
+
+/// Rows that move as they are, or whose features move.
+LogicalResult RowsProof::visitCollective(CollectiveOpInterface op) {
+  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
+    auto rows = rowsOf.find(op->getOperand(i));
+    if (rows == rowsOf.end())
+      continue;
+    Rows own = rows->second;
+    if (op.getLostDim(i) == own.dim || op.getGainedDim(i) == own.dim || op.getShardings(i))
+      return op->emitOpError() << "moves dimension " << own.dim << " of operand " << i
+                               << ", whose true rows have numbers: expected dist.expand before";
+    rowsOf[op->getResult(i)] = own;
+  }
+  return success();
+}
+
+/// An op computes rows one by one, of operands that have the same ones.
+LogicalResult RowsProof::visitOther(Operation *op) {
+  std::optional<FactorRule> rule;
+  std::optional<std::pair<unsigned, Rows>> first;
+  for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
+    auto found = rowsOf.find(operand);
+    if (found == rowsOf.end())
+      continue;
+    Rows rows = found->second;
+    auto ruled = dyn_cast<ShardingRuleOpInterface>(op);
+    if (!rule && ruled)
+      rule = ruled.getFactorRule();
+    auto refuse = [&] {
+      InFlightDiagnostic error = op->emitOpError()
+                                 << "joins rows of operand " << i
+                                 << ", of which those behind the true ones would count: expected dist.expand before";
+      note(error, rows, "its rows");
+      return LogicalResult(error);
+    };
+    if (!rule || op->hasTrait<OpTrait::IsTerminator>())
+      return refuse();
+    if (first && !first->second.isAs(rows)) {
+      InFlightDiagnostic error = op->emitOpError() << "joins operands " << first->first << " and " << i
+                                                   << ", which have true rows of different numbers";
+      note(error, first->second, "the one");
+      note(error, rows, "the other one");
+      return error;
+    }
+    if (!first)
+      first.emplace(i, rows);
+    const FactorRule::DimFactors &factors = rule->operands[i][rows.dim];
+    bool isKept = llvm::all_of(factors, [&](int factor) {
+      return rule->factors[factor].kind == FactorKind::Parallel;
+    });
+    for (auto [result, dims] : llvm::zip_equal(op->getResults(), rule->results)) {
+      auto at = llvm::find(dims, factors);
+      isKept &= at != dims.end() && !factors.empty();
+      if (isKept)
+        rowsOf[result] = {rows.counts, rows.tokens, rows.sum, int64_t(at - dims.begin())};
+    }
+    if (!isKept)
+      return refuse();
+  }
+  return success();
+}
+
+LogicalResult RowsProof::visit(Operation *op) {
+  if (auto compact = dyn_cast<CompactOp>(op)) {
+    rowsOf[compact.getResult()] = {getSource(compact.getCounts()), int64_t(compact.getTokens()),
+                                   int64_t(compact.getRows()), int64_t(compact.getDim())};
+    return success();
+  }
+  if (auto expand = dyn_cast<ExpandOp>(op))
+    return checkReturn(op, 0,
+                       {getSource(expand.getCounts()), int64_t(expand.getTokens()),
+                        int64_t(expand.getRows()), int64_t(expand.getDim())});
+  if (auto gather = dyn_cast<AllGatherVOp>(op))
+    return visitExchange(gather, gather.getTokens(), gather.getRows(), gather.getDims(), /*gathers=*/true);
+  if (auto scatter = dyn_cast<ReduceScatterVOp>(op))
+    return visitExchange(scatter, scatter.getTokens(), scatter.getRows(), scatter.getDims(), /*gathers=*/false);
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op))
+    return visitCollective(collective);
+  return visitOther(op);
+}
+
+LogicalResult meshwright::verifyCountedRows(func::FuncOp func) {
+  RowsProof proof;
+  for (Operation &op : func.getBody().front())
+    if (failed(proof.visit(&op)))
+      return failure();
+  return success();
+}
