@@ -435,50 +435,31 @@ typedef struct mw_rt_return_rows {
   mw_rt_moved_rows what;
 } mw_rt_return_rows;
 
-/* Rows of groups, `tokens` for each, of which `counts` [replicas * groups] (i64) are true; and the true rows
- * of the groups of a replica, one group behind the other in room for `capacity` rows. Numbers of rows that
- * are negative, above `tokens` or above `capacity` together are an error. */
+/* Rows of groups, `tokens` for each, of which `counts` [replicas * groups] (i64) are true, and the true rows of
+ * a replica's groups in room for `capacity`. Numbers below 0, above `tokens`, or above `capacity` together are an error. */
 typedef struct mw_rt_counted_rows {
   int64_t dtype, outer, inner, replicas, groups, tokens, capacity;
 } mw_rt_counted_rows;
 
-/* Buffers: rows [outer, replicas * groups * tokens, inner], counts, and the result [outer, replicas *
- * capacity, inner]. Rows behind the true ones are zeros. */
-typedef struct mw_rt_compact {
-  mw_rt_call call;
-  mw_rt_counted_rows rows;
-} mw_rt_compact;
-
-/* Buffers: rows [outer, replicas * capacity, inner], counts, and the result [outer, replicas * groups *
- * tokens, inner]. Rows behind the true ones of a group are zeros. */
-typedef struct mw_rt_expand {
-  mw_rt_call call;
-  mw_rt_counted_rows rows;
-} mw_rt_expand;
+/* Buffers of `compact`: rows [outer, replicas * groups * tokens, inner], counts, and the result [outer,
+ * replicas * capacity, inner]; of `expand`: rows and result the other way round. Rows of the result behind
+ * true ones are zeros. */
+typedef struct mw_rt_compact { mw_rt_call call; mw_rt_counted_rows rows; } mw_rt_compact;
+typedef struct mw_rt_expand { mw_rt_call call; mw_rt_counted_rows rows; } mw_rt_expand;
 
 /* True rows that the members of a group exchange. `group` names them, has no tensors, and is the identity of
- * their meetings. Member i has `own` rows of one group: those from i * own on of the rows of all groups.
- * There is one replica. */
+ * their meetings. Member i has `own` rows of one group: those from i * own on. There is one replica. */
 typedef struct mw_rt_exchanged_rows {
   mw_rt_collective group;
   mw_rt_counted_rows rows;
   int64_t own;
 } mw_rt_exchanged_rows;
 
-/* Buffers: rows [outer, own, inner], counts, and the results [outer, capacity, inner] and counts. Rows behind
- * the true ones are zeros. */
-typedef struct mw_rt_all_gather_v {
-  mw_rt_call call;
-  mw_rt_exchanged_rows what;
-} mw_rt_all_gather_v;
-
-/* Buffers: rows [outer, capacity, inner], parts of a sum, counts, and the results [outer, own, inner] and
- * counts. Sums are taken in the order of the members' ranks, as in a reduce-scatter. Rows behind the true
- * ones are zeros. */
-typedef struct mw_rt_reduce_scatter_v {
-  mw_rt_call call;
-  mw_rt_exchanged_rows what;
-} mw_rt_reduce_scatter_v;
+/* Buffers of `all_gather_v`: rows [outer, own, inner], counts, and the results [outer, capacity, inner] and
+ * counts; of `reduce_scatter_v`: rows and result the other way round. It sums in the order of ranks. Rows of
+ * the result behind true ones are zeros. */
+typedef struct mw_rt_all_gather_v { mw_rt_call call; mw_rt_exchanged_rows what; } mw_rt_all_gather_v;
+typedef struct mw_rt_reduce_scatter_v { mw_rt_call call; mw_rt_exchanged_rows what; } mw_rt_reduce_scatter_v;
 
 /* Masks a dimension that is sharded over `axes`. Buffers: input, result. In a local tensor [outer,
  * rows, inner], elements with a global index of `size` or above become `value` (the bits of a

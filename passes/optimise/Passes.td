@@ -117,9 +117,10 @@ def MoveTrueRowsPass : Pass<"move-true-rows", "::mlir::func::FuncOp"> {
     ```mlir
     #own = #dist.sharding<@mesh, [{"tp"}, {} ]>
     #all = #dist.sharding<@mesh, [{}, {} ]>
+    #counts = #dist.sharding<@mesh, [{} ]>
     !n = tensor<2xi64>
     dist.mesh @mesh = <["tp"=4]>
-    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #own, dist.global = tensor<16x8xf32>}, %n: !n)
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #own, dist.global = tensor<16x8xf32>}, %n: !n {dist.sharding = #counts, dist.global = !n})
         -> (tensor<8x8xf32> {dist.sharding = #all, dist.global = tensor<8x8xf32>})
         attributes {dist.spmd = @mesh} {
       %0 = dist.all_gather %x axes ["tp"] dims [0] : (tensor<4x8xf32>) -> tensor<16x8xf32>
@@ -131,9 +132,10 @@ def MoveTrueRowsPass : Pass<"move-true-rows", "::mlir::func::FuncOp"> {
     ```mlir
     #own = #dist.sharding<@mesh, [{"tp"}, {} ]>
     #all = #dist.sharding<@mesh, [{}, {} ]>
+    #counts = #dist.sharding<@mesh, [{} ]>
     !n = tensor<2xi64>
     dist.mesh @mesh = <["tp"=4]>
-    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #own, dist.global = tensor<16x8xf32>}, %n: !n)
+    func.func @main(%x: tensor<4x8xf32> {dist.sharding = #own, dist.global = tensor<16x8xf32>}, %n: !n {dist.sharding = #counts, dist.global = !n})
         -> (tensor<8x8xf32> {dist.sharding = #all, dist.global = tensor<8x8xf32>})
         attributes {dist.spmd = @mesh} {
       %0, %1 = dist.all_gather_v %x, %n axes ["tp"] tokens 8 rows 8 dims [0] : (tensor<4x8xf32>, !n) -> (tensor<8x8xf32>, !n)

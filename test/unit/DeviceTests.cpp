@@ -443,7 +443,8 @@ TEST(Devices, CallThatADeviceLacks) {
   EXPECT_EQ(error, "the program calls 'take_along', which device 'separate' does not perform: "
                    "expected gemm, weight_grad, gather, index_copy, replace_rows, scatter_add, "
                    "top_k, limit, route, take_rows, sum_rows, repeat_rows, sum_groups, grouped_product, "
-                   "grouped_outer, send_rows, return_rows, mask, axis_index, reorder, place, "
+                   "grouped_outer, send_rows, return_rows, compact, expand, all_gather_v, reduce_scatter_v, mask, "
+                   "axis_index, reorder, place, "
                    "positions, pack, largest, encode, decode, dequantize, coded_product");
 }
 

@@ -64,43 +64,34 @@ static std::optional<Traffic> planBefore(const Plan::Impl &impl, llvm::StringRef
 // Planning
 //===----------------------------------------------------------------------===//
 
-static FailureOr<ParallelizeOptions> readOptions(std::string_view text,
-                                                 std::vector<Diagnostic> &errors) {
-  return readParallelizeOptions(llvm::StringRef(text),
-                                [&](const llvm::Twine &message) -> LogicalResult {
-                                  errors.push_back(makeError(message.str()));
-                                  return failure();
-                                });
+/// Adds an error to a list.
+static auto collectInto(std::vector<Diagnostic> &errors) {
+  return [&errors](const llvm::Twine &message) -> LogicalResult {
+    errors.push_back(makeError(message.str()));
+    return failure();
+  };
+}
+
+static FailureOr<ParallelizeOptions> readOptions(std::string_view text, std::vector<Diagnostic> &errors) {
+  return readParallelizeOptions(llvm::StringRef(text), collectInto(errors));
+}
+
+/// Reads options, and asks them. `get` fails after an error.
+template <typename T, typename Get> static Result<T> askOptions(std::string_view text, Get get) {
+  std::vector<Diagnostic> errors;
+  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
+  FailureOr<T> found = failed(options) ? failure() : FailureOr<T>(get(*options, collectInto(errors)));
+  return failed(found) ? Result<T>(errors) : Result<T>(*found);
 }
 
 Result<int64_t> Plan::countGroups(std::string_view text) {
-  std::vector<Diagnostic> errors;
-  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
-  if (failed(options))
-    return errors;
-  return options->countGroups();
+  return askOptions<int64_t>(text, [](auto &options, auto) { return options.countGroups(); });
 }
-
 Result<int64_t> Plan::countDealt(std::string_view text) {
-  std::vector<Diagnostic> errors;
-  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
-  if (failed(options))
-    return errors;
-  return options->countDealt();
+  return askOptions<int64_t>(text, [](auto &options, auto) { return options.countDealt(); });
 }
-
 Result<TokenGather> Plan::getTokenGather(std::string_view text) {
-  std::vector<Diagnostic> errors;
-  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
-  if (failed(options))
-    return errors;
-  FailureOr<TokenGather> gather = options->getTokenGather([&](const llvm::Twine &message) -> LogicalResult {
-    errors.push_back(makeError(message.str()));
-    return failure();
-  });
-  if (failed(gather))
-    return errors;
-  return *gather;
+  return askOptions<TokenGather>(text, [](auto &options, auto error) { return options.getTokenGather(error); });
 }
 
 Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {

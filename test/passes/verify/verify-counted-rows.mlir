@@ -1,0 +1,48 @@
+// RUN: sharding-opt %s --split-input-file --verify-placement --verify-diagnostics
+
+// Rows go back to the places of another group's numbers.
+
+#own = #dist.sharding<@mesh, [{"tp"}, {}]>
+#all = #dist.sharding<@mesh, [{}]>
+dist.mesh @mesh = <["tp"=2]>
+// expected-note@below {{the rows have up to 4 true rows of groups of 4, whose numbers are here}}
+func.func @other_numbers(%x: tensor<4x2xf32> {dist.sharding = #own, dist.global = tensor<8x2xf32>}, %n: tensor<2xi64> {dist.sharding = #all, dist.global = tensor<2xi64>},
+// expected-note@below {{their places have up to 4 true rows of groups of 4, whose numbers are here}}
+                         %m: tensor<2xi64> {dist.sharding = #all, dist.global = tensor<2xi64>})
+    -> (tensor<4x2xf32> {dist.sharding = #own, dist.global = tensor<8x2xf32>}) attributes {dist.spmd = @mesh} {
+  %0, %k = dist.all_gather_v %x, %n axes ["tp"] tokens 4 rows 4 dims [0] : (tensor<4x2xf32>, tensor<2xi64>) -> (tensor<4x2xf32>, tensor<2xi64>)
+  %1 = nn.relu %0 : tensor<4x2xf32>
+  // expected-error@below {{'dist.expand' op expected rows that were compacted by the numbers that it reads, got others in operand 0}}
+  %2 = dist.expand %1 counts %m tokens 4 rows 4 dim 0 : (tensor<4x2xf32>, tensor<2xi64>) -> tensor<8x2xf32>
+  %3 = dist.slice %2 axes ["tp"] dims [0] : (tensor<8x2xf32>) -> tensor<4x2xf32>
+  return %3 : tensor<4x2xf32>
+}
+
+// -----
+
+// Rows behind the true ones are summed.
+
+#all = #dist.sharding<@mesh, [{}]>
+dist.mesh @mesh = <["tp"=2]>
+// expected-note@below {{its rows have up to 4 true rows of groups of 4, whose numbers are here}}
+func.func @summed(%x: tensor<8x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x2xf32>}, %n: tensor<2xi64> {dist.sharding = #all, dist.global = tensor<2xi64>})
+    -> (tensor<2xf32> {dist.sharding = #all, dist.global = tensor<2xf32>}) attributes {dist.spmd = @mesh} {
+  %0 = dist.compact %x counts %n tokens 4 rows 4 dim 0 : (tensor<8x2xf32>, tensor<2xi64>) -> tensor<4x2xf32>
+  // expected-error@below {{'nn.reduce' op joins rows of operand 0, of which those behind the true ones would count: expected dist.expand before}}
+  %1 = nn.reduce sum %0 dims [0] : (tensor<4x2xf32>) -> tensor<2xf32>
+  return %1 : tensor<2xf32>
+}
+
+// -----
+
+// Each rank adds the sum of all.
+
+#all = #dist.sharding<@mesh, [{}]>
+#own = #dist.sharding<@mesh, [{"tp"}, {}]>
+dist.mesh @mesh = <["tp"=2]>
+func.func @replicated(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x2xf32>}, %n: tensor<2xi64> {dist.sharding = #all, dist.global = tensor<2xi64>})
+    -> (tensor<4x2xf32> {dist.sharding = #own, dist.global = tensor<8x2xf32>}) attributes {dist.spmd = @mesh} {
+  // expected-error@below {{reduces operand 0 over {"tp"}, over which it is replicated}}
+  %0, %k = dist.reduce_scatter_v sum %x, %n axes ["tp"] tokens 4 rows 4 dims [0] : (tensor<4x2xf32>, tensor<2xi64>) -> (tensor<4x2xf32>, tensor<2xi64>)
+  return %0 : tensor<4x2xf32>
+}
