@@ -32,6 +32,14 @@ static AxisList getAxes(DimShardingAttr dim, MeshAttr mesh) {
   return axes;
 }
 
+/// Returns true if all of these axes shard a value.
+static bool isSharded(Value value, const AxisList &axes, MeshAttr mesh) {
+  AxisList own;
+  for (DimShardingAttr dim : getShardingAttr(value).getDims())
+    own.append(getAxes(dim, mesh));
+  return llvm::all_of(axes, [&](const Axis &axis) { return llvm::is_contained(own, axis); });
+}
+
 /// Compares the bytes of the maxima and sums of an op over a sharded dimension with those of
 /// gathering the dimension, and logs the decision.
 static bool shouldExpand(ExpandOpInterface op, MeshAttr mesh) {
@@ -60,18 +68,23 @@ static bool shouldExpand(ExpandOpInterface op, MeshAttr mesh) {
   if (ranks == 1)
     return false;
   int64_t element = getElementBytes(typeOf(input).getElementType());
-  int64_t gathered =
-      getBytesSent(CollectiveKind::AllGather, ranks, rows * columns * ranks * element);
+  // Where the result has the same axes on other dimensions, an exchange moves each row to its rank.
+  bool exchanges = isSharded(op->getResult(0), axes, mesh);
+  int64_t gathered = exchanges
+                         ? getBytesSent(CollectiveKind::AllToAll, ranks, rows * columns * element)
+                         : getBytesSent(CollectiveKind::AllGather, ranks, rows * columns * ranks * element);
   // Sums are at least as wide as f32.
   int64_t number = std::max<int64_t>(element, 4);
   int64_t combined = op.getNumStatistics() *
                      getBytesSent(CollectiveKind::AllReduce, ranks, rows * number);
-  bool expands = combined < gathered || op.needsExpansion();
+  // The schedule expands an op without a kernel that stays here.
+  bool expands = combined < gathered || (op.needsExpansion() && !exchanges);
   DistDialect::getDecisionLog(op->getContext())
       .add("expand-reductions", expands ? Outcome::Applied : Outcome::Declined, op->getLoc(),
            llvm::formatv("{0} over a dimension on {1} ranks: its {2} maxima and sums of a row send "
-                         "{3} bytes, a gather {4}",
-                         op->getName(), ranks, op.getNumStatistics(), combined, gathered)
+                         "{3} bytes, {5} {4}",
+                         op->getName(), ranks, op.getNumStatistics(), combined, gathered,
+                         exchanges ? "an exchange" : "a gather")
                .str(),
            {{"ranks", double(ranks)},
             {"bytes_combined", double(combined)},
