@@ -32,11 +32,17 @@ static AxisList getAxes(DimShardingAttr dim, MeshAttr mesh) {
   return axes;
 }
 
-/// Returns true if all of these axes shard a value.
-static bool isSharded(Value value, const AxisList &axes, MeshAttr mesh) {
+/// Returns true if all of these axes shard dimensions of the result that the op does not read whole.
+static bool shardsResult(Operation *op, const AxisList &axes, MeshAttr mesh) {
+  FactorRule rule = cast<ShardingRuleOpInterface>(op).getFactorRule();
   AxisList own;
-  for (DimShardingAttr dim : getShardingAttr(value).getDims())
-    own.append(getAxes(dim, mesh));
+  for (auto [dim, factors] : llvm::zip_equal(getShardingAttr(op->getResult(0)).getDims(), rule.results[0])) {
+    bool isRead = llvm::any_of(factors, [&](int factor) {
+      return rule.factors[factor].kind == FactorKind::Expandable;
+    });
+    if (!isRead)
+      own.append(getAxes(dim, mesh));
+  }
   return llvm::all_of(axes, [&](const Axis &axis) { return llvm::is_contained(own, axis); });
 }
 
@@ -69,7 +75,7 @@ static bool shouldExpand(ExpandOpInterface op, MeshAttr mesh) {
     return false;
   int64_t element = getElementBytes(typeOf(input).getElementType());
   // Where the result has the same axes on other dimensions, an exchange moves each row to its rank.
-  bool exchanges = isSharded(op->getResult(0), axes, mesh);
+  bool exchanges = shardsResult(op, axes, mesh);
   int64_t gathered = exchanges
                          ? getBytesSent(CollectiveKind::AllToAll, ranks, rows * columns * element)
                          : getBytesSent(CollectiveKind::AllGather, ranks, rows * columns * ranks * element);
