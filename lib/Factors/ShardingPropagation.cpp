@@ -11,6 +11,7 @@
 #include "meshwright/lib/Stages/StageMeshes.h"
 #include "meshwright/lib/Weights/Weights.h"
 
+#include "llvm/ADT/IntEqClasses.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -140,15 +141,56 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (round == Interior && isRows && occurrence.dim > 0 && source->entry->tokens == 0)
         continue;
       // An axis shards one factor of a value. The first one keeps it.
-      if (anyOverlap(entry.sharding.getAxes(), axes) || anyOverlap(entry.unreduced, axes))
+      AxisList free = getFreeAxes(entry, occurrence.dim, axes);
+      if (free.empty() || anyOverlap(entry.sharding.getAxes(), free) || anyOverlap(entry.unreduced, free))
         continue;
-      own = axes;
+      own = std::move(free);
       entry.round = std::min(entry.round, round);
       if (!entry.origin)
         entry.origin = source->entry->origin;
       changed(occurrence);
     }
   }
+}
+
+/// Finds the rows that ops connect.
+void ShardingPropagation::connectRows(ArrayRef<func::FuncOp> functions) {
+  llvm::IntEqClasses classes(entries.size());
+  for (func::FuncOp func : functions)
+    for (Operation &op : func.front()) {
+      std::optional<unsigned> first;
+      auto visit = [&](Value value) {
+        auto it = entryIndices.find(value);
+        if (it == entryIndices.end() || entries[it->second].tokens == 0)
+          return;
+        if (first)
+          classes.join(*first, it->second);
+        else
+          first = it->second;
+      };
+      llvm::for_each(op.getOperands(), visit);
+      llvm::for_each(op.getResults(), visit);
+    }
+  classes.compress();
+  routings.resize(classes.getNumClasses());
+  for (auto [i, entry] : llvm::enumerate(entries)) {
+    entry.routing = classes[i];
+    if (entry.tokens > 0)
+      routings[entry.routing].push_back(&entry);
+  }
+}
+
+/// The first axes of a list that may shard a dimension of a value: all of them, but of tokens of rows those
+/// that shard neither experts nor features of the rows that ops connect.
+AxisList ShardingPropagation::getFreeAxes(const ValueEntry &entry, int dim, ArrayRef<Axis> axes) const {
+  if (dim == 0 || dim > entry.tokens)
+    return AxisList(axes);
+  for (const ValueEntry *rows : routings[entry.routing])
+    for (auto [i, classes] : llvm::enumerate(rows->sharding.dims))
+      if (i == 0 || int(i) > rows->tokens)
+        for (const AxisList &taken : classes)
+          axes = axes.take_while([&](const Axis &axis) { return !anyOverlap(taken, axis); });
+  return AxisList(axes);
 }
 
 LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int round,
@@ -272,6 +314,7 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
           return failure();
   }
   result.addWrites(factors);
+  result.connectRows(functions);
   result.propagate(functions, factors);
   return result;
 }

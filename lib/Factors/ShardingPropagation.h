@@ -24,6 +24,8 @@ namespace meshwright {
 /// - An axis shards at most one factor of a value.
 /// - The third round does not shard tokens of routed rows, unless other rows have them so: rows of some
 ///   tokens cannot be taken out of others.
+/// - All rows that ops connect have the same tokens. So their tokens take the first axes up to one that
+///   shards experts or features of any of these rows; tokens are then gathered before they are routed.
 /// - A parameter or a state has one sharding in all functions. That of a state propagates to
 ///   and from the values that the functions give it.
 ///
@@ -62,6 +64,8 @@ private:
     dist::AxisList unreduced;
     /// The dimensions of tokens of routed rows, behind that of the experts.
     int tokens = 0;
+    /// The index in `routings` of the rows that ops connect with these rows.
+    unsigned routing = 0;
     /// The first round that propagates the value's axes.
     int round = 0;
     /// The annotation that its axes come from.
@@ -97,6 +101,8 @@ private:
                                const FactorAnalysis &factors, dist::MeshAttr mesh);
   mlir::LogicalResult addShared(const FactorAnalysis &factors, dist::MeshAttr mesh);
   void addWrites(const FactorAnalysis &factors);
+  void connectRows(mlir::ArrayRef<mlir::func::FuncOp> functions);
+  dist::AxisList getFreeAxes(const ValueEntry &entry, int dim, mlir::ArrayRef<dist::Axis> axes) const;
   void visitNeighbours(const Occurrence &occurrence,
                        llvm::function_ref<void(mlir::Operation *)> visit) const;
   void propagate(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors);
@@ -112,6 +118,8 @@ private:
   llvm::SmallVector<unsigned> sharedIndices;
   llvm::DenseMap<mlir::Value, const SharedValue *> sharedValues;
   llvm::DenseMap<mlir::Operation *, OpGroups> groups;
+  /// Routed rows, by the ops that connect them.
+  std::vector<llvm::SmallVector<const ValueEntry *, 8>> routings;
   std::vector<Conflict> conflicts;
 };
 

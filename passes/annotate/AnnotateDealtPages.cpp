@@ -23,6 +23,15 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
+/// The sharding with all dimensions open.
+static ShardingAttr openDims(ShardingAttr closed) {
+  SmallVector<DimShardingAttr> dims;
+  for (DimShardingAttr dim : closed.getDims())
+    dims.push_back(DimShardingAttr::get(dim.getContext(), dim.getFactors(), /*isOpen=*/true));
+  return ShardingAttr::get(closed.getContext(), closed.getMesh(), dims, closed.getUnreduced(),
+                           closed.getReduction());
+}
+
 /// Shards the class over the axes in the states that have it. Their other dimensions stay open.
 static LogicalResult shardStates(const FactorAnalysis &factors, MeshOp meshOp, int cls,
                                  const AxisList &axes) {
@@ -51,14 +60,24 @@ static LogicalResult shardStates(const FactorAnalysis &factors, MeshOp meshOp, i
       continue;
     ShardingAttr closed =
         writeSharding(sharding, value, factors, meshOp.getMesh(), FlatSymbolRefAttr::get(meshOp));
-    SmallVector<DimShardingAttr> dims;
-    for (DimShardingAttr dim : closed.getDims())
-      dims.push_back(DimShardingAttr::get(dim.getContext(), dim.getFactors(), /*isOpen=*/true));
-    state->setAttr(DistDialect::kShardingAttr,
-                   ShardingAttr::get(closed.getContext(), closed.getMesh(), dims,
-                                     closed.getUnreduced(), closed.getReduction()));
+    state->setAttr(DistDialect::kShardingAttr, openDims(closed));
   }
   return success();
+}
+
+/// Each rank attends to its own range: the results have the axes on the ranges, and not on heads.
+static void shardResults(nn::PagedAttentionOp op, const FactorAnalysis &factors, MeshOp meshOp, int cls,
+                         const AxisList &axes) {
+  for (Value value : op->getResults()) {
+    ArrayRef<FactorClasses> classes = factors.getClasses(value);
+    ValueSharding sharding = ValueSharding::getReplicated(classes);
+    for (auto [d, own] : llvm::enumerate(classes))
+      for (auto [other, given] : llvm::zip_equal(own, sharding.dims[d]))
+        if (other == cls)
+          given = axes;
+    setShardingAttr(value, openDims(writeSharding(sharding, value, factors, meshOp.getMesh(),
+                                                  FlatSymbolRefAttr::get(meshOp))));
+  }
 }
 
 namespace {
@@ -98,6 +117,7 @@ private:
       if (!own || classes.size() != 1)
         return op.emitOpError() << "deals pages over " << deal << " ranks: expected a part of the "
                                 << ranks << " tensor-parallel ones";
+      shardResults(op, *factors, meshOp, classes.front(), *own);
       if (!seen.insert(classes.front()))
         continue;
       if (failed(shardStates(*factors, meshOp, classes.front(), *own)))

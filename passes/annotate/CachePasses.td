@@ -45,7 +45,7 @@ def AnnotateDealtPagesPass : AnnotatePass<"annotate-dealt-pages"> {
                     %k: tensor<1x4x2x1x8xf32> {nn.state = "cache"})
         -> (tensor<1x3x2x8xf32> {nn.output = "o"}, tensor<1x4x2x1x8xf32> {nn.state = "cache"}) {
       %d = nn.iota dim 0 : tensor<2xi64>
-      %p, %e = nn.paged_attention %q, %k, %k tables %t starts %s lengths %l deals %d scale 1.0 {deal = 2 : i64}
+      %p, %e = nn.paged_attention %q, %k, %k tables %t starts %s lengths %l deals %d scale 1.0 {deal = 2 : i64, dist.sharding = [#dist.sharding<@mesh, [{?}, {"tp", ?}, {?}, {?}, {?} ]>, #dist.sharding<@mesh, [{?}, {"tp", ?}, {?}, {?} ]> ]}
         : (tensor<1x3x2x8xf32>, tensor<1x4x2x1x8xf32>, tensor<1x4x2x1x8xf32>, tensor<1x2x1x2xi64>, tensor<1x2xi64>, tensor<1x1xi64>, tensor<2xi64>)
         -> (tensor<1x2x3x2x8xf32>, tensor<1x2x3x2xf32>)
       %o = nn.merge_parts %p, %e : (tensor<1x2x3x2x8xf32>, tensor<1x2x3x2xf32>) -> tensor<1x3x2x8xf32>

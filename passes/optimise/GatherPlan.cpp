@@ -76,13 +76,21 @@ bool GatherPlan::accounts(Operation *op, Value value) const {
   return true;
 }
 
-int64_t GatherPlan::getExtra(Operation *op) const {
-  const TokenOp &how = ops.find(op)->second;
-  int64_t extra = -sharding.getSaving(op, how);
+/// Picoseconds of the gathers behind an op, less the time that shards save behind it.
+int64_t GatherPlan::getResultTime(Operation *op) const {
+  int64_t time = 0;
   for (Value result : op->getResults())
     if (auto it = entries.find(result); it != entries.end())
-      extra += it->second.getBest();
-  return extra;
+      time += it->second.getBest();
+  return time;
+}
+
+int64_t GatherPlan::getExtra(Operation *op) const {
+  return getResultTime(op) - sharding.getSaving(op, ops.find(op)->second);
+}
+
+int64_t GatherPlan::getExtraBeside(Operation *op) const {
+  return getExtra(op) + std::max<int64_t>(0, getResultTime(op));
 }
 
 void GatherPlan::evaluate(Value value) {
@@ -105,7 +113,7 @@ void GatherPlan::evaluate(Value value) {
     int64_t extra = getExtra(user);
     entry.below += extra;
     // Ops that add or strip padding run behind the gather in any case.
-    entry.here += how->kind == TokenOp::Forward ? extra : std::min<int64_t>(0, extra);
+    entry.here += how->kind == TokenOp::Forward ? extra : std::min<int64_t>(0, getExtraBeside(user));
   }
   entries[value] = entry;
 }

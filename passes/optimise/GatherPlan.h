@@ -65,8 +65,12 @@ public:
   /// Picoseconds that the op takes more on shards than on whole values; negative if it takes
   /// less.
   int64_t getExtra(mlir::Operation *op) const;
+  /// The same where an operand is gathered for other users. The gathers behind the op are then launches more, at
+  /// which all ranks wait for one another, so they have to save twice their time.
+  int64_t getExtraBeside(mlir::Operation *op) const;
 
 private:
+  int64_t getResultTime(mlir::Operation *op) const;
   bool isJoin(mlir::Operation *op) const;
   bool accounts(mlir::Operation *op, mlir::Value value) const;
   void evaluate(mlir::Value value);

@@ -158,6 +158,37 @@ static bool isStrip(const Pair &pair) {
   return true;
 }
 
+/// Moves an all-gather in front of a reshape that drops a dimension of one row, directly before the gathered
+/// one, so that a gather of another dimension is next to it. The dropped dimension is gathered then: the
+/// chunks follow each other as before. Returns the gather, or null without such a reshape.
+static Operation *gatherDropped(Operation *op, MeshAttr mesh) {
+  std::optional<int64_t> dim = getDim<AllGatherOp>(op);
+  auto drop = dim ? op->getOperand(0).getDefiningOp<nn::ReshapeOp>() : nn::ReshapeOp();
+  if (!drop || !drop->hasOneUse())
+    return nullptr;
+  Value input = drop.getInput();
+  SmallVector<int64_t> shape(shapeOf(input)), rest = shape;
+  Operation *before = input.getDefiningOp();
+  if (isa_and_nonnull<nn::SliceOp>(before))
+    before = before->getOperand(0).getDefiningOp();
+  if (!getDim<AllGatherOp>(before) || int64_t(shape.size()) <= *dim || shape[*dim] != 1)
+    return nullptr;
+  rest.erase(rest.begin() + *dim);
+  if (ArrayRef<int64_t>(rest) != shapeOf(drop.getResult()))
+    return nullptr;
+  OpBuilder builder(op);
+  shape[*dim] = getNumShards(getCollectiveAxes(op, mesh));
+  auto type = cast<RankedTensorType>(input.getType());
+  Operation *gather = builder.clone(*op);
+  gather->setOperand(0, input);
+  gather->getResult(0).setType(type.clone(shape));
+  Value merged = reshape(builder, op->getLoc(), gather->getResult(0), shapeOf(op->getResult(0)));
+  op->getResult(0).replaceAllUsesWith(merged);
+  op->erase();
+  drop->erase();
+  return gather;
+}
+
 static bool mayJoinGathers(const Pair &pair) {
   return areAdjacent(shapeOf(pair.first->getOperand(0)), pair) &&
          (!pair.between || isStrip(pair));
@@ -177,21 +208,26 @@ static bool mayJoinScatters(const Pair &pair) {
 bool meshwright::joinDimensions(func::FuncOp func, const CostModel &model, StringRef pass) {
   MeshAttr mesh = model.getMesh();
   bool changed = false;
-  for (Operation &op : llvm::make_early_inc_range(func.front())) {
-    OpBuilder builder(&op);
-    std::optional<Pair> pair = findPair<AllGatherOp, nn::SliceOp>(&op, mesh);
+  for (Operation &each : llvm::make_early_inc_range(func.front())) {
+    Operation *op = &each;
+    if (Operation *moved = gatherDropped(op, mesh)) {
+      op = moved;
+      changed = true;
+    }
+    OpBuilder builder(op);
+    std::optional<Pair> pair = findPair<AllGatherOp, nn::SliceOp>(op, mesh);
     Value joint;
     if (pair && mayJoinGathers(*pair))
       joint = joinGathers(builder, *pair, mesh);
-    else if ((pair = findPair<ReduceScatterOp, PadOp>(&op, mesh)) && mayJoinScatters(*pair))
+    else if ((pair = findPair<ReduceScatterOp, PadOp>(op, mesh)) && mayJoinScatters(*pair))
       joint = joinScatters(builder, *pair, mesh);
     if (!joint)
       continue;
     DistDialect::getDecisionLog(func.getContext())
-        .add(pass.str(), Outcome::Applied, op.getLoc(),
-             op.getName().getStringRef().str() + " of two dimensions takes one launch", {});
-    op.getResult(0).replaceAllUsesWith(joint);
-    op.erase();
+        .add(pass.str(), Outcome::Applied, op->getLoc(),
+             op->getName().getStringRef().str() + " of two dimensions takes one launch", {});
+    op->getResult(0).replaceAllUsesWith(joint);
+    op->erase();
     if (pair->between)
       pair->between->erase();
     pair->first->erase();

@@ -90,10 +90,10 @@ bool Sinker::runsOnShard(Operation *op, const TokenOp &how) const {
   }
   if (!only)
     return false;
-  // If another user needs the operand whole, running on the shard must save time.
+  // If another user needs the operand whole, running on the shard must save more time than a launch is worth.
   if (!plan.getEntry(only).gatherHere())
     return true;
-  int64_t extra = plan.getExtra(op);
+  int64_t extra = plan.getExtraBeside(op);
   if (extra < 0)
     return true;
   const GatherPlan::Entry &entry = plan.getEntry(only);

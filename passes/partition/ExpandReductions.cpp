@@ -32,6 +32,20 @@ static AxisList getAxes(DimShardingAttr dim, MeshAttr mesh) {
   return axes;
 }
 
+/// Returns true if all of these axes shard dimensions of the result that the op does not read whole.
+static bool shardsResult(Operation *op, const AxisList &axes, MeshAttr mesh) {
+  FactorRule rule = cast<ShardingRuleOpInterface>(op).getFactorRule();
+  AxisList own;
+  for (auto [dim, factors] : llvm::zip_equal(getShardingAttr(op->getResult(0)).getDims(), rule.results[0])) {
+    bool isRead = llvm::any_of(factors, [&](int factor) {
+      return rule.factors[factor].kind == FactorKind::Expandable;
+    });
+    if (!isRead)
+      own.append(getAxes(dim, mesh));
+  }
+  return llvm::all_of(axes, [&](const Axis &axis) { return llvm::is_contained(own, axis); });
+}
+
 /// Compares the bytes of the maxima and sums of an op over a sharded dimension with those of
 /// gathering the dimension, and logs the decision.
 static bool shouldExpand(ExpandOpInterface op, MeshAttr mesh) {
@@ -60,18 +74,23 @@ static bool shouldExpand(ExpandOpInterface op, MeshAttr mesh) {
   if (ranks == 1)
     return false;
   int64_t element = getElementBytes(typeOf(input).getElementType());
-  int64_t gathered =
-      getBytesSent(CollectiveKind::AllGather, ranks, rows * columns * ranks * element);
+  // Where the result has the same axes on other dimensions, an exchange moves each row to its rank.
+  bool exchanges = shardsResult(op, axes, mesh);
+  int64_t gathered = exchanges
+                         ? getBytesSent(CollectiveKind::AllToAll, ranks, rows * columns * element)
+                         : getBytesSent(CollectiveKind::AllGather, ranks, rows * columns * ranks * element);
   // Sums are at least as wide as f32.
   int64_t number = std::max<int64_t>(element, 4);
   int64_t combined = op.getNumStatistics() *
                      getBytesSent(CollectiveKind::AllReduce, ranks, rows * number);
-  bool expands = combined < gathered || op.needsExpansion();
+  // The schedule expands an op without a kernel that stays here.
+  bool expands = combined < gathered || (op.needsExpansion() && !exchanges);
   DistDialect::getDecisionLog(op->getContext())
       .add("expand-reductions", expands ? Outcome::Applied : Outcome::Declined, op->getLoc(),
            llvm::formatv("{0} over a dimension on {1} ranks: its {2} maxima and sums of a row send "
-                         "{3} bytes, a gather {4}",
-                         op->getName(), ranks, op.getNumStatistics(), combined, gathered)
+                         "{3} bytes, {5} {4}",
+                         op->getName(), ranks, op.getNumStatistics(), combined, gathered,
+                         exchanges ? "an exchange" : "a gather")
                .str(),
            {{"ranks", double(ranks)},
             {"bytes_combined", double(combined)},

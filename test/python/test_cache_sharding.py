@@ -94,3 +94,25 @@ def test_tokens_are_those_of_one_rank(heads, window, mesh, more):
     elements = sum(int(np.prod(shape)) for shape in caches) // caches[0][0]
     memory = plan.report(format="json")["memory_per_rank"]
     assert memory["cache"] == elements * 4 // ranks
+
+
+@functools.cache
+def deep(layers):
+    """A model of a size at which bytes count, without weights."""
+    sizes = dict(hidden_size=2048, intermediate_size=4096, num_attention_heads=16, num_key_value_heads=1,
+                 vocab_size=32000, max_position_embeddings=1024)
+    with torch.device("meta"):
+        net = tf.MistralForCausalLM(tf.MistralConfig(**sizes, num_hidden_layers=layers, sliding_window=None)).eval()
+        ids = torch.zeros(1, 8, dtype=torch.long)
+    return mw.from_torch(net, (ids,)).serve(max_length=1024, page_size=16, max_requests=8, buckets=(1024,))
+
+
+@pytest.mark.parametrize("mode", ["on", "auto"])
+def test_bytes_of_a_layer(mode):
+    """Queries are gathered and parts exchanged, in a launch each; no page and no key moves."""
+    plans = [deep(n).parallelize(mesh={"tp": 4}, cache_sharding="sequence", sequence_parallel=mode)
+             .report(format="json", entry="tokens=1024") for n in (1, 2)]
+    sent, launches = (plans[1][k] - plans[0][k] for k in ("bytes_per_rank", "launches_per_rank"))
+    rows = 4 * 1024 * 3 / 4 + 2 * 1024 * 3 / 4
+    assert sent <= (rows * 2048 + 1024 * 16 * 3 / 4) * 4
+    assert launches <= 7

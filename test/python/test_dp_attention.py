@@ -84,6 +84,42 @@ def test_drawn_models(seed):
     assert (got - want).abs().max() <= 1e-5 * want.abs().max(), options
 
 
+def experts(kind):
+    """A mixture of experts, whose router chooses 2 of 5 or 6."""
+    import transformers
+    size = dict(hidden_size=40, intermediate_size=36, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                vocab_size=61, num_experts_per_tok=2, head_dim=12)
+    torch.manual_seed(5)
+    if kind == "mixtral":
+        return transformers.MixtralForCausalLM(transformers.MixtralConfig(**size, num_local_experts=5)).eval()
+    config = transformers.Qwen3MoeConfig(**size, num_experts=6, moe_intermediate_size=20, decoder_sparse_step=1)
+    return transformers.Qwen3MoeForCausalLM(config).eval()
+
+
+class Logits(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.net = net
+
+    def forward(self, ids):
+        return self.net(ids, use_cache=False).logits
+
+
+@pytest.mark.parametrize("kind", ["mixtral", "qwen3_moe"])
+@pytest.mark.parametrize("shape", [(4, 7), (3, 5), (1, 1)])
+def test_experts(kind, shape):
+    """Tokens are gathered before they are routed: the features of experts are on all ranks."""
+    net = Logits(experts(kind)).eval()
+    ids = torch.randint(0, 61, shape, generator=torch.Generator().manual_seed(7))
+    with torch.no_grad():
+        want = net(ids)
+    model = mw.from_torch(net, (ids,))
+    for options in ({}, {"sequence_parallel": "on"}, {"sequence_parallel": "off"}, {"dense_tp": 1},
+                    {"expert_parallel": "tp"}):
+        got, = model.parallelize(mesh={"tp": 4}, data_parallel_attention=2, **options).run(ids)
+        assert (torch.as_tensor(got) - want).abs().max() <= 1e-5 * want.abs().max(), options
+
+
 @functools.cache
 def deep(layers, batch):
     with torch.device("meta"):

@@ -64,7 +64,6 @@ static std::optional<Traffic> planBefore(const Plan::Impl &impl, llvm::StringRef
 // Planning
 //===----------------------------------------------------------------------===//
 
-/// Adds an error to a list.
 static auto collectInto(std::vector<Diagnostic> &errors) {
   return [&errors](const llvm::Twine &message) -> LogicalResult {
     errors.push_back(makeError(message.str()));

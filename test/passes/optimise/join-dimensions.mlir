@@ -51,3 +51,24 @@ func.func @rows(%x: tensor<2x3x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"
   %1 = dist.all_gather %0 axes ["tp":(1)2] dims [0] : (tensor<2x6x8xf32>) -> tensor<4x6x8xf32>
   return %1 : tensor<4x6x8xf32>
 }
+
+// -----
+
+// A reshape between two gathers that drops a dimension of one row changes no chunk.
+
+// CHECK-LABEL: func.func @dropped
+// CHECK: nn.reshape {{.*}} -> tensor<3x8xf32>
+// CHECK-NEXT: dist.all_gather {{.*}} axes ["tp"] dims [0] : (tensor<3x8xf32>) -> tensor<12x8xf32>
+// CHECK-NEXT: nn.reshape {{.*}} -> tensor<2x6x8xf32>
+// CHECK-NEXT: nn.slice {{.*}} -> tensor<2x5x8xf32>
+// CHECK-NEXT: nn.reshape {{.*}} -> tensor<10x8xf32>
+// CHECK-NOT: dist.all_gather
+dist.mesh @mesh = <["tp"=4]> {dist.dp_attention = {dense_tp = 4 : i64, groups = 2 : i64, own_head = true}}
+func.func @dropped(%x: tensor<1x3x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)2}, {"tp":(2)2}, {}]>, dist.global = tensor<2x5x8xf32>})
+    -> (tensor<10x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<10x8xf32>}) attributes {dist.spmd = @mesh} {
+  %0 = dist.all_gather %x axes ["tp":(2)2] dims [1] : (tensor<1x3x8xf32>) -> tensor<1x6x8xf32>
+  %1 = nn.slice %0 starts [0, 0, 0] limits [1, 5, 8] strides [1, 1, 1] : (tensor<1x6x8xf32>) -> tensor<1x5x8xf32>
+  %2 = nn.reshape %1 : (tensor<1x5x8xf32>) -> tensor<5x8xf32>
+  %3 = dist.all_gather %2 axes ["tp":(1)2] dims [0] : (tensor<5x8xf32>) -> tensor<10x8xf32>
+  return %3 : tensor<10x8xf32>
+}

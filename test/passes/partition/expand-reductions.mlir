@@ -89,3 +89,22 @@ func.func @others(%x: tensor<4x8xf32> {nn.input = "x", dist.sharding = #dist.sha
   %b = nn.softmax %y dim 1 {dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}]>} : tensor<4x2xf32>
   return %a, %b : tensor<4x8xf32>, tensor<4x2xf32>
 }
+
+// -----
+
+// Parts of attention are sharded by part, and their merged result by heads: the parts are exchanged in one launch,
+// and the merge is local.
+// CHECK-LABEL: func.func @merge
+// CHECK: nn.merge_parts
+// SPMD-LABEL: func.func @merge
+// SPMD-COUNT-2: dist.all_to_all
+// SPMD: nn.merge_parts {{.*}} -> tensor<1x3x2x8xf32>
+// SPMD-NOT: dist.all
+// SPMD: return
+dist.mesh @mesh = <["tp"=2]>
+func.func @merge(%p: tensor<1x2x3x4x8xf32> {nn.input = "p", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}, {}]>},
+                 %l: tensor<1x2x3x4xf32> {nn.input = "l", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}, {}]>})
+    -> (tensor<1x3x4x8xf32> {nn.output = "y", dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>}) {
+  %y = nn.merge_parts %p, %l {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>} : (tensor<1x2x3x4x8xf32>, tensor<1x2x3x4xf32>) -> tensor<1x3x4x8xf32>
+  return %y : tensor<1x3x4x8xf32>
+}

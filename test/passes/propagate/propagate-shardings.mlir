@@ -45,3 +45,29 @@ func.func @shared_table(%q: tensor<2x6x16x8xf32> {nn.input = "q", dist.sharding 
   %b = nn.rotary %k, %cc, %cc {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp"}, {}]>} : (tensor<2x1x16x8xf32>, tensor<1x1x16x8xf32>, tensor<1x1x16x8xf32>) -> tensor<2x1x16x8xf32>
   return %a, %b : tensor<2x6x16x8xf32>, tensor<2x1x16x8xf32>
 }
+
+// -----
+
+// The features of experts are on all ranks, and tokens on groups of them. Tokens are gathered before they are
+// routed, so rows have no axis of the groups, and keep that of other data.
+
+// CHECK-LABEL: func.func @routed_tokens
+// CHECK: nn.dispatch {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}, {}]>
+// CHECK: nn.dispatch {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}]>
+// CHECK: nn.grouped_linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}, {"tp"}]>
+// CHECK: nn.grouped_linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}, {}]>
+// CHECK: nn.mul {{.*}}dist.sharding = #dist.sharding<@mesh, [{}, {"dp"}, {}]>
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @routed_tokens(%x: tensor<8x6xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp", "tp":(1)2}, {}]>},
+    %v: tensor<8x1xf32> {nn.input = "v"}, %i: tensor<8x1xi64> {nn.input = "i"},
+    %up: tensor<3x12x6xf32> {nn.parameter = "up", dist.sharding = #dist.sharding<@mesh, [{}, {"tp"}, {}]>},
+    %down: tensor<3x6x12xf32> {nn.parameter = "down"}) -> (tensor<8x6xf32> {nn.output = "y"}) {
+  %r = nn.dispatch %x, %i : (tensor<8x6xf32>, tensor<8x1xi64>) -> tensor<3x8x6xf32, #nn.routed<1>>
+  %d = nn.dispatch %v, %i {each} : (tensor<8x1xf32>, tensor<8x1xi64>) -> tensor<3x8xf32, #nn.routed<1>>
+  %w = nn.reshape %d : (tensor<3x8xf32, #nn.routed<1>>) -> tensor<3x8x1xf32, #nn.routed<1>>
+  %h = nn.grouped_linear %r, %up : (tensor<3x8x6xf32, #nn.routed<1>>, tensor<3x12x6xf32>) -> tensor<3x8x12xf32, #nn.routed<1>>
+  %o = nn.grouped_linear %h, %down : (tensor<3x8x12xf32, #nn.routed<1>>, tensor<3x6x12xf32>) -> tensor<3x8x6xf32, #nn.routed<1>>
+  %p = nn.mul %o, %w : (tensor<3x8x6xf32, #nn.routed<1>>, tensor<3x8x1xf32, #nn.routed<1>>) -> tensor<3x8x6xf32, #nn.routed<1>>
+  %y = nn.combine %p, %i : (tensor<3x8x6xf32, #nn.routed<1>>, tensor<8x1xi64>) -> tensor<8x6xf32>
+  return %y : tensor<8x6xf32>
+}
