@@ -33,7 +33,7 @@ func.func @features(%x: tensor<8x2xf32>, %n: tensor<2xi64>) {
 // -----
 
 dist.mesh @mesh = <["tp"=2]>
-func.func @two_groups(%x: tensor<8x2xf32>, %n: tensor<4xi64>) attributes {dist.spmd = @mesh} {
+func.func @two_groups(%x: tensor<8x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<8x2xf32>}, %n: tensor<4xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<4xi64>}) attributes {dist.spmd = @mesh} {
   // expected-error@below {{'dist.all_gather_v' op expected each of 2 ranks to have an equal part of the 4 rows of one of 4 groups, got 8 rows}}
   %0, %m = dist.all_gather_v %x, %n axes ["tp"] tokens 4 rows 4 dims [0] : (tensor<8x2xf32>, tensor<4xi64>) -> (tensor<4x2xf32>, tensor<4xi64>)
   return
@@ -42,7 +42,7 @@ func.func @two_groups(%x: tensor<8x2xf32>, %n: tensor<4xi64>) attributes {dist.s
 // -----
 
 dist.mesh @mesh = <["tp"=2]>
-func.func @capacity(%x: tensor<6x2xf32>, %n: tensor<2xi64>) attributes {dist.spmd = @mesh} {
+func.func @capacity(%x: tensor<6x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<6x2xf32>}, %n: tensor<2xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<2xi64>}) attributes {dist.spmd = @mesh} {
   // expected-error@below {{'dist.reduce_scatter_v' op expected 4 rows of all groups in dimension 0, got 6}}
   %0, %m = dist.reduce_scatter_v sum %x, %n axes ["tp"] tokens 4 rows 4 dims [0] : (tensor<6x2xf32>, tensor<2xi64>) -> (tensor<4x2xf32>, tensor<2xi64>)
   return

@@ -17,7 +17,7 @@ func.func @replicas(%x: tensor<12x2xf32>, %n: tensor<4xi64>) -> tensor<12x2xf32>
 // CHECK: dist.slice
 // CHECK: dist.all_gather_v %{{.*}} axes ["tp"] tokens 4 rows 8 dims [1]
 // CHECK: dist.reduce_scatter_v sum %{{.*}} axes ["tp"] tokens 4 rows 8 dims [1]
-func.func @kept(%x: tensor<1x8x2xf32>, %n: tensor<2xi64>) -> (tensor<1x2x2xf32>, tensor<1x8x2xf32>) attributes {dist.spmd = @mesh} {
+func.func @kept(%x: tensor<1x8x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x8x2xf32>}, %n: tensor<2xi64> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<2xi64>}) -> (tensor<1x2x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x2x2xf32>}, tensor<1x8x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {}]>, dist.global = tensor<1x8x2xf32>}) attributes {dist.spmd = @mesh} {
   %0 = dist.slice %x axes ["tp"] dims [1] : (tensor<1x8x2xf32>) -> tensor<1x2x2xf32>
   %1, %m = dist.all_gather_v %0, %n axes ["tp"] tokens 4 rows 8 dims [1] : (tensor<1x2x2xf32>, tensor<2xi64>) -> (tensor<1x8x2xf32>, tensor<2xi64>)
   %2, %k = dist.reduce_scatter_v sum %1, %m axes ["tp"] tokens 4 rows 8 dims [1] : (tensor<1x8x2xf32>, tensor<2xi64>) -> (tensor<1x2x2xf32>, tensor<2xi64>)

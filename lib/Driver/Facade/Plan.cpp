@@ -79,7 +79,7 @@ static FailureOr<ParallelizeOptions> readOptions(std::string_view text, std::vec
 template <typename T, typename Get> static Result<T> askOptions(std::string_view text, Get get) {
   std::vector<Diagnostic> errors;
   FailureOr<ParallelizeOptions> options = readOptions(text, errors);
-  FailureOr<T> found = failed(options) ? failure() : FailureOr<T>(get(*options, collectInto(errors)));
+  FailureOr<T> found = failed(options) ? FailureOr<T>(failure()) : FailureOr<T>(get(*options, collectInto(errors)));
   return failed(found) ? Result<T>(errors) : Result<T>(*found);
 }
 

@@ -40,6 +40,7 @@ func.func @summed(%x: tensor<8x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}
 #all = #dist.sharding<@mesh, [{}]>
 #own = #dist.sharding<@mesh, [{"tp"}, {}]>
 dist.mesh @mesh = <["tp"=2]>
+// expected-note@below {{operand 0 is from here, and has layout [{}, {}]}}
 func.func @replicated(%x: tensor<4x2xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>, dist.global = tensor<4x2xf32>}, %n: tensor<2xi64> {dist.sharding = #all, dist.global = tensor<2xi64>})
     -> (tensor<4x2xf32> {dist.sharding = #own, dist.global = tensor<8x2xf32>}) attributes {dist.spmd = @mesh} {
   // expected-error@below {{reduces operand 0 over {"tp"}, over which it is replicated}}
