@@ -14,6 +14,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Nn/Serving.h"
 
+#include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;

@@ -17,6 +17,7 @@
 #include "meshwright/passes/serve/CachedAttention.h"
 #include "meshwright/passes/serve/CachedValues.h"
 
+#include "mlir/IR/IRMapping.h"
 #include "llvm/Support/FormatVariadic.h"
 #include "llvm/Support/MathExtras.h"
 
