@@ -45,7 +45,7 @@ private:
   LogicalResult visitCollective(CollectiveOpInterface op);
 
   llvm::DenseMap<Value, Rows> rowsOf;
-  /// Numbers that a collective passes on, and those that it read.
+  /// For numbers of rows that a collective gives, the operand from which they come.
   llvm::DenseMap<Value, Value> sources;
 };
 

@@ -52,41 +52,43 @@ static void forEachGroup(const mw_rt_counted_rows &what, const int64_t *counts, 
     }
 }
 
-bool CpuDevice::perform(const mw_rt_compact &call, void *const *buffers, std::string &error) {
-  const mw_rt_counted_rows &what = call.rows;
+/// Calls `move(from, to, counts, bytes)` with the buffers of a call, if the numbers of rows fit.
+template <typename Move>
+static bool moveCounted(const mw_rt_counted_rows &what, void *const *buffers, std::string &error, Move move) {
   const auto *counts = static_cast<const int64_t *>(buffers[1]);
   error = checkCounts(what, counts);
   if (!error.empty())
     return false;
-  int64_t bytes = what.inner * sizeOf(DType(what.dtype));
-  const auto *from = static_cast<const char *>(buffers[0]);
-  auto *to = static_cast<char *>(buffers[2]);
-  int64_t end = 0;
-  forEachGroup(what, counts, [&](int64_t ofGroup, int64_t ofReplica, int64_t rows) {
-    // Rows between the last replica's true ones and this one's.
-    if (ofReplica > end)
-      std::memset(to + end * bytes, 0, (ofReplica - end) * bytes);
-    std::memcpy(to + ofReplica * bytes, from + ofGroup * bytes, rows * bytes);
-    end = ofReplica + rows;
-  });
-  std::memset(to + end * bytes, 0, (what.outer * what.replicas * what.capacity - end) * bytes);
+  move(static_cast<const char *>(buffers[0]), static_cast<char *>(buffers[2]), counts,
+       what.inner * sizeOf(DType(what.dtype)));
   return true;
+}
+
+bool CpuDevice::perform(const mw_rt_compact &call, void *const *buffers, std::string &error) {
+  const mw_rt_counted_rows &what = call.rows;
+  auto move = [&](const char *from, char *to, const int64_t *counts, int64_t bytes) {
+    int64_t end = 0;
+    forEachGroup(what, counts, [&](int64_t ofGroup, int64_t ofReplica, int64_t rows) {
+      // Rows between the last replica's true ones and this one's.
+      if (ofReplica > end)
+        std::memset(to + end * bytes, 0, (ofReplica - end) * bytes);
+      std::memcpy(to + ofReplica * bytes, from + ofGroup * bytes, rows * bytes);
+      end = ofReplica + rows;
+    });
+    std::memset(to + end * bytes, 0, (what.outer * what.replicas * what.capacity - end) * bytes);
+  };
+  return moveCounted(what, buffers, error, move);
 }
 
 bool CpuDevice::perform(const mw_rt_expand &call, void *const *buffers, std::string &error) {
   const mw_rt_counted_rows &what = call.rows;
-  const auto *counts = static_cast<const int64_t *>(buffers[1]);
-  error = checkCounts(what, counts);
-  if (!error.empty())
-    return false;
-  int64_t bytes = what.inner * sizeOf(DType(what.dtype));
-  const auto *from = static_cast<const char *>(buffers[0]);
-  auto *to = static_cast<char *>(buffers[2]);
-  forEachGroup(what, counts, [&](int64_t ofGroup, int64_t ofReplica, int64_t rows) {
-    std::memcpy(to + ofGroup * bytes, from + ofReplica * bytes, rows * bytes);
-    std::memset(to + (ofGroup + rows) * bytes, 0, (what.tokens - rows) * bytes);
-  });
-  return true;
+  auto move = [&](const char *from, char *to, const int64_t *counts, int64_t bytes) {
+    forEachGroup(what, counts, [&](int64_t ofGroup, int64_t ofReplica, int64_t rows) {
+      std::memcpy(to + ofGroup * bytes, from + ofReplica * bytes, rows * bytes);
+      std::memset(to + (ofGroup + rows) * bytes, 0, (what.tokens - rows) * bytes);
+    });
+  };
+  return moveCounted(what, buffers, error, move);
 }
 
 //===----------------------------------------------------------------------===//
