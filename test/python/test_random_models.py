@@ -395,6 +395,8 @@ OTHER_OPS = {
     **dict.fromkeys(["nn.cut", "nn.uncut"], "test_random_sizes.py: sizes that come at run time"),
     **dict.fromkeys(["nn.page_write", "nn.paged_attention", "nn.merge_parts"],
                     "test_serve.py and test_paged_attention.py: caches in pages"),
+    **dict.fromkeys(["dist.compact", "dist.expand", "dist.all_gather_v", "dist.reduce_scatter_v"],
+                    "test_token_gather.py and test_counted_rows.py: true rows of groups"),
     "dist.place": "test_bias_gradients.py: gradients of a bias in rings, which seldom meet",
 }
 #: Policies that no case has, and why.
