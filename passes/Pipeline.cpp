@@ -25,6 +25,7 @@
 #include "meshwright/passes/partition/Models.h"
 #include "meshwright/passes/partition/Passes.h"
 #include "meshwright/passes/partition/Pipeline.h"
+#include "meshwright/passes/plan/Passes.h"
 #include "meshwright/passes/propagate/Passes.h"
 #include "meshwright/passes/propagate/Pipeline.h"
 #include "meshwright/passes/recompute/Passes.h"
@@ -327,6 +328,7 @@ void meshwright::registerPasses() {
   registerSchedulePasses();
   registerReportPasses();
   registerVerifyPasses();
+  registerPlanPasses();
 }
 
 void meshwright::registerModels(DialectRegistry &registry) {
@@ -360,7 +362,10 @@ void meshwright::registerPipelines() {
         auto options = readParallelizeOptions(text, error);
         if (failed(options))
           return failure();
-        buildParallelizePipeline(pm, *options);
+        if (options->asksPlanner())
+          pm.addPass(createChoosePlanPass(*options));
+        else
+          buildParallelizePipeline(pm, *options);
         return success();
       },
       [](llvm::function_ref<void(const mlir::detail::PassOptions &)>) {});

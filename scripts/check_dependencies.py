@@ -54,6 +54,8 @@ EDGES = {
     "lib/Codegen": {"lib/Launches"},
     "lib/Reshard": {"lib/CostModel", "lib/Placement"},
     "lib/Report": {"lib/CostModel", "lib/Placement", "lib/Stages"},
+    # The planner prices finished plans.
+    "passes/plan": {"passes/optimise", "passes/schedule"},
     "lib/Driver/Execute": {"lib/Driver/Program"},
     "lib/Driver/Facade": {"lib/Driver/Execute", "lib/Driver/Program", "lib/Driver/Register"},
 }

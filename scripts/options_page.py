@@ -22,6 +22,8 @@ ROLES, LIST = "lib/Support/AxisRole.h", "lib/Support/ParallelizeOptionList.cpp"
 #: The value that stands for an option that is not given. None: there is none.
 DEFAULTS = {
     "mesh": None,
+    "ranks": None,
+    "objective": None,
     "data-parallel": "auto",
     "tensor-parallel": "auto",
     "gtp": "auto",
@@ -56,6 +58,8 @@ DEFAULTS = {
 #: The page that says more about an option.
 PAGES = {
     "mesh": "composing.md",
+    "ranks": "planning.md",
+    "objective": "planning.md",
     "gtp": "gtp.md",
     "gtp-align": "gtp.md",
     "gtp-prefetch": "gtp.md",
@@ -118,7 +122,8 @@ def options_of(root):
     source = (root / LIST).read_text()
     roles = entries_of((root / ROLES).read_text(), "kAxisRoles[] = {", "\n};")
     mesh = list(strings_of(source.partition("meshDescription =")[2].partition("};")[0]))
-    found = [mesh[:3], *(role[-3:] for role in roles if role[-3]), *entries_of(source, "otherDescriptions[] = {", "\n};")]
+    planner = entries_of(source, "plannerDescriptions[] = {", "\n};")
+    found = [mesh[:3], *planner, *(role[-3:] for role in roles if role[-3]), *entries_of(source, "otherDescriptions[] = {", "\n};")]
     return [(name, values, effect) for name, values, effect, *_ in found]
 
 

@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/Report/Report.h"
 
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/JSON.h"
 
 using namespace meshwright;
@@ -102,6 +103,33 @@ static void printServing(const ServingReport &serving, json::OStream &json) {
         json.attribute("rows", entry.rows);
         json.attribute("bytes_per_rank", entry.bytes);
         json.attribute("seconds", entry.seconds);
+      });
+  });
+}
+
+static void printAlternatives(const Report &report, json::OStream &json) {
+  json.attributeArray("alternatives", [&] {
+    for (const Report::PlanAlternative &plan : report.alternatives)
+      json.object([&] {
+        json.attributeObject("options", [&] {
+          for (auto &[name, value] : plan.options)
+            json.attribute(name, json::fixUTF8(value));
+        });
+        json.attributeObject("mesh", [&] {
+          for (auto &[name, value] : plan.options)
+            if (name == "mesh")
+              for (llvm::StringRef axis : llvm::split(value, ',')) {
+                int64_t size = 0;
+                axis.split('=').second.getAsInteger(10, size);
+                json.attribute(axis.split('=').first, size);
+              }
+        });
+        json.attribute("chosen", plan.isChosen);
+        json.attribute("seconds", plan.seconds);
+        json.attribute("exposed_seconds", plan.exposedSeconds);
+        json.attribute("memory_per_rank", plan.memory);
+        json.attribute("bytes_per_rank", plan.bytes);
+        json.attribute("reason", json::fixUTF8(plan.reason));
       });
   });
 }
@@ -221,6 +249,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
           json.attribute("bytes", warning.bytes);
         });
     });
+    if (!report.alternatives.empty())
+      printAlternatives(report, json);
     if (!report.experts.empty())
       json.attributeArray("experts", [&] {
         for (const Report::Experts &layer : report.experts)

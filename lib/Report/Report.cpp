@@ -565,6 +565,7 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   for (MeshAxisAttr axis : getIdleAxes(function))
     report.warnings.push_back({describeIdleAxis(axis), getSourceLocation(meshOp->getLoc()), 0});
   addDecisions(report, function->getContext(), [](const Decision &) { return true; });
+  addAlternatives(report);
   return report;
 }
 

@@ -76,6 +76,9 @@ struct CommunicationEstimate {
   double run = 0;
 };
 
+/// The pass whose decision has the plans that the planner compared.
+inline constexpr llvm::StringLiteral kPlannerPass = "choose-plan";
+
 struct Report {
   /// All launches of one kind and role, over the same axes and dimensions, from one place of
   /// the user's source.
@@ -118,6 +121,18 @@ struct Report {
     int64_t bytes = 0;
   };
 
+  /// A plan that a planner compared.
+  struct PlanAlternative {
+    /// The options that the planner chose, as `--parallelize` spells them.
+    std::vector<std::pair<std::string, std::string>> options;
+    bool isChosen = false;
+    /// Of one run, by the cost model: in all, and of collectives without computation beside them.
+    double seconds = 0, exposedSeconds = 0;
+    int64_t memory = 0, bytes = 0;
+    /// Why it lost to the chosen plan; empty for the chosen one.
+    std::string reason;
+  };
+
   int64_t ranks = 1;
   std::vector<std::pair<std::string, int64_t>> mesh;
   std::string device;
@@ -138,6 +153,8 @@ struct Report {
   double attentionBalance = 1;
   std::vector<Decision> decisions;
   std::vector<Warning> warnings;
+  /// The plans that the planner compared, best first; empty if it chose nothing.
+  std::vector<PlanAlternative> alternatives;
   /// The measurements of a run, as the runtime prints them; empty without a run.
   std::string runText, runJson;
   /// The load of a layer of experts in a run.
@@ -175,6 +192,9 @@ void addDecisions(Report &report, mlir::MLIRContext *context,
 llvm::SmallVector<dist::MeshAxisAttr> getIdleAxes(mlir::FunctionOpInterface function);
 /// The warning about such an axis.
 std::string describeIdleAxis(dist::MeshAxisAttr axis);
+
+/// Makes the alternatives of a report from the planner's decision, if the report has it.
+void addAlternatives(Report &report);
 
 /// Counts only the traffic of a function, for comparisons.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);

@@ -408,7 +408,9 @@ static void printDecisions(const Report &report, llvm::raw_ostream &os) {
       if (std::string where = Groups<Report::Decision>::where(group); !where.empty())
         os << "\n      at " << where;
       os << "\n";
-      printAlternatives(decision.alternatives, os);
+      // The planner's have a section of their own.
+      if (decision.pass != kPlannerPass)
+        printAlternatives(decision.alternatives, os);
     }
 }
 
@@ -451,6 +453,23 @@ static void printExperts(const Report &report, llvm::raw_ostream &os) {
   }
 }
 
+/// The plan that the planner chose, the next three, and why each lost.
+static void printAlternatives(const Report &report, llvm::raw_ostream &os) {
+  if (report.alternatives.empty())
+    return;
+  os << "planner: the chosen plan, and the next best\n";
+  Table table("lrrrl");
+  table.row({"plan", "time", "memory", "sent", "why it lost"});
+  for (const Report::PlanAlternative &plan : ArrayRef(report.alternatives).take_front(4)) {
+    std::string name;
+    for (auto &[key, value] : plan.options)
+      name += (name.empty() ? "" : " ") + key + "=" + value;
+    table.row({std::move(name), formatSeconds(plan.seconds), formatBytes(plan.memory),
+               formatBytes(plan.bytes), plan.isChosen ? "chosen" : plan.reason});
+  }
+  table.print(os);
+}
+
 void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   os << "plan for " << report.ranks << (report.ranks == 1 ? " rank" : " ranks");
   if (!report.mesh.empty()) {
@@ -464,6 +483,7 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
     os << ", target " << report.target;
   os << "\n";
   printTotals(report, os);
+  printAlternatives(report, os);
   printCollectives(report, os);
   printWarnings(report, os);
   printDecisions(report, os);

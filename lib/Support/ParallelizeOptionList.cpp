@@ -12,9 +12,21 @@
 using namespace meshwright;
 
 static constexpr OptionDescription meshDescription = {
-    "mesh", "name=size[,name=size...] | stage:name=size,...;stage:...",
+    "mesh", "name=size[,name=size...] | stage:name=size,...;stage:... | auto",
     "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
-    "dist.mesh where absent"};
+    "dist.mesh where absent; auto: the planner chooses one of 'ranks' ranks, or of as many as the "
+    "IR's own has"};
+
+/// The options of the planner.
+static constexpr OptionDescription plannerDescriptions[] = {
+    {"ranks", "number",
+     "the planner chooses a mesh of so many ranks, and each option that is auto, by the times and the "
+     "memory of finished plans"},
+    {"objective", "time | memory | time-then-memory",
+     "the aim of the planner: the least time under the memory ceiling or the memory of the device, the "
+     "least memory, or the least memory of plans within 5 % of the least time; with a mesh the planner "
+     "chooses the options alone"},
+};
 
 /// The options behind those of kAxisRoles.
 static constexpr OptionDescription otherDescriptions[] = {
@@ -89,6 +101,7 @@ static constexpr OptionDescription otherDescriptions[] = {
 llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {
   static const std::vector<OptionDescription> all = [] {
     std::vector<OptionDescription> list{meshDescription};
+    llvm::append_range(list, plannerDescriptions);
     for (const AxisRoleDescription &role : kAxisRoles)
       if (!role.option.empty())
         list.push_back({role.option, role.values, role.help});

@@ -108,6 +108,10 @@ struct Parser {
   ParallelizeOptions options;
 
   LogicalResult parseMesh(StringRef value) {
+    if (value == "auto") {
+      options.isMeshAuto = true;
+      return success();
+    }
     if (!value.contains(':'))
       return parseAxes(value, options.mesh.axes);
     SmallVector<StringRef> stages;
@@ -307,6 +311,22 @@ struct Parser {
                       });
   }
 
+  LogicalResult parseRanks(StringRef value) {
+    // The planner prices each mesh of the ranks.
+    constexpr int64_t most = int64_t(1) << 20;
+    if (value.getAsInteger(10, options.ranks) || options.ranks < 1 || options.ranks > most)
+      return error("ranks: expected a number from 1 to " + Twine(most) + ", got '" + value + "'");
+    return success();
+  }
+
+  /// Checks options against each other.
+  LogicalResult check() {
+    if (options.ranks > 0 && !options.mesh.empty())
+      return error("ranks and mesh are both given: expected the number of ranks, for which the planner "
+                   "chooses a mesh, or the mesh");
+    return success();
+  }
+
   LogicalResult parseMemoryCeiling(StringRef value) {
     StringRef digits = value;
     int64_t unit = 1;
@@ -349,6 +369,10 @@ struct Parser {
   LogicalResult parseOption(StringRef key, StringRef value) {
     if (key == "mesh")
       return parseMesh(value);
+    if (key == "ranks")
+      return parseRanks(value);
+    if (key == "objective")
+      return parseWord(key, value, options.objective.emplace());
     for (const AxisRoleDescription &known : kAxisRoles)
       if (!known.option.empty() && key == known.option) {
         AxisChoice axis;
@@ -462,6 +486,8 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
     if (failed(parser.parseOption(key, plain)))
       return failure();
   }
+  if (failed(parser.check()))
+    return failure();
   return std::move(parser.options);
 }
 

@@ -165,6 +165,22 @@ template <> struct Spellings<FoldMode> {
       {FoldMode::None, "none"}};
 };
 
+/// The aim of a planner that compares finished plans.
+enum class Objective {
+  /// The least time, under the memory of the device.
+  Time,
+  /// The least memory of a rank; of equal memory the least time.
+  Memory,
+  /// The least memory of the plans whose time is near the least.
+  TimeThenMemory
+};
+
+template <> struct Spellings<Objective> {
+  static constexpr Spelling<Objective> all[] = {{Objective::Time, "time"},
+                                                {Objective::Memory, "memory"},
+                                                {Objective::TimeThenMemory, "time-then-memory"}};
+};
+
 struct FoldRule {
   std::string stage;
   FoldMode mode;
@@ -173,6 +189,12 @@ struct FoldRule {
 struct ParallelizeOptions {
   /// If empty, the IR has the mesh.
   MeshOption mesh;
+  /// The planner chooses a mesh of so many ranks; 0: `mesh`, or the IR, has the mesh.
+  int64_t ranks = 0;
+  /// With `mesh=auto` the planner chooses a mesh of `ranks` ranks, or of as many as the IR's has.
+  bool isMeshAuto = false;
+  /// If set, the planner compares finished plans for the options that are `auto`.
+  std::optional<Objective> objective;
   /// The axes of data, tensor and context parallelism.
   AxisChoices axes;
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
@@ -222,6 +244,9 @@ struct ParallelizeOptions {
   bool shardsSequences() const {
     return axes.mayHave(AxisRole::Ulysses) || axes.mayHave(AxisRole::Ring);
   }
+
+  /// Returns true if the planner chooses options.
+  bool asksPlanner() const { return ranks > 0 || isMeshAuto || objective.has_value(); }
 
   /// The groups of requests of a program that serves: ranks of different groups compute different
   /// requests.

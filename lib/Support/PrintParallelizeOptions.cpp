@@ -81,6 +81,12 @@ std::string ParallelizeOptions::str() const {
   llvm::ListSeparator space(" ");
   if (!mesh.empty())
     os << space << "mesh=" << mesh;
+  if (isMeshAuto)
+    os << space << "mesh=auto";
+  if (ranks)
+    os << space << "ranks=" << ranks;
+  if (objective)
+    os << space << "objective=" << *objective;
   for (const AxisRoleDescription &known : kAxisRoles)
     if (AxisChoice axis = axes.get(known.role);
         !known.option.empty() && axis.kind != AxisChoices().get(known.role).kind)

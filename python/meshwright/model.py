@@ -81,6 +81,8 @@ class Model:
         self,
         *,
         mesh=None,
+        ranks=None,
+        objective=None,
         data_parallel=None,
         tensor_parallel=None,
         sequence_parallel=None,
@@ -117,6 +119,8 @@ class Model:
         mesh: {"dp": 2, "tp": 4}, axes major to minor; default: the program's own. Of a composed
             model also a mesh for each stage, over the same ranks:
             {"target": {"dp": 2, "tp": 3}, "draft": {"dp": 3, "tp": 2}}.
+        ranks: a number, in place of `mesh`: the planner chooses the mesh and options (docs/planning.md).
+        objective: "time" (default), "memory" or "time-then-memory": the aim of the planner.
         data_parallel, tensor_parallel: an axis, "none" or "auto" (default: "dp" and "tp").
         sequence_parallel: "on", "off" or "auto" (default).
         context_parallel: {"ulysses": axis, "ring": axis, "order": "contiguous", "zigzag", "striped"
@@ -138,15 +142,13 @@ class Model:
         gtp_align: a number of rows, of which a shard has a multiple, or "auto" (default).
         gtp_prefetch: the most weights that are gathered before the one in use, or "auto" (default:
             as many as their links need).
-        gtp_keep: "on", "off" or "auto" (default: off): gathered weights are kept from the forward
-            pass to the backward pass.
+        gtp_keep: "on", "off" or "auto" (default: off): gathered weights stay for the backward pass.
         gtp_gather: "plain" (default), "mxfp8" or "nvfp4": the form in which weights travel that only
             products read, or a table of them by shell patterns on names, of which the first that
             matches wins.
         gtp_reduce: "plain" (default): gradients travel in the type in which they leave products, f32.
             "bf16": they are rounded for the way, and summed in f32 in the order of the ranks.
-        shard_saved: "on", "off" or "auto" (default: off): of a model that trains, values that
-            several ranks hold alike are kept in shards for the backward pass.
+        shard_saved: "on", "off" or "auto" (off): of a model that trains, saved values are kept in shards.
         expert_parallel: axes or "none" (default: "ep" where the mesh has it), over which experts are split.
         expert_capacity, expert_load: numbers (docs/experts.md).
         data_parallel_attention: a number of groups of tensor-parallel ranks (default: 1) or "auto";
@@ -156,15 +158,13 @@ class Model:
         recompute: "none", "full" or "auto" (default): of a model that trains, which values of the
             forward pass the backward pass computes again instead of keeping them; "full": all
             within layers; "auto": as few as the memory ceiling allows.
-        memory_ceiling: bytes a rank may use for weights, their packed forms, inputs and the arena,
-            as a number or "80G".
+        memory_ceiling: bytes a rank may use for weights, inputs and the arena, as a number or "80G".
         stored_weights: "keep" (default) or "widen": weights of 8 or 4 bits are held as they are stored,
             or in the model's type.
         reduce_type: "own" (default), "f32" or {"*.down_proj": "f32"}, the first match wins: the type
             in which partial sums of bf16 and f16 values leave products and travel. "f32" rounds
             once, behind the sum over ranks. Patterns are of modules' names.
-        target: "cpu" (default: this machine's processor) or "cpu:NAME", another one by LLVM's
-            name, such as "cpu:x86-64-v3". The schedule, the memory plan and the report are for it.
+        target: "cpu" (default: this machine's) or "cpu:NAME", by LLVM's name ("cpu:x86-64-v3").
         """
         # Of all arguments; a name that is no option is an error of the compiler, which lists them all.
         options = {name: value for name, value in locals().items() if name not in ("self", "others")}

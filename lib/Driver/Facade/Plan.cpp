@@ -16,6 +16,7 @@
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
 #include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/Planner.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/passes/schedule/ReportFetches.h"
 #include "meshwright/runtime/include/Backend.h"
@@ -64,33 +65,9 @@ static std::optional<Traffic> planBefore(const Plan::Impl &impl, llvm::StringRef
 // Planning
 //===----------------------------------------------------------------------===//
 
-static auto collectInto(std::vector<Diagnostic> &errors) {
-  return [&errors](const llvm::Twine &message) -> LogicalResult {
-    errors.push_back(makeError(message.str()));
-    return failure();
-  };
-}
-
-static FailureOr<ParallelizeOptions> readOptions(std::string_view text, std::vector<Diagnostic> &errors) {
+FailureOr<ParallelizeOptions> meshwright::readOptions(std::string_view text,
+                                                      std::vector<Diagnostic> &errors) {
   return readParallelizeOptions(llvm::StringRef(text), collectInto(errors));
-}
-
-/// Reads options, and asks them. `get` fails after an error.
-template <typename T, typename Get> static Result<T> askOptions(std::string_view text, Get get) {
-  std::vector<Diagnostic> errors;
-  FailureOr<ParallelizeOptions> options = readOptions(text, errors);
-  FailureOr<T> found = failed(options) ? FailureOr<T>(failure()) : FailureOr<T>(get(*options, collectInto(errors)));
-  return failed(found) ? Result<T>(errors) : Result<T>(*found);
-}
-
-Result<int64_t> Plan::countGroups(std::string_view text) {
-  return askOptions<int64_t>(text, [](auto &options, auto) { return options.countGroups(); });
-}
-Result<int64_t> Plan::countDealt(std::string_view text) {
-  return askOptions<int64_t>(text, [](auto &options, auto) { return options.countDealt(); });
-}
-Result<TokenGather> Plan::getTokenGather(std::string_view text) {
-  return askOptions<TokenGather>(text, [](auto &options, auto error) { return options.getTokenGather(error); });
 }
 
 Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
@@ -107,6 +84,12 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
   mlir::OwningOpRef<ModuleOp> module = program.impl->cloneInto(impl->context.get());
   if (!module)
     return collector.take();
+  if (options->asksPlanner()) {
+    options = choosePlan(*module, *options);
+    if (failed(options))
+      return collector.take();
+    impl->options = *options;
+  }
 
   auto run = [&](Phase phase) {
     return succeeded(

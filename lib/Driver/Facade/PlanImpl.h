@@ -26,6 +26,18 @@ inline Diagnostic makeError(std::string message) {
   return {Severity::Error, std::move(message), "", 0};
 }
 
+/// A handler of errors that adds them to a list.
+inline auto collectInto(std::vector<Diagnostic> &errors) {
+  return [&errors](const llvm::Twine &message) -> mlir::LogicalResult {
+    errors.push_back(makeError(message.str()));
+    return mlir::failure();
+  };
+}
+
+/// Reads options of `parallelize`. Fails after an error.
+mlir::FailureOr<ParallelizeOptions> readOptions(std::string_view text,
+                                                std::vector<Diagnostic> &errors);
+
 std::string toString(const Report &report, ReportFormat format);
 
 /// The number of an element type is its row in meshwright-c/ElementTypes.def.

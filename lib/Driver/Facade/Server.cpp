@@ -11,6 +11,26 @@
 
 using namespace meshwright;
 
+/// Reads options, and asks them. `get` fails after an error.
+template <typename T, typename Get> static Result<T> askOptions(std::string_view text, Get get) {
+  std::vector<Diagnostic> errors;
+  mlir::FailureOr<ParallelizeOptions> options = readOptions(text, errors);
+  if (mlir::succeeded(options) && options->mesh.empty() && options->asksPlanner())
+    options = collectInto(errors)("ranks: a model that serves forms groups by its mesh: expected a mesh");
+  mlir::FailureOr<T> found = mlir::failed(options) ? mlir::FailureOr<T>(mlir::failure()) : mlir::FailureOr<T>(get(*options, collectInto(errors)));
+  return mlir::failed(found) ? Result<T>(errors) : Result<T>(*found);
+}
+
+Result<int64_t> Plan::countGroups(std::string_view text) {
+  return askOptions<int64_t>(text, [](auto &options, auto) { return options.countGroups(); });
+}
+Result<int64_t> Plan::countDealt(std::string_view text) {
+  return askOptions<int64_t>(text, [](auto &options, auto) { return options.countDealt(); });
+}
+Result<TokenGather> Plan::getTokenGather(std::string_view text) {
+  return askOptions<TokenGather>(text, [](auto &options, auto error) { return options.getTokenGather(error); });
+}
+
 struct Server::Impl {
   std::unique_ptr<rt::Server> server;
 };

@@ -195,8 +195,8 @@ def _second_plan(facts: Facts) -> Answer:
     make = lambda text, known=True: Answer("answer-second-plan", "What was the second best plan, and why did it lose?",
                                            text, known)
     decisions = [d for d in facts.report["decisions"] if d.get("alternatives")]
-    if facts.report.get("alternatives"):
-        decisions.insert(0, {"pass": "the planner", "alternatives": facts.report["alternatives"], "message": ""})
+    # A planner's choice of the mesh comes before choices within a plan.
+    decisions.sort(key=lambda decision: decision["pass"] != "choose-plan")
     for decision in decisions:
         chosen = next((a for a in decision["alternatives"] if a["chosen"]), None)
         others = [a for a in decision["alternatives"] if not a["chosen"]]

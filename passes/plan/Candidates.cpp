@@ -1,0 +1,195 @@
+//===- Candidates.cpp - the meshes that a planner compares -------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/plan/Candidates.h"
+
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Serving.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Weights/Weights.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+using namespace mlir;
+using namespace meshwright;
+
+ProgramExtents::ProgramExtents(ModuleOp module, const Device &device) {
+  for (auto state : module.getOps<nn::StateOp>())
+    if (state.isTrained()) {
+      trains = true;
+      weights += getTensorBytes(state.getType());
+    }
+  for (FunctionOpInterface entry : nn::getEntries(module)) {
+    serves |= entry->hasAttr(nn::kServingAttr);
+    int64_t parameters = 0;
+    for (BlockArgument arg : entry.getArguments()) {
+      auto type = dyn_cast<RankedTensorType>(arg.getType());
+      if (!type)
+        continue;
+      if (getWeight(arg)) {
+        parameters += getTensorBytes(type);
+        continue;
+      }
+      if (type.getRank() > 0)
+        batch = std::max(batch, type.getDimSize(0));
+      if (type.getRank() > 1)
+        tokens = std::max(tokens, type.getDimSize(1));
+    }
+    weights = std::max(weights, parameters);
+  }
+  auto lower = [](int64_t &least, int64_t size) { least = least ? std::min(least, size) : size; };
+  module.walk([&](Operation *op) {
+    ++numOps;
+    hasGradients |= isa<nn::GradientOp>(op);
+    if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
+      lower(keyValueHeads, attention.getKey().getType().getDimSize(1));
+      tokens = std::max({tokens, attention.getQuery().getType().getDimSize(2),
+                         attention.getKey().getType().getDimSize(2)});
+    }
+    if (auto product = dyn_cast<nn::GroupedLinearOp>(op))
+      lower(experts, cast<RankedTensorType>(product->getOperand(1).getType()).getDimSize(0));
+  });
+  if (FunctionOpInterface entry = nn::getEntries(module).front(); !entry.isExternal())
+    entry.walk([&](Operation *op) {
+      if (double flops = getProductFlops(op))
+        if (double rate = device.getFlops(getElementTypeOrSelf(op->getResult(0).getType())))
+          seconds += flops / rate;
+    });
+}
+
+static std::string getAxisName(const ParallelizeOptions &options, AxisRole role) {
+  if (AxisChoice choice = options.axes.get(role); choice.kind == AxisChoice::Named)
+    return choice.name;
+  StringRef usual = getRoleDescription(role).usualAxis;
+  return usual.empty() ? stringify(role).str() : usual.str();
+}
+
+int64_t meshwright::getAxisSize(const ParallelizeOptions &options, AxisRole role) {
+  for (const MeshAxisOption &axis : options.mesh.axes)
+    if (axis.name == getAxisName(options, role) && options.axes.mayHave(role))
+      return axis.size;
+  return 1;
+}
+
+/// The roles with an axis of their own, in the order of the axes.
+static std::vector<AxisRole> getRoles(const ParallelizeOptions &request,
+                                      const ProgramExtents &extents, bool storesShards) {
+  std::vector<AxisRole> roles;
+  auto add = [&](AxisRole role, bool isUseful) {
+    AxisChoice choice = request.axes.get(role);
+    bool isContext = role == AxisRole::Ring || role == AxisRole::Ulysses;
+    bool isOpen = isContext && !request.shardsSequences() ? true : choice.kind != AxisChoice::None;
+    // Lists, and axes of other roles, are no axes of their own.
+    if (choice.kind == AxisChoice::Named)
+      isOpen &= !StringRef(choice.name).contains(',') &&
+                llvm::none_of(roles, [&](AxisRole other) {
+                  return getAxisName(request, other) == choice.name;
+                });
+    if (isUseful && isOpen)
+      roles.push_back(role);
+  };
+  bool hasSequences = extents.keyValueHeads > 0 && !extents.serves;
+  add(AxisRole::Data, true);
+  add(AxisRole::Gtp, storesShards);
+  add(AxisRole::Ring, hasSequences);
+  add(AxisRole::Ulysses, hasSequences);
+  add(AxisRole::Tensor, true);
+  return roles;
+}
+
+/// The options with a mesh of axes of these sizes.
+static ParallelizeOptions withMesh(const ParallelizeOptions &request, ArrayRef<AxisRole> roles,
+                                   ArrayRef<int64_t> sizes) {
+  ParallelizeOptions options = request;
+  options.ranks = 0;
+  options.isMeshAuto = false;
+  options.objective = std::nullopt;
+  bool hasContext = false;
+  for (auto [role, size] : llvm::zip_equal(roles, sizes))
+    hasContext |= (role == AxisRole::Ring || role == AxisRole::Ulysses) && size > 1;
+  for (auto [role, size] : llvm::zip_equal(roles, sizes)) {
+    std::string name = getAxisName(request, role);
+    if (size > 1)
+      options.mesh.axes.push_back({name, size});
+    if (role == AxisRole::Ring || role == AxisRole::Ulysses)
+      options.axes.set(role, AxisChoice::get(size > 1 ? name : ""));
+    else if (size == 1 && request.axes.get(role).kind == AxisChoice::Named)
+      options.axes.set(role, AxisChoice::get(""));
+  }
+  if (options.mesh.axes.empty())
+    options.mesh.axes.push_back({getAxisName(request, roles.front()), 1});
+  return options;
+}
+
+/// Adds a mesh, and variants of the options that go with it.
+static void addCandidates(ParallelizeOptions options, const ProgramExtents &extents,
+                          std::vector<Candidate> &found) {
+  auto size = [&](AxisRole role) { return getAxisSize(options, role); };
+  auto share = [](int64_t extent, int64_t ranks) {
+    return double(llvm::divideCeil(extent, ranks)) / double(extent);
+  };
+  int64_t data = size(AxisRole::Data) * size(AxisRole::Gtp), tensor = size(AxisRole::Tensor);
+  int64_t sequence = size(AxisRole::Ring) * size(AxisRole::Ulysses);
+  Candidate candidate;
+  // Experts, stages and rules of a user may divide work in other ways.
+  bool isPlain = !extents.experts && options.fold.empty() && options.shardings.rules.empty() &&
+                 !options.dpAttention.areSet();
+  if (isPlain) {
+    candidate.leastSeconds = extents.seconds * share(extents.batch, data) *
+                             share(extents.tokens, sequence) / double(tensor);
+    candidate.leastWeights = extents.weights / (size(AxisRole::Gtp) * tensor);
+  }
+  candidate.options = options;
+  found.push_back(candidate);
+  if (extents.experts && options.axes.get(AxisRole::Expert).kind == AxisChoice::Auto)
+    for (ArrayRef<AxisRole> roles : {ArrayRef({AxisRole::Tensor}), ArrayRef({AxisRole::Data}),
+                                     ArrayRef({AxisRole::Data, AxisRole::Tensor})}) {
+      std::vector<std::string> names;
+      int64_t ranks = 1;
+      for (AxisRole role : roles) {
+        names.push_back(getAxisName(options, role));
+        ranks *= size(role);
+      }
+      if (ranks > extents.experts ||
+          llvm::any_of(roles, [&](AxisRole role) { return size(role) == 1; }))
+        continue;
+      found.push_back(candidate);
+      found.back().options.axes.set(AxisRole::Expert, AxisChoice::get(llvm::join(names, ",")));
+    }
+  if (extents.keyValueHeads && tensor > extents.keyValueHeads && extents.batch > 1 &&
+      !extents.serves && !options.dpAttention.areSet() && sequence == 1) {
+    found.push_back(candidate);
+    found.back().options.dpAttention.groups.number = std::nullopt;
+  }
+}
+
+std::vector<Candidate> meshwright::listCandidates(const ParallelizeOptions &request, int64_t ranks,
+                                                  const ProgramExtents &extents,
+                                                  int64_t memoryLimit) {
+  bool storesShards = extents.trains || (memoryLimit && extents.weights > memoryLimit / 2);
+  std::vector<AxisRole> roles = getRoles(request, extents, storesShards);
+  std::vector<Candidate> found;
+  if (roles.empty())
+    return found;
+  SmallVector<int64_t> sizes(roles.size(), 1);
+  auto divide = [&](auto &&self, size_t i, int64_t rest) -> void {
+    if (i + 1 == roles.size()) {
+      sizes[i] = rest;
+      return addCandidates(withMesh(request, roles, sizes), extents, found);
+    }
+    for (int64_t size = 1; size <= rest; ++size)
+      if (rest % size == 0) {
+        sizes[i] = size;
+        self(self, i + 1, rest / size);
+      }
+  };
+  divide(divide, 0, ranks);
+  llvm::stable_sort(found, [](const Candidate &a, const Candidate &b) {
+    return a.options.mesh.axes.size() < b.options.mesh.axes.size();
+  });
+  return found;
+}

@@ -1,0 +1,55 @@
+//===- Candidates.h - the meshes that a planner compares -----*- C++ -*-===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#ifndef MESHWRIGHT_PASSES_PLAN_CANDIDATES_H
+#define MESHWRIGHT_PASSES_PLAN_CANDIDATES_H
+
+#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/ParallelizeOptions.h"
+
+#include "mlir/IR/BuiltinOps.h"
+
+#include <vector>
+
+namespace meshwright {
+
+/// What a global program has that axes may divide.
+struct ProgramExtents {
+  explicit ProgramExtents(mlir::ModuleOp module, const Device &device);
+
+  /// The largest dimension 0 of an input, and the most tokens of a sequence.
+  int64_t batch = 1, tokens = 1;
+  /// The fewest key/value heads of an attention op, and the fewest experts; 0 if there are none.
+  int64_t keyValueHeads = 0, experts = 0;
+  /// True if the program has gradients, if it updates states by them, and if it serves.
+  bool hasGradients = false, trains = false, serves = false;
+  /// Bytes of parameters and trained states, and seconds of the products of one call on one rank.
+  int64_t weights = 0;
+  double seconds = 0;
+  int64_t numOps = 0;
+};
+
+/// Options with a mesh, all else as the user asks.
+struct Candidate {
+  ParallelizeOptions options;
+  /// The least seconds that such a plan takes, and the least bytes of weights on a rank.
+  double leastSeconds = 0;
+  int64_t leastWeights = 0;
+};
+
+/// The size of the axis of a role; 1 if the options have none of the role's name.
+int64_t getAxisSize(const ParallelizeOptions &options, AxisRole role);
+
+/// Returns each way to divide ranks among the axes of the roles that the program has a use for and that
+/// the request leaves open, and for experts and for heads that an axis does not divide the options that
+/// go with a mesh. The simplest are first.
+std::vector<Candidate> listCandidates(const ParallelizeOptions &request, int64_t ranks,
+                                      const ProgramExtents &extents, int64_t memoryLimit);
+
+} // namespace meshwright
+
+#endif // MESHWRIGHT_PASSES_PLAN_CANDIDATES_H

@@ -1,0 +1,205 @@
+//===- ChoosePlan.cpp - choose a mesh and options, and parallelize -----===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Report/Report.h"
+#include "meshwright/lib/Support/NumberText.h"
+#include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/Planner.h"
+#include "meshwright/passes/plan/Passes.h"
+#include "meshwright/passes/plan/Search.h"
+
+#include "llvm/ADT/StringExtras.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_CHOOSEPLANPASS
+#include "meshwright/passes/plan/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+
+/// Plans in the decision.
+static constexpr size_t kNumAlternatives = 8;
+
+/// Checks that the planner may choose a mesh, and returns its ranks. A mesh of the module that no
+/// value uses makes way.
+static FailureOr<int64_t> takeRanks(ModuleOp module, const ParallelizeOptions &request) {
+  auto meshes = llvm::to_vector(module.getOps<dist::MeshOp>());
+  int64_t ranks = request.ranks;
+  for (dist::MeshOp own : meshes) {
+    if (!SymbolTable::symbolKnownUseEmpty(own, module))
+      return own.emitOpError() << "shards values of the program: the planner chooses no other mesh; "
+                                  "expected options without ranks and mesh=auto";
+    if (!ranks)
+      ranks = own.getMesh().getNumRanks();
+  }
+  if (!ranks)
+    return module.emitError() << "mesh=auto: the program has no mesh: expected ranks=N";
+  for (dist::MeshOp own : meshes)
+    own.erase();
+  return ranks;
+}
+
+/// The options of a plan without what is as usual.
+static std::string describe(const ParallelizeOptions &options) {
+  ParallelizeOptions shown = options;
+  shown.device.clear();
+  shown.target.clear();
+  std::string text = shown.str();
+  StringRef usual = " sequence-parallel=auto";
+  if (size_t at = text.find(usual.str()); at != std::string::npos)
+    text.erase(at, usual.size());
+  return text;
+}
+
+/// Why a plan lost to the chosen one.
+static std::string explain(const PlanSearch &search, const PlanPrice &price,
+                           const PlanPrice &chosen, Objective objective) {
+  if (!search.fits(price))
+    return "needs " + formatBytes(price.memory) + ", which does not fit";
+  auto more = [](double difference, const char *what) {
+    return std::string(what) + " " + formatSeconds(std::abs(difference)) +
+           (difference < 0 ? " less" : " longer");
+  };
+  std::string text;
+  double time = price.seconds - chosen.seconds, waits = price.exposed - chosen.exposed;
+  if (std::abs(time) * 1000 < chosen.seconds)
+    text = "takes the same time";
+  else
+    text = more(time, "takes") + ": " + more(time - waits, "computes") + ", " +
+           more(waits, "waits for collectives");
+  if (objective != Objective::Time || std::abs(time) * 1000 < chosen.seconds) {
+    if (price.memory > chosen.memory)
+      text += ", and needs " + formatBytes(price.memory - chosen.memory) + " more";
+    else if (std::abs(time) * 1000 < chosen.seconds)
+      text += ", and is less simple";
+  }
+  return text;
+}
+
+static void logChoice(ModuleOp module, const PlanSearch &search, Objective objective) {
+  std::vector<const PricedPlan *> ranked = search.rank();
+  const PlanPrice &chosen = ranked.front()->price;
+  auto getNumbers = [](const PlanPrice &price) -> std::vector<std::pair<std::string, double>> {
+    return {{"seconds", price.seconds},
+            {"exposed_seconds", price.exposed},
+            {"memory_bytes", double(price.memory)},
+            {"bytes", double(price.bytes)}};
+  };
+  std::vector<Alternative> alternatives;
+  for (const PricedPlan *plan : ArrayRef(ranked).take_front(kNumAlternatives)) {
+    bool isChosen = plan == ranked.front();
+    alternatives.push_back({describe(plan->options), getNumbers(plan->price),
+                            isChosen ? "" : explain(search, plan->price, chosen, objective),
+                            isChosen});
+  }
+  std::string message;
+  llvm::raw_string_ostream(message)
+      << alternatives.front().name << " has the best " << objective << " of "
+      << search.getNumPlans() << " plans";
+  dist::DistDialect::getDecisionLog(module.getContext())
+      .add(kPlannerPass, Outcome::Applied, module.getLoc(), message, getNumbers(chosen),
+           std::move(alternatives));
+}
+
+/// No plan fits: names the least memory that is needed, or says why there is no plan.
+static LogicalResult reportNoPlan(ModuleOp module, PlanSearch &search,
+                                  ArrayRef<Candidate> candidates, int64_t limit,
+                                  const ParallelizeOptions &request) {
+  auto [options, bytes] = search.findLeast(candidates);
+  if (!bytes)
+    return module.emitError() << "no plan"
+                              << (request.ranks ? " for " + std::to_string(request.ranks) + " ranks"
+                                                : std::string())
+                              << " is possible: " << search.getRefusal();
+  if (bytes <= limit)
+    return module.emitError() << "no plan is possible: " << search.getRefusal();
+  return module.emitError() << (request.memoryCeiling ? "memory-ceiling: " : "memory of the device: ")
+                            << "no plan" << (request.ranks ? " for " + std::to_string(request.ranks) + " ranks" : std::string())
+                            << " fits in " << limit << " bytes (" << formatBytes(limit)
+                            << "): the least that is needed is " << bytes << " bytes ("
+                            << formatBytes(bytes) << "), with " << describe(options);
+}
+
+FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
+                                                     const ParallelizeOptions &request) {
+  auto entries = nn::getEntries(module);
+  if (entries.empty())
+    return module.emitError() << "the planner expects a program with an entry, got none";
+  if (entries.front()->hasAttr(dist::DistDialect::kSpmdAttr))
+    return module.emitError() << "the planner expects a global program, got an SPMD program, which "
+                                 "has its mesh: expected neither ranks nor mesh=auto nor objective";
+  ParallelizeOptions base = request;
+  if (base.device.empty())
+    base.device = "h100";
+  std::optional<Device> device = getDevice(base.device);
+  if (!device)
+    return module.emitError() << "unknown device '" << base.device << "'";
+  base.device = request.device;
+  Objective objective = request.objective.value_or(Objective::Time);
+  int64_t limit = request.memoryCeiling.value_or(device->memorySize);
+  ProgramExtents extents(module, *device);
+  std::vector<Candidate> candidates;
+  if (request.ranks || request.isMeshAuto) {
+    FailureOr<int64_t> ranks = takeRanks(module, request);
+    if (failed(ranks))
+      return failure();
+    candidates = listCandidates(base, *ranks, extents, limit);
+    if (candidates.empty())
+      return module.emitError() << "ranks: no axis is left to choose: expected that one of "
+                                   "data-parallel and tensor-parallel is not 'none'";
+  } else {
+    base.objective = std::nullopt;
+    candidates.push_back({base});
+  }
+  PlanSearch search(module, request, extents, limit);
+  search.run(candidates);
+  const PricedPlan *best = search.getBest();
+  if (!best) {
+    (void)reportNoPlan(module, search, candidates, limit, request);
+    return failure();
+  }
+  logChoice(module, search, objective);
+  return best->options;
+}
+
+namespace {
+struct ChoosePlanPass : meshwright::impl::ChoosePlanPassBase<ChoosePlanPass> {
+  using ChoosePlanPassBase::ChoosePlanPassBase;
+  explicit ChoosePlanPass(const ParallelizeOptions &options) { request = options.str(); }
+
+  void getDependentDialects(DialectRegistry &registry) const override {
+    // Those of the pipeline, which the pass runs.
+    OpPassManager pm(ModuleOp::getOperationName());
+    buildParallelizePipeline(pm, {});
+    pm.getDependentDialects(registry);
+  }
+
+  void runOnOperation() override {
+    FailureOr<ParallelizeOptions> options =
+        readParallelizeOptions(request, [&](const Twine &message) -> LogicalResult {
+          return emitError(getOperation().getLoc(), message);
+        });
+    if (failed(options))
+      return signalPassFailure();
+    if (options->asksPlanner())
+      options = choosePlan(getOperation(), *options);
+    if (failed(options))
+      return signalPassFailure();
+    OpPassManager pm(ModuleOp::getOperationName());
+    buildParallelizePipeline(pm, *options);
+    if (failed(runPipeline(pm, getOperation())))
+      signalPassFailure();
+  }
+};
+} // namespace
+
+std::unique_ptr<Pass> meshwright::createChoosePlanPass(const ParallelizeOptions &request) {
+  return std::make_unique<ChoosePlanPass>(request);
+}

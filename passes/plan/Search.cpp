@@ -1,0 +1,349 @@
+//===- Search.cpp - the search for a plan ------------------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/passes/plan/Search.h"
+
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSet.h"
+#include "llvm/Support/raw_ostream.h"
+
+#include <atomic>
+#include <cmath>
+#include <thread>
+
+using namespace mlir;
+using namespace meshwright;
+
+/// Plans of ops that a search may price: some 5 seconds of work.
+static constexpr int64_t kMaxWork = 30000;
+static constexpr int64_t kFewestPlans = 16, kMostPlans = 600;
+/// Estimates that take about the time of a plan.
+static constexpr int64_t kEstimatesOfPlan = 4;
+/// Plans of which the least memory is sought where no plan fits.
+static constexpr int64_t kMostLeast = 64;
+static constexpr int kLeastRounds = 4;
+/// Plans that are priced before bounds are compared again.
+static constexpr size_t kBatch = 8;
+/// Options of meshes that are worse by more than this factor are not tried.
+static constexpr double kOptionGain = 1.25;
+/// Plans within this factor are equal, and the simplest wins.
+static constexpr double kTie = 1.001;
+/// The loss of time that the objective `time-then-memory` accepts.
+static constexpr double kNearTime = 1.05;
+
+static int64_t countThreads() {
+  return std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
+}
+
+PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
+                       const ProgramExtents &extents, int64_t memoryLimit)
+    : request(request), extents(extents), objective(request.objective.value_or(Objective::Time)),
+      memoryLimit(memoryLimit) {
+  // A backward pass and an update have about three times the ops.
+  int64_t numOps = std::max<int64_t>(extents.numOps, 1) * (extents.hasGradients ? 3 : 1);
+  maxPlans = std::clamp(kMaxWork / numOps, kFewestPlans, kMostPlans);
+  for (int64_t i = 0, e = countThreads(); i < e; ++i)
+    pricers.push_back(std::make_unique<PlanPricer>(program));
+}
+
+bool PlanSearch::isBetter(const PlanPrice &a, const PlanPrice &b) const {
+  if (a.isPlanned() != b.isPlanned())
+    return a.isPlanned();
+  if (fits(a) != fits(b))
+    return fits(a);
+  if (!fits(a) || objective == Objective::Memory)
+    return std::make_pair(double(a.memory), a.seconds) < std::make_pair(double(b.memory), b.seconds);
+  return std::make_pair(a.seconds, double(a.memory)) < std::make_pair(b.seconds, double(b.memory));
+}
+
+void PlanSearch::forEach(size_t count, llvm::function_ref<void(PlanPricer &, size_t)> work) {
+  std::atomic<size_t> next{0};
+  auto run = [&](PlanPricer *pricer) {
+    for (size_t i = next++; i < count; i = next++)
+      work(*pricer, i);
+  };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < std::min(pricers.size(), count); ++i)
+    threads.emplace_back(run, pricers[i].get());
+  run(pricers.front().get());
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+std::vector<Candidate> PlanSearch::estimate(ArrayRef<Candidate> candidates) {
+  std::vector<Candidate> open(candidates.take_front(maxPlans * kEstimatesOfPlan));
+  std::vector<std::optional<PlanPricer::Estimate>> found(open.size());
+  forEach(open.size(), [&](PlanPricer &pricer, size_t i) {
+    found[i] = pricer.estimate(open[i].options);
+  });
+  std::vector<size_t> order;
+  for (size_t i = 0; i < open.size(); ++i)
+    if (found[i])
+      order.push_back(i);
+  llvm::stable_sort(order, [&](size_t a, size_t b) {
+    return found[a]->compute + found[a]->communication < found[b]->compute + found[b]->communication;
+  });
+  std::vector<Candidate> sorted;
+  for (size_t i : order)
+    sorted.push_back(std::move(open[i]));
+  return sorted;
+}
+
+std::vector<size_t> PlanSearch::price(ArrayRef<ParallelizeOptions> options) {
+  std::vector<size_t> found, fresh;
+  for (const ParallelizeOptions &wanted : options) {
+    auto [it, isNew] = numbers.try_emplace(wanted.str(), plans.size());
+    found.push_back(it->second);
+    if (!isNew)
+      continue;
+    fresh.push_back(it->second);
+    plans.push_back({wanted, {}});
+  }
+  forEach(fresh.size(), [&](PlanPricer &pricer, size_t i) {
+    plans[fresh[i]].price = pricer.price(plans[fresh[i]].options);
+  });
+  return found;
+}
+
+void PlanSearch::priceMeshes(ArrayRef<Candidate> candidates) {
+  std::vector<const Candidate *> open;
+  for (const Candidate &candidate : candidates)
+    open.push_back(&candidate);
+  llvm::stable_sort(open, [](const Candidate *a, const Candidate *b) {
+    return a->leastSeconds < b->leastSeconds;
+  });
+  // Options get their part of the limit, too.
+  int64_t most = std::max<int64_t>(maxPlans / 2, 1);
+  std::vector<Candidate> estimated;
+  if (int64_t(open.size()) > most) {
+    for (const Candidate *candidate : open)
+      estimated.push_back(*candidate);
+    estimated = estimate(estimated);
+    open.clear();
+    for (const Candidate &candidate : estimated)
+      open.push_back(&candidate);
+  }
+  const PlanPrice *best = nullptr;
+  auto isCut = [&](const Candidate &candidate) {
+    if (memoryLimit && candidate.leastWeights > memoryLimit)
+      return true;
+    return best && objective != Objective::Memory &&
+           candidate.leastSeconds > best->seconds * kNearTime;
+  };
+  for (size_t i = 0; i < open.size() && getNumPlans() < most;) {
+    std::vector<ParallelizeOptions> batch;
+    for (; i < open.size() && batch.size() < kBatch; ++i)
+      if (!isCut(*open[i]))
+        batch.push_back(open[i]->options);
+    price(batch);
+    const PricedPlan *found = getBest();
+    best = found ? &found->price : nullptr;
+  }
+  // Plans that are fast and too large are tried again under the limit.
+  std::vector<ParallelizeOptions> again;
+  for (const PricedPlan &plan : plans)
+    if (plan.price.isPlanned() && !fits(plan.price) && !plan.options.memoryCeiling &&
+        (!best || plan.price.seconds < best->seconds)) {
+      again.push_back(plan.options);
+      again.back().memoryCeiling = memoryLimit;
+      addFrugal(plan.options, again);
+    }
+  if (int64_t rest = std::max(maxPlans - getNumPlans(), kFewestPlans);
+      int64_t(again.size()) > rest)
+    again.resize(rest);
+  price(again);
+}
+
+void PlanSearch::addFrugal(ParallelizeOptions options,
+                           std::vector<ParallelizeOptions> &all) const {
+  if (options.recompute == RecomputeMode::Auto && extents.hasGradients)
+    options.recompute = RecomputeMode::Full;
+  if (options.shardOptimizer == OnOffAuto::Auto && extents.trains)
+    options.shardOptimizer = OnOffAuto::On;
+  all.push_back(options);
+  if (options.sequenceParallel != OnOffAuto::Auto || getAxisSize(options, AxisRole::Tensor) == 1)
+    return;
+  for (OnOffAuto scatter : {OnOffAuto::On, OnOffAuto::Off}) {
+    all.push_back(options);
+    all.back().sequenceParallel = scatter;
+  }
+}
+
+std::vector<ParallelizeOptions> PlanSearch::listFrugal(ArrayRef<Candidate> candidates) const {
+  std::vector<ParallelizeOptions> all;
+  for (const Candidate &candidate : candidates) {
+    all.push_back(candidate.options);
+    addFrugal(candidate.options, all);
+    if (int64_t(all.size()) >= maxPlans)
+      break;
+  }
+  return all;
+}
+
+std::vector<ParallelizeOptions>
+PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
+  std::vector<ParallelizeOptions> all;
+  auto vary = [&](auto member, auto value) {
+    // A stated value stays.
+    if (request.*member != decltype(value)::Auto || options.*member == value)
+      return;
+    all.push_back(options);
+    all.back().*member = value;
+  };
+  auto varySwitch = [&](OnOffAuto ParallelizeOptions::*member) {
+    for (OnOffAuto value : {OnOffAuto::On, OnOffAuto::Off})
+      vary(member, value);
+  };
+  if (getAxisSize(options, AxisRole::Tensor) > 1 || !options.fold.empty())
+    varySwitch(&ParallelizeOptions::sequenceParallel);
+  varySwitch(&ParallelizeOptions::overlap);
+  if (extents.trains)
+    varySwitch(&ParallelizeOptions::shardOptimizer);
+  if (extents.hasGradients)
+    for (RecomputeMode mode : {RecomputeMode::None, RecomputeMode::Full})
+      vary(&ParallelizeOptions::recompute, mode);
+  if (extents.hasGradients && getAxisSize(options, AxisRole::Gtp) > 1)
+    vary(&ParallelizeOptions::gtpKeep, OnOffAuto::On);
+  return all;
+}
+
+void PlanSearch::improve(size_t plan) {
+  while (!isSpent()) {
+    std::vector<ParallelizeOptions> next = getNeighbours(plans[plan].options);
+    std::vector<size_t> priced = price(next);
+    size_t best = plan;
+    for (size_t i : priced)
+      if (isBetter(plans[i].price, plans[best].price))
+        best = i;
+    if (best == plan)
+      return;
+    plan = best;
+  }
+}
+
+void PlanSearch::run(ArrayRef<Candidate> candidates) {
+  priceMeshes(candidates);
+  if (!getBest())
+    price(listFrugal(candidates));
+  const PricedPlan *best = getBest();
+  if (!best)
+    return;
+  PlanPrice bound = best->price;
+  std::vector<size_t> order;
+  for (size_t i = 0; i < plans.size(); ++i)
+    if (fits(plans[i].price) && (objective == Objective::Memory
+                                     ? plans[i].price.memory <= bound.memory * kOptionGain
+                                     : plans[i].price.seconds <= bound.seconds * kOptionGain))
+      order.push_back(i);
+  llvm::stable_sort(order,
+                    [&](size_t a, size_t b) { return isBetter(plans[a].price, plans[b].price); });
+  for (size_t i : order)
+    improve(i);
+}
+
+/// Plans of fewer axes and fewer stated options are simpler.
+static std::pair<size_t, size_t> getSimplicity(const ParallelizeOptions &options) {
+  return {options.mesh.axes.size(), options.str().size()};
+}
+
+const PricedPlan *PlanSearch::getBest() const {
+  double least = std::numeric_limits<double>::infinity();
+  auto measure = [&](const PlanPrice &price) {
+    return objective == Objective::Memory ? double(price.memory) : price.seconds;
+  };
+  for (const PricedPlan &plan : plans)
+    if (fits(plan.price))
+      least = std::min(least, measure(plan.price));
+  const PricedPlan *best = nullptr;
+  double near = least * (objective == Objective::TimeThenMemory ? kNearTime : kTie);
+  auto isPreferred = [&](const PricedPlan &a, const PricedPlan &b) {
+    if (objective == Objective::TimeThenMemory && a.price.memory != b.price.memory)
+      return a.price.memory < b.price.memory;
+    if (objective == Objective::Memory && a.price.seconds != b.price.seconds)
+      return a.price.seconds < b.price.seconds;
+    return getSimplicity(a.options) < getSimplicity(b.options);
+  };
+  for (const PricedPlan &plan : plans)
+    if (fits(plan.price) && measure(plan.price) <= near && (!best || isPreferred(plan, *best)))
+      best = &plan;
+  return best;
+}
+
+/// The mesh of a plan, with the roles of its axes.
+static std::string getMeshText(const ParallelizeOptions &options) {
+  ParallelizeOptions mesh;
+  mesh.mesh = options.mesh;
+  mesh.axes = options.axes;
+  return mesh.str();
+}
+
+std::vector<const PricedPlan *> PlanSearch::rank() const {
+  std::vector<const PricedPlan *> order;
+  for (const PricedPlan &plan : plans)
+    if (plan.price.isPlanned())
+      order.push_back(&plan);
+  llvm::stable_sort(order, [&](const PricedPlan *a, const PricedPlan *b) {
+    return isBetter(a->price, b->price);
+  });
+  std::vector<const PricedPlan *> ranked;
+  llvm::StringSet<> seen;
+  if (const PricedPlan *best = getBest()) {
+    ranked.push_back(best);
+    seen.insert(getMeshText(best->options));
+  }
+  bool hasOneMesh = llvm::all_equal(
+      llvm::map_range(order, [](const PricedPlan *plan) { return getMeshText(plan->options); }));
+  for (const PricedPlan *plan : order)
+    if (plan != ranked.front() && (hasOneMesh || seen.insert(getMeshText(plan->options)).second))
+      ranked.push_back(plan);
+  return ranked;
+}
+
+StringRef PlanSearch::getRefusal() const {
+  for (const PricedPlan &plan : plans)
+    if (!plan.price.isPlanned())
+      return plan.price.refusal;
+  return "";
+}
+
+std::pair<ParallelizeOptions, int64_t> PlanSearch::findLeast(ArrayRef<Candidate> candidates) {
+  // Without a ceiling there is a price for each of them.
+  std::vector<ParallelizeOptions> options = listFrugal(candidates);
+  for (ParallelizeOptions &each : options)
+    each.memoryCeiling = std::nullopt;
+  std::vector<size_t> priced = price(options);
+  llvm::erase_if(priced, [&](size_t i) { return !plans[i].price.isPlanned(); });
+  llvm::stable_sort(priced, [&](size_t a, size_t b) {
+    return plans[a].price.memory < plans[b].price.memory;
+  });
+  // A ceiling saves more in some plans than in others.
+  priced.resize(std::min<size_t>(priced.size(), std::min<int64_t>(maxPlans, kMostLeast)));
+  std::vector<int64_t> found(priced.size());
+  forEach(priced.size(), [&](PlanPricer &pricer, size_t i) {
+    found[i] = pricer.findLeastMemory(plans[priced[i]].options);
+  });
+  std::pair<ParallelizeOptions, int64_t> least;
+  for (auto [i, bytes] : llvm::zip_equal(priced, found))
+    if (bytes && (!least.second || bytes < least.second))
+      least = {plans[i].options, bytes};
+  // Phases before the schedule save memory under a ceiling, too.
+  for (int round = 0; round < kLeastRounds && least.second > 1; ++round) {
+    std::vector<ParallelizeOptions> tighter = listFrugal(candidates);
+    for (ParallelizeOptions &each : tighter)
+      each.memoryCeiling = least.second - 1;
+    bool isLess = false;
+    for (size_t i : price(tighter))
+      if (plans[i].price.isPlanned() && plans[i].price.memory < least.second) {
+        least = {plans[i].options, plans[i].price.memory};
+        isLess = true;
+      }
+    if (!isLess)
+      break;
+  }
+  least.first.memoryCeiling = std::nullopt;
+  return least;
+}
