@@ -57,7 +57,9 @@ TRAIN_OPTIONS = {
     "loss_scale": [None, "auto", 8.0], "parameters": [["*"], ["*weight"]], "loss": [0],
 }
 #: Options that other generators draw, with their names.
-ELSEWHERE = {"mesh": "every case has one", "fold": "test_fold_auto.py: composed models",
+ELSEWHERE = {"mesh": "every case has one",
+             **dict.fromkeys(("ranks", "objective"), "test_planner.py: drawn models"),
+             "fold": "test_fold_auto.py: composed models",
              **dict.fromkeys(("data_parallel_attention", "dense_tp", "dp_lm_head", "token_gather"),
                              "test_dp_attention.py: drawn models"),
              "cache_sharding": "test_cache_sharding.py: models that serve"}

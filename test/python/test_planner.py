@@ -1,0 +1,143 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The planner chooses the mesh and the options: beside all combinations, and within what a user states."""
+
+import importlib.util
+import pathlib
+import re
+
+import meshwright as mw
+import numpy as np
+import pytest
+import torch
+from meshwright import _core
+from meshwright.errors import unwrap
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def bench():
+    pytest.importorskip("transformers")
+    spec = importlib.util.spec_from_file_location("planner_bench", ROOT / "bench/planner.py")
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+class Block(torch.nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.up = torch.nn.Linear(width, 2 * width)
+        self.down = torch.nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return mw.from_torch(Block().eval(), (torch.randn(2, 6, 32),))
+
+
+def seconds(plan):
+    return plan.report("json")["communication"]["run_seconds"]
+
+
+@pytest.mark.parametrize("seed, ranks", [(0, 4), (3, 2)])
+def test_brute_force(bench, seed, ranks):
+    assert bench.measure(seed, ranks, most=60)["ratio"] <= 1.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("ranks", [2, 4, 6, 8])
+def test_brute_force_more(bench, seed, ranks):
+    assert bench.measure(seed, ranks, most=600)["ratio"] <= 1.01
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 7])
+def test_runs(model, ranks):
+    """Also where nothing divides."""
+    plan = model.parallelize(ranks=ranks, device="cpu")
+    assert plan.report("json")["ranks"] == ranks
+    x = torch.randn(2, 6, 32)
+    plan.check(x)
+
+
+def test_alternatives(model):
+    report = model.parallelize(ranks=4).report("json")
+    chosen, *others = report["alternatives"]
+    assert chosen["chosen"] and not any(other["chosen"] for other in others)
+    assert chosen["reason"] == "" and all(other["reason"] for other in others)
+    assert chosen["seconds"] == pytest.approx(report["communication"]["run_seconds"])
+    assert chosen["bytes_per_rank"] == report["bytes_per_rank"]
+    assert {name: size for name, size in report["mesh"].items() if size > 1} == chosen["mesh"]
+    for alternative in report["alternatives"]:
+        plan = model.parallelize(**alternative["options"])
+        assert seconds(plan) == pytest.approx(alternative["seconds"])
+        assert np.prod([*alternative["mesh"].values()]) == 4
+
+
+def test_text(model):
+    text = model.parallelize(ranks=4).report()
+    assert "planner: the chosen plan, and the next best" in text
+    assert re.search(r"mesh=\S+ .* chosen\n", text)
+
+
+def test_same_choice(model):
+    first, second = (model.parallelize(ranks=8).report("json")["alternatives"] for _ in range(2))
+    assert first == second
+
+
+def test_objectives(model):
+    plans = {name: model.parallelize(ranks=4, objective=name).report("json")["alternatives"][0]
+             for name in ("time", "memory", "time-then-memory")}
+    assert plans["time"]["seconds"] <= plans["time-then-memory"]["seconds"] <= 1.05 * plans["time"]["seconds"]
+    assert plans["memory"]["memory_per_rank"] <= plans["time-then-memory"]["memory_per_rank"]
+    assert plans["time-then-memory"]["memory_per_rank"] <= plans["time"]["memory_per_rank"]
+
+
+def test_no_typed_value_wins(model):
+    mesh = {"tp": 2, "dp": 2}
+    chosen = seconds(model.parallelize(mesh=mesh, objective="time"))
+    for scatter in ("on", "off", "auto"):
+        for overlap in ("on", "off", "auto"):
+            typed = seconds(model.parallelize(mesh=mesh, sequence_parallel=scatter, overlap=overlap))
+            assert chosen <= 1.001 * typed
+
+
+def test_stated_options_stay(model):
+    report = model.parallelize(ranks=4, data_parallel="none", overlap="off").report("json")
+    assert "dp" not in report["mesh"]
+    assert all(other["options"]["overlap"] == "off" for other in report["alternatives"])
+
+
+def test_least_ceiling(model):
+    """The ceiling that the error names is enough."""
+    with pytest.raises(mw.Error, match=r"no plan for 4 ranks fits in 1024 bytes .* least that is needed is") as error:
+        model.parallelize(ranks=4, memory_ceiling="1K")
+    least = int(re.search(r"needed is (\d+) bytes", str(error.value))[1])
+    memory = model.parallelize(ranks=4, memory_ceiling=least).report("json")["memory_per_rank"]
+    assert sum(bytes for bytes in memory.values() if isinstance(bytes, int)) <= least
+    with pytest.raises(mw.Error, match="least that is needed"):
+        model.parallelize(ranks=4, memory_ceiling=least - 1)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"ranks": 0}, "ranks: expected a number from 1"),
+    ({"ranks": "many"}, "ranks: expected a number from 1"),
+    ({"ranks": 2, "mesh": {"tp": 4}}, "ranks and mesh are both given"),
+    ({"ranks": 2, "objective": "speed"}, "objective: expected time, memory or time-then-memory, got 'speed'"),
+    ({"mesh": "auto"}, "mesh=auto: the program has no mesh"),
+])
+def test_errors(model, options, message):
+    with pytest.raises(mw.Error, match=message):
+        model.parallelize(**options)
+
+
+def test_serving_needs_a_mesh():
+    found = _core.Plan.count_groups("ranks=4")
+    with pytest.raises(mw.Error, match="expected a mesh"):
+        unwrap(found)
