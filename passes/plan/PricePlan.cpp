@@ -39,7 +39,30 @@ static void addSchedule(func::FuncOp entry, Memory counted, PlanPrice &price) {
   price.memory = memory.getAll();
 }
 
+PlanPricer::PlanPricer(ModuleOp program, const ShortPrograms *shorts) : shorts(shorts) {
+  if (shorts) {
+    copies.push_back(std::make_unique<IsolatedModule>(*shorts->few));
+    copies.push_back(std::make_unique<IsolatedModule>(*shorts->more));
+  } else {
+    copies.push_back(std::make_unique<IsolatedModule>(program));
+  }
+}
+
 PlanPrice PlanPricer::price(const ParallelizeOptions &options) {
+  PlanPrice price = PlanPricer::price(*copies.front(), options);
+  if (!shorts || !price.isPlanned())
+    return price;
+  PlanPrice more = PlanPricer::price(*copies.back(), options);
+  if (!more.isPlanned())
+    return more;
+  more.seconds = shorts->extend(price.seconds, more.seconds);
+  more.exposed = shorts->extend(price.exposed, more.exposed);
+  more.memory = shorts->extend(price.memory, more.memory);
+  more.bytes = shorts->extend(price.bytes, more.bytes);
+  return more;
+}
+
+PlanPrice PlanPricer::price(IsolatedModule &copy, const ParallelizeOptions &options) {
   PlanPrice price;
   auto refuse = [&] {
     price.refusal = copy.takeError();
@@ -69,6 +92,18 @@ PlanPrice PlanPricer::price(const ParallelizeOptions &options) {
 }
 
 std::optional<PlanPricer::Estimate> PlanPricer::estimate(const ParallelizeOptions &options) {
+  std::optional<Estimate> whole = estimate(*copies.front(), options);
+  if (!shorts || !whole)
+    return whole;
+  std::optional<Estimate> more = estimate(*copies.back(), options);
+  if (more)
+    more = Estimate{shorts->extend(whole->compute, more->compute),
+                    shorts->extend(whole->communication, more->communication)};
+  return more;
+}
+
+std::optional<PlanPricer::Estimate> PlanPricer::estimate(IsolatedModule &copy,
+                                                         const ParallelizeOptions &options) {
   if (!copy.get())
     return std::nullopt;
   OwningOpRef<ModuleOp> module = copy.get().clone();
@@ -90,6 +125,7 @@ std::optional<PlanPricer::Estimate> PlanPricer::estimate(const ParallelizeOption
 
 int64_t PlanPricer::findLeastMemory(ParallelizeOptions options) {
   options.memoryCeiling = std::nullopt;
+  IsolatedModule &copy = *copies.front();
   if (!copy.get())
     return 0;
   OwningOpRef<ModuleOp> module = copy.get().clone();

@@ -10,9 +10,12 @@
 
 #include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/lib/Support/ParallelizeOptions.h"
+#include "meshwright/passes/plan/ShortProgram.h"
 
+#include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace meshwright {
 
@@ -31,9 +34,10 @@ struct PlanPrice {
 /// Plans copies of a program, on the caller's thread. Nothing reaches the program's context.
 class PlanPricer {
 public:
-  explicit PlanPricer(mlir::ModuleOp program) : copy(program) {}
+  /// With short programs their prices are extended to a price of the whole.
+  PlanPricer(mlir::ModuleOp program, const ShortPrograms *shorts);
 
-  /// Runs all phases. The options have a mesh.
+  /// Runs all phases. The options have a mesh; with short programs, no memory ceiling.
   PlanPrice price(const ParallelizeOptions &options);
   /// Seconds of kernels and of collectives before the program is scheduled, without overlap. None if
   /// there is no plan. Takes a fraction of the time of `price`.
@@ -41,11 +45,17 @@ public:
     double compute = 0, communication = 0;
   };
   std::optional<Estimate> estimate(const ParallelizeOptions &options);
-  /// The least memory ceiling that a plan with these options keeps to; 0 if there is no plan.
+  /// The least memory ceiling that a plan with these options keeps to; 0 if there is no plan. Expects
+  /// the whole program.
   int64_t findLeastMemory(ParallelizeOptions options);
 
 private:
-  IsolatedModule copy;
+  static PlanPrice price(IsolatedModule &copy, const ParallelizeOptions &options);
+  static std::optional<Estimate> estimate(IsolatedModule &copy, const ParallelizeOptions &options);
+
+  const ShortPrograms *shorts;
+  /// The whole program, or the short ones: few layers, then more.
+  std::vector<std::unique_ptr<IsolatedModule>> copies;
 };
 
 } // namespace meshwright

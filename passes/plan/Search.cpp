@@ -18,14 +18,16 @@
 using namespace mlir;
 using namespace meshwright;
 
-/// Plans of ops that a search may price: some 5 seconds of work.
-static constexpr int64_t kMaxWork = 30000;
+/// Plans of ops that a search may price: some seconds of work.
+static constexpr int64_t kMaxWork = 20000;
 static constexpr int64_t kFewestPlans = 16, kMostPlans = 600;
 /// Estimates that take about the time of a plan.
 static constexpr int64_t kEstimatesOfPlan = 4;
 /// Plans of which the least memory is sought where no plan fits.
 static constexpr int64_t kMostLeast = 64;
 static constexpr int kLeastRounds = 4;
+/// Plans of a program with short forms that are planned as a whole: in a batch, and in all.
+static constexpr size_t kWholePlans = 2, kMostWholePlans = 6;
 /// Plans that are priced before bounds are compared again.
 static constexpr size_t kBatch = 8;
 /// Options of meshes that are worse by more than this factor are not tried.
@@ -40,15 +42,19 @@ static int64_t countThreads() {
 }
 
 PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
-                       const ProgramExtents &extents, int64_t memoryLimit)
-    : request(request), extents(extents), objective(request.objective.value_or(Objective::Time)),
-      memoryLimit(memoryLimit) {
+                       const ProgramExtents &extents, int64_t memoryLimit,
+                       const ShortPrograms *shorts)
+    : program(program), request(request), extents(extents),
+      objective(request.objective.value_or(Objective::Time)), memoryLimit(memoryLimit),
+      shorts(shorts) {
   // A backward pass and an update have about three times the ops.
   int64_t numOps = std::max<int64_t>(extents.numOps, 1) * (extents.hasGradients ? 3 : 1);
   maxPlans = std::clamp(kMaxWork / numOps, kFewestPlans, kMostPlans);
-  for (int64_t i = 0, e = countThreads(); i < e; ++i)
-    pricers.push_back(std::make_unique<PlanPricer>(program));
 }
+
+PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
+                       const ProgramExtents &extents, int64_t memoryLimit)
+    : PlanSearch(program, request, extents, memoryLimit, nullptr) {}
 
 bool PlanSearch::isBetter(const PlanPrice &a, const PlanPrice &b) const {
   if (a.isPlanned() != b.isPlanned())
@@ -66,8 +72,11 @@ void PlanSearch::forEach(size_t count, llvm::function_ref<void(PlanPricer &, siz
     for (size_t i = next++; i < count; i = next++)
       work(*pricer, i);
   };
+  size_t numThreads = std::min<size_t>(countThreads(), std::max<size_t>(count, 1));
+  while (pricers.size() < numThreads)
+    pricers.push_back(std::make_unique<PlanPricer>(program, shorts));
   std::vector<std::thread> threads;
-  for (size_t i = 1; i < std::min(pricers.size(), count); ++i)
+  for (size_t i = 1; i < numThreads; ++i)
     threads.emplace_back(run, pricers[i].get());
   run(pricers.front().get());
   for (std::thread &thread : threads)
@@ -148,8 +157,11 @@ void PlanSearch::priceMeshes(ArrayRef<Candidate> candidates) {
   for (const PricedPlan &plan : plans)
     if (plan.price.isPlanned() && !fits(plan.price) && !plan.options.memoryCeiling &&
         (!best || plan.price.seconds < best->seconds)) {
-      again.push_back(plan.options);
-      again.back().memoryCeiling = memoryLimit;
+      // The ceiling of the whole program is none of a short one.
+      if (!shorts) {
+        again.push_back(plan.options);
+        again.back().memoryCeiling = memoryLimit;
+      }
       addFrugal(plan.options, again);
     }
   if (int64_t rest = std::max(maxPlans - getNumPlans(), kFewestPlans);
@@ -226,6 +238,66 @@ void PlanSearch::improve(size_t plan) {
 }
 
 void PlanSearch::run(ArrayRef<Candidate> candidates) {
+  std::optional<ShortPrograms> shortPrograms = shortenProgram(program);
+  if (!shortPrograms || !runShort(*shortPrograms, candidates))
+    search(candidates);
+}
+
+bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate> candidates) {
+  ProgramExtents fewer = extents;
+  fewer.numOps = 0;
+  for (ModuleOp module : {*shortPrograms.few, *shortPrograms.more})
+    module.walk([&](Operation *) { ++fewer.numOps; });
+  // A ceiling is one of the whole program.
+  ParallelizeOptions open = request;
+  open.memoryCeiling = std::nullopt;
+  std::vector<Candidate> unbounded(candidates);
+  for (Candidate &candidate : unbounded)
+    candidate.options.memoryCeiling = std::nullopt;
+  PlanSearch estimates(program, open, fewer, memoryLimit, &shortPrograms);
+  estimates.search(unbounded);
+  std::vector<const PricedPlan *> ranked = estimates.rank();
+  if (ranked.empty())
+    return false;
+
+  size_t next = 0;
+  auto take = [&](size_t count) {
+    std::vector<ParallelizeOptions> options;
+    for (size_t end = std::min(next + count, ranked.size()); next < end; ++next) {
+      options.push_back(ranked[next]->options);
+      options.back().memoryCeiling = request.memoryCeiling;
+      // Under a ceiling fewer values may be computed again than all.
+      if (memoryLimit && options.back().recompute != request.recompute) {
+        options.push_back(options.back());
+        options.back().recompute = request.recompute;
+        options.back().memoryCeiling = memoryLimit;
+      }
+    }
+    return options;
+  };
+  if (!estimates.getBest()) {
+    for (const ParallelizeOptions &options : take(kWholePlans))
+      least.push_back({options});
+    search(least);
+    return true;
+  }
+  // An estimate may be wrong by as much as separates it from the next.
+  const PricedPlan *best = nullptr;
+  while (next < std::min(ranked.size(), kMostWholePlans) &&
+         (!best || isBetter(ranked[next]->price, best->price))) {
+    price(take(kWholePlans));
+    best = getBest();
+  }
+  if (!best)
+    return false;
+  for (; next < ranked.size(); ++next) {
+    plans.push_back(*ranked[next]);
+    plans.back().isEstimate = true;
+  }
+  return true;
+}
+
+void PlanSearch::search(ArrayRef<Candidate> candidates) {
   priceMeshes(candidates);
   if (!getBest())
     price(listFrugal(candidates));
@@ -256,7 +328,7 @@ const PricedPlan *PlanSearch::getBest() const {
     return objective == Objective::Memory ? double(price.memory) : price.seconds;
   };
   for (const PricedPlan &plan : plans)
-    if (fits(plan.price))
+    if (fits(plan.price) && !plan.isEstimate)
       least = std::min(least, measure(plan.price));
   const PricedPlan *best = nullptr;
   double near = least * (objective == Objective::TimeThenMemory ? kNearTime : kTie);
@@ -268,7 +340,8 @@ const PricedPlan *PlanSearch::getBest() const {
     return getSimplicity(a.options) < getSimplicity(b.options);
   };
   for (const PricedPlan &plan : plans)
-    if (fits(plan.price) && measure(plan.price) <= near && (!best || isPreferred(plan, *best)))
+    if (fits(plan.price) && !plan.isEstimate && measure(plan.price) <= near &&
+        (!best || isPreferred(plan, *best)))
       best = &plan;
   return best;
 }
@@ -312,6 +385,8 @@ StringRef PlanSearch::getRefusal() const {
 
 std::pair<ParallelizeOptions, int64_t> PlanSearch::findLeast(ArrayRef<Candidate> candidates) {
   // Without a ceiling there is a price for each of them.
+  if (!least.empty())
+    candidates = least;
   std::vector<ParallelizeOptions> options = listFrugal(candidates);
   for (ParallelizeOptions &each : options)
     each.memoryCeiling = std::nullopt;
@@ -326,24 +401,24 @@ std::pair<ParallelizeOptions, int64_t> PlanSearch::findLeast(ArrayRef<Candidate>
   forEach(priced.size(), [&](PlanPricer &pricer, size_t i) {
     found[i] = pricer.findLeastMemory(plans[priced[i]].options);
   });
-  std::pair<ParallelizeOptions, int64_t> least;
+  std::pair<ParallelizeOptions, int64_t> lowest;
   for (auto [i, bytes] : llvm::zip_equal(priced, found))
-    if (bytes && (!least.second || bytes < least.second))
-      least = {plans[i].options, bytes};
+    if (bytes && (!lowest.second || bytes < lowest.second))
+      lowest = {plans[i].options, bytes};
   // Phases before the schedule save memory under a ceiling, too.
-  for (int round = 0; round < kLeastRounds && least.second > 1; ++round) {
+  for (int round = 0; round < kLeastRounds && lowest.second > 1; ++round) {
     std::vector<ParallelizeOptions> tighter = listFrugal(candidates);
     for (ParallelizeOptions &each : tighter)
-      each.memoryCeiling = least.second - 1;
+      each.memoryCeiling = lowest.second - 1;
     bool isLess = false;
     for (size_t i : price(tighter))
-      if (plans[i].price.isPlanned() && plans[i].price.memory < least.second) {
-        least = {plans[i].options, plans[i].price.memory};
+      if (plans[i].price.isPlanned() && plans[i].price.memory < lowest.second) {
+        lowest = {plans[i].options, plans[i].price.memory};
         isLess = true;
       }
     if (!isLess)
       break;
   }
-  least.first.memoryCeiling = std::nullopt;
-  return least;
+  lowest.first.memoryCeiling = std::nullopt;
+  return lowest;
 }

@@ -21,12 +21,16 @@ namespace meshwright {
 struct PricedPlan {
   ParallelizeOptions options;
   PlanPrice price;
+  /// The price follows from short programs.
+  bool isEstimate = false;
 };
 
 /// Searches for the best plan of a program among candidates (see Planner.h for the steps).
 ///
 /// - Plans are priced in batches, on some threads. A batch does not depend on the number of threads.
 /// - The number of plans is limited by the size of the program.
+/// - If the program has many equal layers, plans are priced on short programs. The best few are
+///   priced as a whole.
 class PlanSearch {
 public:
   /// `request` has the options that stay as they are, where they are not auto. `memoryLimit` is in
@@ -36,7 +40,7 @@ public:
 
   void run(mlir::ArrayRef<Candidate> candidates);
 
-  /// The best plan that fits; none if no plan fits.
+  /// The best plan that fits, of plans that are priced as a whole; none if no plan fits.
   const PricedPlan *getBest() const;
   /// The best plan of each mesh, best first, plans that do not fit last. Refused candidates are left out.
   std::vector<const PricedPlan *> rank() const;
@@ -51,6 +55,12 @@ public:
   std::pair<ParallelizeOptions, int64_t> findLeast(mlir::ArrayRef<Candidate> candidates);
 
 private:
+  PlanSearch(mlir::ModuleOp program, const ParallelizeOptions &request,
+             const ProgramExtents &extents, int64_t memoryLimit, const ShortPrograms *shorts);
+  /// Searches on short programs and prices the best few plans as a whole. Returns false if that finds
+  /// no plan.
+  bool runShort(const ShortPrograms &shorts, mlir::ArrayRef<Candidate> candidates);
+  void search(mlir::ArrayRef<Candidate> candidates);
   /// Prices the options that are not priced yet. Returns the numbers of the plans.
   std::vector<size_t> price(mlir::ArrayRef<ParallelizeOptions> options);
   /// Calls a function with each number below `count`, on the threads of the pricers.
@@ -70,12 +80,17 @@ private:
   bool isBetter(const PlanPrice &a, const PlanPrice &b) const;
   bool isSpent() const { return getNumPlans() >= maxPlans; }
 
+  mlir::ModuleOp program;
   ParallelizeOptions request;
   ProgramExtents extents;
   Objective objective;
   int64_t memoryLimit, maxPlans;
+  const ShortPrograms *shorts;
+  /// One for each thread that has had work.
   std::vector<std::unique_ptr<PlanPricer>> pricers;
   std::vector<PricedPlan> plans;
+  /// Candidates that need the least memory by the short programs, if no plan of these fits.
+  std::vector<Candidate> least;
   llvm::StringMap<size_t> numbers;
 };
 
