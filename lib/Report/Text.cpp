@@ -508,6 +508,14 @@ meshwright::writeReport(const Report &report, StringRef file,
     else
       printText(report, os);
   };
+  if (file == "-") {
+    print(llvm::outs());
+    llvm::outs().flush();
+    std::error_code code = llvm::outs().error();
+    llvm::outs().clear_error();
+    return code ? error("cannot write the report to standard output: " + code.message())
+                : mlir::success();
+  }
   // A pipe or a device is not replaced by a file.
   llvm::sys::fs::file_status status;
   if (!llvm::sys::fs::status(file, status) && llvm::sys::fs::is_other(status)) {
