@@ -73,11 +73,15 @@ static void printWrapped(llvm::raw_ostream &os, size_t column, llvm::StringRef t
   os << "\n";
 }
 
+/// Prints the options of --parallelize: names, values, defaults and effects.
 static void printOptions(llvm::raw_ostream &os, size_t indent) {
   constexpr size_t kNames = 26;
   for (const OptionDescription &option : getParallelizeOptionDescriptions()) {
     os.indent(indent) << llvm::left_justify(option.name, kNames);
-    printWrapped(os, indent + kNames, option.values);
+    std::string values = option.values.str();
+    if (!option.defaultValue.empty())
+      values += (" (default: " + option.defaultValue + ")").str();
+    printWrapped(os, indent + kNames, values);
     os.indent(indent + kNames);
     printWrapped(os, indent + kNames, option.description);
   }
@@ -97,7 +101,7 @@ static llvm::SmallVector<llvm::StringRef> getNames() {
 void meshwright::printParallelizeHelp(llvm::raw_ostream &os) {
   os << "usage: sharding-opt [FILE] --parallelize=\"OPTION=VALUE ...\"\n\n"
      << "The options of sharding-run, sharding-compile and Model.parallelize in Python are the same.\n"
-     << "docs/options.md has the defaults.\n\n";
+     << "Without a default an option has no effect where it is not given.\n\n";
   printOptions(os, 2);
 }
 
