@@ -115,8 +115,9 @@ std::string generalizeMessage(StringRef message) {
 // Words
 //===----------------------------------------------------------------------===//
 
+/// A place that the user knows. A name as "<LlamaForCausalLM>" stands for the text of an import.
 static std::string formatFile(const SourceLocation &location) {
-  if (location.file.empty())
+  if (location.file.empty() || StringRef(location.file).starts_with("<"))
     return "";
   return (llvm::sys::path::filename(location.file) + ":" + llvm::Twine(location.line)).str();
 }
