@@ -11,6 +11,7 @@ usage: stage_site.py FOLDER [--build BUILD]
 """
 
 import argparse
+import ast
 import json
 import pathlib
 import re
@@ -95,9 +96,18 @@ class Stage:
         return [str(path.relative_to(ROOT)).removesuffix(".md") + ".md" for path in [*others, *sorted(self._sources)]]
 
 
+def groups_of_python():
+    """The groups of PYTHON, and all other names that the package exports."""
+    tree = ast.parse((ROOT / "python/meshwright/__init__.py").read_text())
+    (exported,) = [ast.literal_eval(node.value) for node in tree.body
+                   if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"]  # fmt: skip
+    others = [name for name in exported if not any(name in names for _, names in PYTHON)]
+    return [*PYTHON, *([("Others", others)] if others else [])]
+
+
 def python_page():
     lines = ["# Python", "", "`import meshwright as mw`. Types of arguments and results are those of the signatures.", ""]
-    for title, names in PYTHON:
+    for title, names in groups_of_python():
         lines += [f"## {title}", ""]
         for name in names:
             lines += [f"::: meshwright.{name}", "    options:", "      heading_level: 3", ""]
