@@ -7,16 +7,19 @@
     scripts/options_page.py --check    compares it, and fails if it is another one
 
 Names, values, effects and defaults are those of lib/Support/ParallelizeOptionList.cpp and AxisRole.h,
-which error messages and help print as well. PAGES are here; a test plans with each default.
+which error messages and help print as well. Examples are those of scripts/option_examples.json. PAGES
+are here; a test plans with each default.
 """
 
 import argparse
 import ast
+import json
 import pathlib
 import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+EXAMPLES = "scripts/option_examples.json"
 ROLES, LIST = "lib/Support/AxisRole.h", "lib/Support/ParallelizeOptionList.cpp"
 
 #: The page that says more about an option.
@@ -48,7 +51,7 @@ PAGES = {
 HEAD = """\
 # The options of a plan
 
-<!-- Written by scripts/options_page.py from lib/Support/ParallelizeOptionList.cpp and AxisRole.h. -->
+<!-- Written by scripts/options_page.py from lib/Support/ParallelizeOptionList.cpp, AxisRole.h and option_examples.json. -->
 
 The tools and Python have the same options. A command line spells them with dashes, Python as keywords with underscores:
 
@@ -63,6 +66,13 @@ Tables of Python are tables in braces on a command line. Python's lists of axes 
 option that is not given, stand for the default.
 
 """
+
+
+TAIL = """
+Examples are plans on H100s, by `scripts/option_examples.py`. Times are those of the cost model; bytes are counted.
+*llama* has two layers of the size of Llama 3 8B and two rows of 4,096 tokens, *mixtral* two layers of Mixtral 8x7B and the
+same tokens. *trained* has four layers of Llama, 4,096 words and 32 rows of 2,048 tokens. *server* serves two layers of
+Llama with two key/value heads."""
 
 
 def strings_of(text):
@@ -95,13 +105,31 @@ def cell(text):
     return text.replace("|", "\\|")
 
 
+def spell(value):
+    """A value as --parallelize takes it."""
+    if not isinstance(value, dict):
+        return str(value)
+    if any(isinstance(part, str) for part in value.values()):
+        return "{" + ", ".join(f'"{name}": {part}' for name, part in value.items()) + "}"
+    return ",".join(f"{name}={part}" for name, part in value.items())
+
+
+def example_of(option, example):
+    plan = " ".join(f"{name.replace('_', '-')}={spell(value)}" for name, value in example["plan"].items())
+    joint = "in place of" if option in ("mesh", "ranks") else "on"
+    return f"`{option}={spell(example['value'])}` {joint} `{plan}`: {example['text']} ({example['model']})"
+
+
 def page_of(root):
-    lines = [HEAD + "| option | in Python | values | default | effect |", "|---|---|---|---|---|"]
+    examples = json.loads((root / EXAMPLES).read_text())
+    lines = [HEAD + "| option | in Python | values | default | effect | example |", "|---|---|---|---|---|---|"]
     for name, values, effect, default in options_of(root):
         default = f"`{default}`" if default else "none"
         more = f" ([more]({PAGES[name]}))" if name in PAGES else ""
         python = name.replace("-", "_")
-        lines.append(f"| `{name}` | `{python}` | `{cell(values)}` | {default} | {cell(effect)}{more} |")
+        example = cell(example_of(name, examples[name])) if name in examples else ""
+        lines.append(f"| `{name}` | `{python}` | `{cell(values)}` | {default} | {cell(effect)}{more} | {example} |")
+    lines.append(TAIL)
     return "\n".join(lines) + "\n"
 
 

@@ -68,7 +68,7 @@ def test_page(known, page, tmp_path):
     assert [name for name, *_ in page.options_of(ROOT)] == known
     done = subprocess.run([sys.executable, SCRIPT, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for file in (page.LIST, page.ROLES, "docs/options.md"):
+    for file in (page.LIST, page.ROLES, page.EXAMPLES, "docs/options.md"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / file, tmp_path / file)
     source = (tmp_path / page.LIST).read_text()
@@ -76,6 +76,12 @@ def test_page(known, page, tmp_path):
     check = [sys.executable, SCRIPT, "--check", tmp_path]
     done = subprocess.run(check, capture_output=True, text=True)
     assert done.returncode == 1 and "docs/options.md is not what the compiler's tables say" in done.stderr
+
+
+@pytest.mark.slow
+def test_examples_of_page():
+    done = subprocess.run([sys.executable, ROOT / "scripts/option_examples.py", "--check"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_defaults(model, page, known):
