@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #
 # Installs a wheel in a root that has a Python and the libraries of the base system only, and
-# plans and runs a model there. Needs to be root, for chroot.
+# plans and runs a model there. Needs to be root, for chroot. Exits with 77 where it cannot do that.
 #
 #   scripts/clean_root.sh PYTHON WHEEL ROOT      ROOT is written anew
 
@@ -12,7 +12,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 python=$1 wheel=$2 root=$(realpath -m "$3")
 if ((EUID != 0)); then
   echo "left out: a clean root needs chroot, which root may use"
-  exit 0
+  exit 77
 fi
 
 rm -rf "$root"
@@ -48,7 +48,7 @@ find "$root$base/lib/python$version" -name '*.so' -path '*lib-dynload*' -print0 
 if ! "$python" -m pip install -q --target "$root/site" "$wheel" 2>"$root/pip.log"; then
   echo "left out: packages that the wheel needs cannot be installed"
   tail -n1 "$root/pip.log"
-  exit 0
+  exit 77
 fi
 cat >"$root/tmp/test.py" <<'PY'
 import numpy as np
