@@ -144,6 +144,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute(name, size);
     });
     json.attribute("device", report.device);
+    if (const Report::Decision *decision = getDeviceDecision(report))
+      json.attribute("device_reason", llvm::StringRef(decision->message).split(": ").second);
     json.attribute("target", report.target);
     json.attributeArray("collectives", [&] {
       for (const Report::Collective &entry : report.collectives)
@@ -215,7 +217,9 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         });
       });
     json.attributeArray("decisions", [&] {
-      for (const Report::Decision &decision : report.decisions)
+      for (const Report::Decision &decision : report.decisions) {
+        if (&decision == getDeviceDecision(report))
+          continue;
         json.object([&] {
           json.attribute("pass", decision.pass);
           json.attribute("outcome", stringify(decision.outcome));

@@ -196,6 +196,9 @@ std::string describeIdleAxis(dist::MeshAxisAttr axis);
 /// Makes the alternatives of a report from the planner's decision, if the report has it.
 void addAlternatives(Report &report);
 
+/// The decision on the device that the plan assumes; null if the program's own mesh names it.
+const Report::Decision *getDeviceDecision(const Report &report);
+
 /// Counts only the traffic of a function, for comparisons.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);
 

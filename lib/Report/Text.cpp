@@ -377,10 +377,12 @@ static void printAlternatives(ArrayRef<Alternative> alternatives, llvm::raw_ostr
 }
 
 static void printDecisions(const Report &report, llvm::raw_ostream &os) {
-  if (report.decisions.empty())
+  if (report.decisions.size() <= (getDeviceDecision(report) ? 1 : 0))
     return;
   Groups<Report::Decision> groups;
   for (const Report::Decision &decision : report.decisions) {
+    if (&decision == getDeviceDecision(report))
+      continue;
     std::string key = decision.pass + '\0' + stringify(decision.outcome).str() + '\0' +
                       generalizeMessage(decision.message) + '\0' +
                       generalize(decision.location.name);
@@ -479,6 +481,8 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   }
   if (!report.device.empty())
     os << ", device " << report.device;
+  if (const Report::Decision *decision = getDeviceDecision(report))
+    os << " (" << StringRef(decision->message).split(": ").second << ")";
   if (report.target != "cpu")
     os << ", target " << report.target;
   os << "\n";
