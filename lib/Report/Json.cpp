@@ -244,6 +244,7 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
               });
           });
         });
+      }
     });
     json.attributeArray("warnings", [&] {
       for (const Report::Warning &warning : report.warnings)

@@ -21,6 +21,7 @@ namespace meshwright::run {
 
 const char *const usage =
     "usage: sharding-run MODEL [options]\n"
+    "       sharding-run --calibrate[=FILE] [options]\n"
     "\n"
     "Runs a bundle, a folder that sharding-compile wrote, or a .mlir file, which is\n"
     "compiled first.\n"
@@ -71,6 +72,9 @@ const char *const usage =
     "  --trace=FILE          what each rank and stream does when, for Perfetto\n"
     "  --report[=FILE]       what is sent and held, and where the time went; JSON where\n"
     "                        FILE ends in .json\n"
+    "  --calibrate[=FILE]    instead of a run: measure this machine for the cost model, in about a\n"
+    "                        minute, with --backend, --target and --threads-per-rank. Without\n"
+    "                        FILE, plans assume it from then on\n"
     "  --quiet               no line that says how far things are (there is none either\n"
     "                        where standard error is no terminal)\n"
     "\n"
@@ -257,6 +261,14 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
         return false;
       }
       options.report = argument + 9;
+    } else if (std::strncmp(argument, "--calibrate=", 12) == 0) {
+      if (argument[12] == '\0') {
+        error = "--calibrate= needs a value";
+        return false;
+      }
+      options.calibrate = argument + 12;
+    } else if (std::strcmp(argument, "--calibrate") == 0) {
+      options.calibrate = "";
     } else if (std::strcmp(argument, "--report") == 0) {
       options.report = "-";
     } else if (std::strcmp(argument, "--check-finite") == 0) {
@@ -287,6 +299,11 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   options.running.measure = options.report.has_value();
   if (options.help)
     return true;
+  if (options.calibrate) {
+    if (!options.model.empty())
+      error = "--calibrate measures this machine, not a model: expected no '" + options.model + "'";
+    return error.empty();
+  }
   if (options.model.empty()) {
     error = "no model given";
     return false;
