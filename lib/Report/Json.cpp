@@ -176,6 +176,11 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute("exposed_seconds", report.communication->exposed);
         json.attribute("hidden_seconds", report.communication->hidden);
         json.attribute("run_seconds", report.communication->run);
+        json.attributeObject("kernel_seconds", [&] {
+          const char *const classes[] = {"rows", "gemm", "attention", "move"};
+          for (int i = 0; i < 4; ++i)
+            json.attribute(classes[i], report.communication->kernels[i]);
+        });
       });
     if (report.fetches)
       json.attributeObject("gtp", [&] { printFetches(*report.fetches, json); });

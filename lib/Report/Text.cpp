@@ -472,6 +472,30 @@ static void printAlternatives(const Report &report, llvm::raw_ostream &os) {
   table.print(os);
 }
 
+/// The classes of kernels, as runs name them.
+static constexpr const char *kClasses[] = {"rows", "gemm", "attention", "move"};
+
+static void printMeasured(const Report &report, llvm::raw_ostream &os) {
+  if (!report.measured || !report.communication)
+    return;
+  const CommunicationEstimate &expected = *report.communication;
+  const MeasuredTimes &measured = *report.measured;
+  os << "time, per rank and run, expected beside measured\n";
+  Table table("lrrr");
+  table.row({"", "expected", "measured", "quotient"});
+  auto row = [&](const char *name, double model, double time) {
+    if (model > 0 || time > 0)
+      table.row({name, formatSeconds(model), formatSeconds(time),
+                 time > 0 ? llvm::formatv("{0:f2}", model / time).str() : ""});
+  };
+  for (int i = 0; i < 4; ++i)
+    row(kClasses[i], expected.kernels[i], measured.kernels[i]);
+  row("collectives", expected.exposed + expected.hidden, measured.collectives);
+  row("collectives that show", expected.exposed, measured.exposed);
+  row("the whole run", expected.run, measured.run);
+  table.print(os);
+}
+
 void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   os << "plan for " << report.ranks << (report.ranks == 1 ? " rank" : " ranks");
   if (!report.mesh.empty()) {
@@ -492,6 +516,7 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   printWarnings(report, os);
   printDecisions(report, os);
   printExperts(report, os);
+  printMeasured(report, os);
   os << report.runText;
 }
 
