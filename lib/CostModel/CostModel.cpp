@@ -215,11 +215,12 @@ static double getProductSeconds(const KernelWork &work, const Device &device, in
   for (auto &part : work.flops)
     flops += part.first;
   double rate = table.empty() ? device.getFlops(work.type) : table.getRate(work.rows);
-  double seconds = rate > 0 ? flops / rate : 0;
+  double seconds = rate > 0 ? work.visible * flops / rate : 0;
   if (work.weightBytes == 0 || rates.weights.empty())
     return seconds;
   double footprint = double(std::max(allWeights, work.weightBytes));
-  return std::max(seconds, double(work.weightBytes) / rates.weights.getRate(footprint));
+  // Where both take about as long, they overlap in part.
+  return std::hypot(seconds, double(work.weightBytes) / rates.weights.getRate(footprint));
 }
 
 int64_t CostModel::getKernelTime(const KernelWork &work, int64_t allWeights) const {
@@ -230,14 +231,15 @@ int64_t CostModel::getKernelTime(const KernelWork &work, int64_t allWeights) con
     return std::max(arithmetic, getMemoryTime(work.bytes));
   }
   const Rates &rates = *device.rates;
+  double bytes = double(work.bytes - work.tableBytes);
   double elements = work.cheapElements * rates.cheapElement + work.costlyElements * rates.costlyElement;
   double seconds = 0;
   switch (work.kind) {
   case KernelWork::Move:
-    seconds = getSeconds(rates.moves, double(work.bytes), device.memoryBandwidth);
+    seconds = getSeconds(rates.moves, bytes, device.memoryBandwidth);
     break;
   case KernelWork::Rows:
-    seconds = std::max(getSeconds(rates.rows, double(work.bytes), device.memoryBandwidth), elements);
+    seconds = std::max(getSeconds(rates.rows, bytes, device.memoryBandwidth), elements);
     break;
   case KernelWork::Product:
   case KernelWork::Attention:

@@ -126,7 +126,10 @@ struct KernelWork {
   mlir::Type type;
   double rows = 0;
   bool hasWeight = false, isGradient = false;
-  int64_t bytes = 0, weightBytes = 0;
+  /// The share of the operations that the kernel of attention does, because a mask hides the others.
+  double visible = 1;
+  /// `tableBytes` is the part of `bytes` that is a table, of which only some rows are read.
+  int64_t bytes = 0, weightBytes = 0, tableBytes = 0;
   /// Elements that cheap and costlier ops compute, products aside.
   double cheapElements = 0, costlyElements = 0;
 };

@@ -39,31 +39,45 @@ static bool isWeight(Value value) {
   }
 }
 
+/// The share of pairs of a query and a key that a kernel visits. Positions in operands are not known
+/// here, so all pairs count then.
+static double getVisibleShare(nn::ScoresOpInterface op) {
+  int64_t queries = cast<RankedTensorType>(op.getQuery().getType()).getDimSize(2);
+  int64_t rows = cast<RankedTensorType>(op.getKey().getType()).getDimSize(2);
+  int64_t keys = std::min<int64_t>(rows, op.getKvLength().value_or(rows));
+  if (op.getQPositions() || queries <= 0 || keys <= 0)
+    return 1;
+  std::optional<uint64_t> left = op.getWindowLeft();
+  std::optional<uint64_t> right = op.getCausal() ? std::optional<uint64_t>(0) : op.getWindowRight();
+  double pairs = 0;
+  for (int64_t i = 0; i < queries; ++i) {
+    int64_t first = left ? std::max<int64_t>(0, i - int64_t(*left)) : 0;
+    int64_t end = right ? std::min<int64_t>(keys, i + int64_t(*right) + 1) : keys;
+    pairs += double(std::max<int64_t>(0, end - first));
+  }
+  return pairs / (double(queries) * double(rows));
+}
+
 /// Adds a product. Its rows follow from its operations and the elements of its operands: a product of
 /// m x k and k x n elements has 2 m n k operations.
 static void addProduct(Operation *op, double flops, KernelWork &work) {
   auto result = cast<RankedTensorType>(op->getResult(0).getType());
   work.flops.emplace_back(flops, result.getElementType());
   work.type = elementOf(op->getOperand(0));
-  unsigned arrays = llvm::count_if(op->getOperands(), [](Value operand) {
-    auto type = dyn_cast<RankedTensorType>(operand.getType());
-    return type && isa<FloatType>(type.getElementType()) && type.getRank() > 1;
-  });
-  // Attention has three arrays, and its gradient as many results.
-  bool isMatrix = isa<dist::MatrixOpInterface>(op);
-  if (!isMatrix && arrays >= 3) {
+  if (auto scores = dyn_cast<nn::ScoresOpInterface>(op)) {
+    auto query = cast<RankedTensorType>(scores.getQuery().getType());
     work.kind = KernelWork::Attention;
+    // The gradient has one result for each of query, key and value.
     work.isGradient = op->getNumResults() >= 3;
-    auto query = cast<RankedTensorType>(op->getOperand(0).getType());
-    double rows = double(query.getNumElements()) / std::max<int64_t>(1, query.getShape().back());
-    work.rows = flops / std::max(1.0, rows);
+    work.visible = getVisibleShare(scores);
+    work.rows = flops * work.visible / std::max<double>(1, double(query.getNumElements() / query.getShape().back()));
     return;
   }
   work.kind = KernelWork::Product;
   auto rowsOf = [&](Value value) {
     return flops / 2 / std::max<double>(1, double(cast<RankedTensorType>(value.getType()).getNumElements()));
   };
-  if (isMatrix) {
+  if (isa<dist::MatrixOpInterface>(op)) {
     Value matrix = op->getOperand(cast<dist::MatrixOpInterface>(op).getMatrixOperand());
     work.hasWeight = isWeight(matrix);
     work.rows = rowsOf(matrix);
@@ -79,6 +93,11 @@ void meshwright::addWork(Operation *op, KernelWork &work) {
     return;
   if (double flops = getProductFlops(op))
     return addProduct(op, flops, work);
+  if (auto lookup = dyn_cast<dist::LookupOpInterface>(op))
+    if (std::optional<unsigned> table = lookup.getTableOperand()) {
+      int64_t read = getTensorBytes(op->getResult(0).getType());
+      work.tableBytes += std::max<int64_t>(0, getTensorBytes(op->getOperand(*table).getType()) - read);
+    }
   if (op->hasTrait<dist::MovesOnly>() || op->hasTrait<dist::Generates>() || isa<rt::PrepareOp>(op))
     return;
   if (work.kind == KernelWork::Move)
@@ -190,6 +209,8 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
     work.bytes = getFusedBytes(&op, inMemory);
     if (model.getDevice().rates)
       addWork(&op, work);
+    // The bytes count of a table only the rows that are read.
+    work.tableBytes = 0;
     cost.compute += model.getKernelTime(work, /*allWeights=*/0);
   }
   return cost;

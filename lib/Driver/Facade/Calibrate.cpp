@@ -299,7 +299,7 @@ bool Calibrator::measureCollectives() {
 }
 
 bool Calibrator::measure(DeviceFile &file) {
-  rt::Progress progress("calibrating", 14);
+  rt::Progress progress("calibrating", 18);
   bool isFine = true;
   auto step = [&](bool done) {
     progress.step();
@@ -309,7 +309,7 @@ bool Calibrator::measure(DeviceFile &file) {
   if (!step(measureLaunch()) || !step(measureWeights()) || !step(measureRows()) || !step(measureElements()) ||
       !step(measureMoves()))
     return false;
-  for (auto [type, index] : {std::pair<const char *, Rates::Type>("f32", Rates::F32), {"bf16", Rates::BF16}})
+  for (auto [type, index] : {std::pair<const char *, Rates::Type>("f32", Rates::F32), {"bf16", Rates::BF16}, {"f16", Rates::F16}})
     if (!step(measureProducts(type, index)) || !step(measurePlainProducts(type, index)) ||
         !step(measureAttention(type, index)) || !step(measureGradients(type, index)))
       return false;
@@ -320,7 +320,7 @@ bool Calibrator::measure(DeviceFile &file) {
   device = *getDevice("cpu");
   device.flopsF32 = rates.products[Rates::F32].getLargestRate();
   device.flopsBF16 = rates.products[Rates::BF16].getLargestRate();
-  device.flopsF16 = device.flopsF32 / 2;
+  device.flopsF16 = rates.products[Rates::F16].getLargestRate();
   device.memoryBandwidth = rates.rows.get().back().second;
   device.launch = launch;
   int64_t memory = int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);

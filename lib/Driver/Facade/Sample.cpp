@@ -96,6 +96,8 @@ public:
         std::memcpy(&bytes[4 * i], &value, 4);
       else if (port.type == ElementType::BF16)
         std::memcpy(&bytes[2 * i], reinterpret_cast<const char *>(&value) + 2, 2);
+      else if (port.type == ElementType::F16)
+        bytes[2 * i + 1] = char(0x20 + i % 4);
     }
     return {port.type, port.shape, bytes.data()};
   }
@@ -106,8 +108,8 @@ private:
 
 } // namespace
 
-/// Keeps the least time of each part.
-static void keepLeast(const rt::RunReport &report, Measured &least, bool isFirst) {
+/// The times of a launch in one run.
+static Measured getTimes(const rt::RunReport &report) {
   int64_t launches = 0;
   Measured now;
   for (const rt::RunReport::Class &kernels : report.classes) {
@@ -117,8 +119,19 @@ static void keepLeast(const rt::RunReport &report, Measured &least, bool isFirst
   now.kernel /= std::max<int64_t>(1, launches);
   now.collective = report.communication / std::max<int64_t>(1, report.collectives);
   now.all = report.seconds / std::max<int64_t>(1, launches + report.collectives);
-  for (double Measured::*part : {&Measured::kernel, &Measured::collective, &Measured::all})
-    least.*part = isFirst ? now.*part : std::min(least.*part, now.*part);
+  return now;
+}
+
+static Measured getMedians(llvm::ArrayRef<Measured> runs) {
+  Measured medians;
+  for (double Measured::*part : {&Measured::kernel, &Measured::collective, &Measured::all}) {
+    std::vector<double> times;
+    for (const Measured &run : runs)
+      times.push_back(run.*part);
+    std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+    medians.*part = times[times.size() / 2];
+  }
+  return medians;
 }
 
 std::optional<Measured> SampleRunner::run(const std::string &text) {
@@ -148,9 +161,9 @@ std::optional<Measured> SampleRunner::run(const std::string &text) {
   running.threadsPerRank = options.threadsPerRank;
   running.measure = true;
   using Clock = std::chrono::steady_clock;
-  constexpr int kLeastRuns = 5, kMostRuns = 60;
-  constexpr std::chrono::milliseconds kTime(150);
-  Measured measured;
+  constexpr int kLeastRuns = 7, kMostRuns = 99;
+  constexpr std::chrono::milliseconds kTime(250);
+  std::vector<Measured> measured;
   Clock::time_point begin;
   // The first run compiles, places the weights and warms caches.
   for (int i = -1; i < kMostRuns && (i < kLeastRuns || Clock::now() - begin < kTime); ++i) {
@@ -159,7 +172,7 @@ std::optional<Measured> SampleRunner::run(const std::string &text) {
     if (Result<bool> done = plan->run(inputs, outputs, running); !done)
       return keep(done.getDiagnostics());
     if (i >= 0)
-      keepLeast(plan->getImpl().session->getRunReport(), measured, i == 0);
+      measured.push_back(getTimes(plan->getImpl().session->getRunReport()));
   }
-  return measured;
+  return getMedians(measured);
 }

@@ -46,8 +46,7 @@ private:
   int64_t numArguments = 0, numOps = 0;
 };
 
-/// The seconds of a launch in a sample: the least of several runs, since other processes can only slow
-/// one down.
+/// The seconds of a launch in a sample: medians of several runs, as times of runs are compared by medians.
 struct Measured {
   /// The mean of kernels, of collectives, and of the whole run, by its launches.
   double kernel = 0, collective = 0, all = 0;
