@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Dist/Refine.h"
+#include "meshwright/lib/CostModel/DeviceFile.h"
 #include "meshwright/lib/Support/ElementTypes.h"
 
 #include "llvm/ADT/SmallBitVector.h"
@@ -204,6 +205,12 @@ static double getSeconds(const RateTable &table, double bytes, double bandwidth)
   return rate > 0 ? bytes / rate : 0;
 }
 
+/// The time of memory traffic and arithmetic of one kernel, which overlap in part where both take about as
+/// long.
+static double joinTimes(double traffic, double arithmetic) {
+  return std::pow(std::pow(traffic, 1.5) + std::pow(arithmetic, 1.5), 1 / 1.5);
+}
+
 /// Seconds of a product or of attention.
 static double getProductSeconds(const KernelWork &work, const Device &device, int64_t allWeights) {
   const Rates &rates = *device.rates;
@@ -218,9 +225,11 @@ static double getProductSeconds(const KernelWork &work, const Device &device, in
   double seconds = rate > 0 ? work.visible * flops / rate : 0;
   if (work.weightBytes == 0 || rates.weights.empty())
     return seconds;
-  double footprint = double(std::max(allWeights, work.weightBytes));
-  // Where both take about as long, they overlap in part.
-  return std::hypot(seconds, double(work.weightBytes) / rates.weights.getRate(footprint));
+  // The samples read weights, too, from the memory that holds the weights of a small program.
+  double footprint = double(std::max(allWeights, work.weightBytes)), bytes = double(work.weightBytes);
+  double more = bytes / rates.weights.getRate(footprint) - bytes / rates.weights.getRate(DeviceFile::kProductWeights);
+  double least = table.empty() ? 0 : flops / table.getLargestRate();
+  return std::max(least, seconds + more);
 }
 
 int64_t CostModel::getKernelTime(const KernelWork &work, int64_t allWeights) const {
@@ -239,7 +248,7 @@ int64_t CostModel::getKernelTime(const KernelWork &work, int64_t allWeights) con
     seconds = getSeconds(rates.moves, bytes, device.memoryBandwidth);
     break;
   case KernelWork::Rows:
-    seconds = std::max(getSeconds(rates.rows, bytes, device.memoryBandwidth), elements);
+    seconds = joinTimes(getSeconds(rates.rows, bytes, device.memoryBandwidth), elements);
     break;
   case KernelWork::Product:
   case KernelWork::Attention:

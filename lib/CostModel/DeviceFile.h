@@ -22,6 +22,9 @@ namespace meshwright {
 
 struct DeviceFile {
   static constexpr int64_t kVersion = 1;
+  /// The bytes of all weights in the programs that measure products with weights. A program with more
+  /// weights reads them from slower memory.
+  static constexpr int64_t kProductWeights = 8 << 20;
 
   /// The processor, or the GPU, on which the numbers were measured, and its cores; empty and 0
   /// for a device of data sheets.

@@ -108,8 +108,10 @@ bool Calibrator::measureProducts(const std::string &type, Rates::Type index) {
   for (int64_t rows : {1, 4, 16, 32, 64, 128, 256, 1024}) {
     Sample sample(kernelRanks);
     std::string x = Sample::type({rows, k}, type), w = Sample::type({n, k}, type), y = Sample::type({rows, n}, type);
-    for (int i = 0; i < 3; ++i)
-      sample.op("nn.linear " + Twine(sample.input(x)) + ", " + sample.parameter(w) + " : (" + x + ", " + w + ") -> " + y,
+    std::string input = sample.input(x);
+    int64_t count = DeviceFile::kProductWeights / (n * k * (index == Rates::F32 ? 4 : 2));
+    for (int64_t i = 0; i < count; ++i)
+      sample.op("nn.linear " + Twine(input) + ", " + sample.parameter(w) + " : (" + x + ", " + w + ") -> " + y,
                 y);
     if (!addRate(rates.products[index], rows, 2.0 * rows * n * k, sample))
       return false;
