@@ -37,7 +37,7 @@ DEFAULTS = {
     "context-parallel": None,
     "fold": None,
     "shardings": None,
-    "device": "h100",
+    "device": "auto",
     "overlap": "auto",
     "shard-optimizer": "auto",
     "gtp-align": "auto",

@@ -480,7 +480,7 @@ static void printMeasured(const Report &report, llvm::raw_ostream &os) {
     return;
   const CommunicationEstimate &expected = *report.communication;
   const MeasuredTimes &measured = *report.measured;
-  os << "time, per rank and run, expected beside measured\n";
+  os << "expected times beside measured ones, per rank and run\n";
   Table table("lrrr");
   table.row({"", "expected", "measured", "quotient"});
   auto row = [&](const char *name, double model, double time) {

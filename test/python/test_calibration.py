@@ -221,7 +221,7 @@ def test_calibrate(model, alone, tmp_path):
     assert "the calibration of this machine" in first_line(plan)
     plan.run(torch.randn(64, 48), measure=True)
     lines = plan.report().splitlines()
-    at = lines.index("time, per rank and run, expected beside measured")
+    at = lines.index("expected times beside measured ones, per rank and run")
     assert lines[at + 1].split() == ["expected", "measured", "quotient"]
     assert [line.split()[0] for line in lines[at + 2 : at + 6]][:1] == ["gemm"]
     assert any(line.split()[:3] == ["the", "whole", "run"] for line in lines[at:])

@@ -226,6 +226,22 @@ static bool checkBundle(const Options &options, std::string &error) {
   return true;
 }
 
+/// Reads an option that may have a value behind "=". Returns false if the argument is another one; sets `error`
+/// if the value is empty.
+static bool parseOptional(const char *argument, const std::string &name, const char *without,
+                          std::optional<std::string> &to, std::string &error) {
+  if (argument == name) {
+    to = without;
+    return true;
+  }
+  if (std::strncmp(argument, (name + "=").c_str(), name.size() + 1) != 0)
+    return false;
+  to = argument + name.size() + 1;
+  if (to->empty())
+    error = name + "= needs a value";
+  return true;
+}
+
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
@@ -255,22 +271,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
         return false;
     } else if (const char *value = arguments.take("--parallelize")) {
       options.parallelize = value;
-    } else if (std::strncmp(argument, "--report=", 9) == 0) {
-      if (argument[9] == '\0') {
-        error = "--report= needs a value";
+    } else if (parseOptional(argument, "--report", "-", options.report, error) ||
+               parseOptional(argument, "--calibrate", "", options.calibrate, error)) {
+      if (!error.empty())
         return false;
-      }
-      options.report = argument + 9;
-    } else if (std::strncmp(argument, "--calibrate=", 12) == 0) {
-      if (argument[12] == '\0') {
-        error = "--calibrate= needs a value";
-        return false;
-      }
-      options.calibrate = argument + 12;
-    } else if (std::strcmp(argument, "--calibrate") == 0) {
-      options.calibrate = "";
-    } else if (std::strcmp(argument, "--report") == 0) {
-      options.report = "-";
     } else if (std::strcmp(argument, "--check-finite") == 0) {
       options.running.checkFinite = true;
     } else if (std::strcmp(argument, "--no-recover") == 0) {

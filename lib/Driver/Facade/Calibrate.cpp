@@ -85,8 +85,8 @@ std::optional<double> Calibrator::time(const Sample &sample) {
 
 bool Calibrator::addRate(RateTable &table, double size, double work, const Sample &sample) {
   std::optional<double> seconds = time(sample);
-  if (seconds && *seconds > 0)
-    table.add(size, work / *seconds);
+  if (seconds)
+    table.add(size, work / std::max(*seconds, 1e-9));
   return seconds.has_value();
 }
 
@@ -120,18 +120,16 @@ bool Calibrator::measureProducts(const std::string &type, Rates::Type index) {
 }
 
 bool Calibrator::measurePlainProducts(const std::string &type, Rates::Type index) {
-  for (int64_t rows : {16, 64, 256, 1024}) {
-    // A sum over few rows, as the gradients of weights are.
-    int64_t n = rows < 1024 ? 512 : 256;
+  // Sums over rows, as the gradients of weights are.
+  constexpr int64_t n = 512;
+  for (int64_t rows : {16, 64, 256}) {
     Sample sample(kernelRanks);
     std::string x = Sample::type({rows, n}, type), y = Sample::type({n, n}, "f32");
     for (int i = 0; i < 2; ++i)
       sample.op("nn.weight_grad " + Twine(sample.input(x)) + ", " + sample.input(x) + " : (" + x + ", " + x + ") -> " + y,
                 y);
-    if (!addRate(rates.plainProducts[index], std::min(rows, n), 2.0 * rows * n * n, sample))
+    if (!addRate(rates.plainProducts[index], rows, 2.0 * rows * n * n, sample))
       return false;
-    if (rows == 256)
-      break;
   }
   return true;
 }
@@ -311,10 +309,14 @@ bool Calibrator::measure(DeviceFile &file) {
   if (!step(measureLaunch()) || !step(measureWeights()) || !step(measureRows()) || !step(measureElements()) ||
       !step(measureMoves()))
     return false;
-  for (auto [type, index] : {std::pair<const char *, Rates::Type>("f32", Rates::F32), {"bf16", Rates::BF16}, {"f16", Rates::F16}})
+  for (int i = 0; i < Rates::kNumTypes; ++i) {
+    // The first keys are those of products, by type.
+    std::string type = getRateKeys()[i].name.split('_').second.str();
+    auto index = Rates::Type(i);
     if (!step(measureProducts(type, index)) || !step(measurePlainProducts(type, index)) ||
         !step(measureAttention(type, index)) || !step(measureGradients(type, index)))
       return false;
+  }
   if (!step(measureCollectives()))
     return false;
 
