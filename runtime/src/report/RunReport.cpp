@@ -62,8 +62,8 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *
   // The ceilings of one rank.
   double share = 1.0 / report.ranks;
   double possible[4] = {};
-  // Operations and seconds of kernels in bf16 and f16, and in f32.
-  std::pair<double, double> narrow, wide;
+  // Operations and seconds of kernels, by class: in f32, and in narrower types.
+  std::pair<double, double> work[4][2];
   std::map<int64_t, std::pair<int64_t, int64_t>> spans;
   std::map<int64_t, double> sent;
   // By rank: when it communicated, and when its compute stream waited for that.
@@ -104,8 +104,8 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *
         double least = std::max(event.flops / (peak * share), event.bytes / (copies * share));
         // The clock counts nanoseconds, and another process may have slowed the measurement of ceilings down.
         possible[int64_t(event.kind)] += std::min(least, seconds);
-        (isNarrow ? narrow : wide).first += event.flops;
-        (isNarrow ? narrow : wide).second += seconds;
+        work[int64_t(event.kind)][isNarrow].first += event.flops;
+        work[int64_t(event.kind)][isNarrow].second += seconds;
         break;
       }
       }
@@ -113,9 +113,10 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *
   }
   for (const auto &[rank, span] : spans)
     report.seconds = std::max(report.seconds, (span.second - span.first) * 1e-9);
-  for (auto [work, ceiling] : {std::pair(narrow, &report.ceilings.bf16), {wide, &report.ceilings.f32}})
-    if (work.second > 0)
-      *ceiling = std::max(*ceiling, work.first / work.second * double(report.ranks));
+  for (auto &types : work)
+    for (auto [done, ceiling] : {std::pair(types[0], &report.ceilings.f32), {types[1], &report.ceilings.bf16}})
+      if (done.second > 0)
+        *ceiling = std::max(*ceiling, done.first / done.second * double(report.ranks));
   for (int64_t i = 0; i < 4; ++i) {
     RunReport::Class &kernels = report.classes[i];
     kernels.ofCeiling = kernels.seconds > 0 ? possible[i] / kernels.seconds : 0;
