@@ -5,7 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// Each class of the cost model has samples of a few sizes. The time of a launch at a size,
+// Each class of the cost model has samples of a few sizes. The usual time of a launch at a size,
 // without the time to start it, gives a rate.
 //
 //===----------------------------------------------------------------------===//
@@ -256,7 +256,8 @@ bool Calibrator::addCollective(RateTable &table, const Twine &op, int64_t rows, 
   std::string x = Sample::type({rows, columns}, "f32");
   for (int i = 0; i < 4; ++i) {
     std::string text = op.str();
-    text.replace(text.find('$'), 1, sample.input(x));
+    // Ranks come from kernels to a collective, and not at the same moment.
+    text.replace(text.find('$'), 1, sample.inner("nn.tanh " + Twine(sample.input(x)) + " : " + x));
     sample.op(text + " : (" + x + ") -> " + result, result);
   }
   std::optional<Measured> measured = runner.run(sample.str());

@@ -46,7 +46,7 @@ private:
   int64_t numArguments = 0, numOps = 0;
 };
 
-/// The seconds of a launch in a sample: medians of several runs, as times of runs are compared by medians.
+/// The seconds of a launch in a sample: lower quartiles of several runs.
 struct Measured {
   /// The mean of kernels, of collectives, and of the whole run, by its launches.
   double kernel = 0, collective = 0, all = 0;
