@@ -350,17 +350,7 @@ static std::string getDate() {
 
 Result<std::string> meshwright::calibrate(std::string_view given, const CalibrationOptions &wanted) {
   auto fail = [](std::string message) { return Result<std::string>(std::vector<Diagnostic>{makeError(std::move(message))}); };
-  std::string path(given);
-  if (path.empty()) {
-    path = getCalibrationPath();
-    if (path.empty())
-      return fail("no home folder to keep the calibration in: expected a file, or XDG_CONFIG_HOME");
-    if (std::error_code code = llvm::sys::fs::create_directories(llvm::sys::path::parent_path(path)))
-      return fail(llvm::sys::path::parent_path(path).str() + ": " + code.message());
-  }
   std::string error, needed;
-  if (!rt::WholeFile::check(path, error))
-    return fail(error);
   CalibrationOptions options = wanted;
   if (options.ranks < 0 || options.ranks > 1024)
     return fail("calibrate: expected 0 to 1024 ranks, got " + std::to_string(options.ranks));
@@ -370,6 +360,16 @@ Result<std::string> meshwright::calibrate(std::string_view given, const Calibrat
     options.target = needed.empty() ? "cpu" : needed;
   if (!llvm::StringRef(options.target).starts_with("cpu"))
     return fail("calibrate: expected a backend whose ranks compute on processors, got '" + options.backend + "'");
+  std::string path(given);
+  if (path.empty()) {
+    path = getCalibrationPath();
+    if (path.empty())
+      return fail("no home folder to keep the calibration in: expected a file, or XDG_CONFIG_HOME");
+    if (std::error_code code = llvm::sys::fs::create_directories(llvm::sys::path::parent_path(path)))
+      return fail(llvm::sys::path::parent_path(path).str() + ": " + code.message());
+  }
+  if (!rt::WholeFile::check(path, error))
+    return fail(error);
   // Processes of a launcher are ranks of one world each.
   bool isLocal = options.backend == "local";
   int64_t cores = std::max(1u, std::thread::hardware_concurrency());
