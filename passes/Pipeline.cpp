@@ -8,6 +8,7 @@
 #include "meshwright/passes/Pipeline.h"
 
 #include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/CostModel/AssumedDevice.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/Stages/StageMeshes.h"
@@ -127,7 +128,7 @@ FailureOr<ParallelizeOptions> meshwright::readParallelizeOptions(StringRef text,
   if (failed(options))
     return failure();
   std::string problem;
-  if (!options->device.empty() && !getDevice(options->device, &problem))
+  if (!findDevice(options->device, options->target, problem))
     return error(problem);
   if (auto target = getKernelTarget(options->target); !target)
     return error(toString(target.takeError()));

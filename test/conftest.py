@@ -9,6 +9,8 @@ import torch
 # A rank may have to wait long for another where the machine has much else to do. Tests of
 # what happens after the timeout set their own.
 os.environ.setdefault("MESHWRIGHT_TIMEOUT", "300")
+# Plans assume the device that tests are written for, whatever calibration this machine has.
+os.environ["MESHWRIGHT_DEVICE"] = "h100"
 # Tests of JAX have several devices.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")

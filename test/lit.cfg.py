@@ -19,6 +19,9 @@ config.environment["PYTHONPATH"] = os.pathsep.join(
     p for p in [python_dir, os.environ.get("PYTHONPATH")] if p
 )
 
+# Plans assume the device that tests are written for, whatever calibration this machine has.
+config.environment["MESHWRIGHT_DEVICE"] = "h100"
+
 # One spelling each for what tests call beside the tools on the path.
 config.substitutions += [
     ("%python", config.python),

@@ -68,6 +68,11 @@ int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double to
  * error. */
 const char *mw_program_report(mw_program *program, int32_t json);
 
+/* Measures this machine for the cost model, and writes a device file; see docs/devices.md. An empty
+ * path is where plans look for the calibration. Of the options, `backend`, `target` and
+ * `threads_per_rank` count. */
+int32_t mw_calibrate(const char *path, const mw_run_options *options, mw_say say, void *user);
+
 /* Starts a session of a program, with the weights that are loaded: they must stay as long as the
  * session. Of the options, `backend`, `threads_per_rank`, `timeout`, `target`, `state`,
  * `no_recover` and `graphs` count. Returns null after an error. */

@@ -125,6 +125,7 @@ CostModel::CostModel(MeshAttr mesh) : mesh(mesh) {
       link.bandwidth = axis.getBandwidth();
     if (axis.getLatency() > 0)
       link.latency = toPicoseconds(axis.getLatency());
+    link.isCalibrated = device.rates && !isNetwork && axis.getBandwidth() <= 0;
     links.push_back(link);
   }
 }
@@ -139,6 +140,37 @@ int64_t CostModel::getTime(ArrayRef<Axis> axes, int64_t bytes, int64_t steps) co
   return saturate(__int128(launch) + __int128(steps) * latency + transfer);
 }
 
+static const RateTable &getRates(const Rates &rates, CollectiveKind kind) {
+  switch (kind) {
+  case CollectiveKind::AllReduce:
+    return rates.allReduce;
+  case CollectiveKind::ReduceScatter:
+  case CollectiveKind::ReduceScatterV:
+    return rates.reduceScatter;
+  case CollectiveKind::AllGather:
+  case CollectiveKind::AllGatherV:
+    return rates.allGather;
+  case CollectiveKind::AllToAll:
+    return rates.allToAll;
+  case CollectiveKind::Permute:
+    return rates.permute;
+  case CollectiveKind::Redistribute:
+  case CollectiveKind::Slice:
+  case CollectiveKind::Partial:
+    break;
+  }
+  return rates.redistribute;
+}
+
+int64_t CostModel::getTime(CollectiveKind kind, ArrayRef<Axis> axes, int64_t bytes, int64_t steps) const {
+  bool isCalibrated = !axes.empty() && bytes > 0 &&
+                      llvm::all_of(axes, [&](const Axis &axis) { return links[axis.axis].isCalibrated; });
+  if (!isCalibrated || getRates(*device.rates, kind).empty())
+    return getTime(axes, bytes, steps);
+  return saturate(__int128(getTime(axes, 0, steps)) +
+                  divideBandwidth(bytes, getRates(*device.rates, kind).getRate(double(bytes))));
+}
+
 bool CostModel::runsBeside(ArrayRef<Axis> axes) const {
   return llvm::any_of(axes, [&](const Axis &axis) { return links[axis.axis].overlaps; });
 }
@@ -147,6 +179,11 @@ int64_t CostModel::getLeastTime(int64_t bytes) const {
   int64_t transfer = std::numeric_limits<int64_t>::max() / 4;
   for (const Link &link : links)
     transfer = std::min(transfer, divideBandwidth(bytes, link.bandwidth));
+  if (llvm::any_of(links, [](const Link &link) { return link.isCalibrated; }))
+    for (CollectiveKind kind : {CollectiveKind::AllReduce, CollectiveKind::ReduceScatter, CollectiveKind::AllGather,
+                                CollectiveKind::AllToAll, CollectiveKind::Permute, CollectiveKind::Redistribute})
+      if (const RateTable &table = getRates(*device.rates, kind); !table.empty())
+        transfer = std::min(transfer, divideBandwidth(bytes, table.getLargestRate()));
   return launch + transfer;
 }
 
@@ -172,7 +209,7 @@ Cost CostModel::getCost(CollectiveKind kind, ArrayRef<Axis> axes, int64_t bytes,
   cost.bytes = getBytesSent(kind, ranks, bytes);
   cost.launches = 1;
   // A packed side is read and written once more.
-  cost.time = getTime(axes, cost.bytes, getSteps(kind, ranks)) +
+  cost.time = getTime(kind, axes, cost.bytes, getSteps(kind, ranks)) +
               getMemoryTime(saturate(__int128(2) * packedSides * bytes));
   return cost;
 }
@@ -183,7 +220,7 @@ Cost CostModel::getRedistributeCost(ArrayRef<Axis> axes, int64_t bytes, int64_t 
   cost.launches = 1;
   cost.redistributes = 1;
   // Boxes are packed into messages and unpacked from them.
-  cost.time = getTime(axes, bytes, peers) + getMemoryTime(saturate(__int128(4) * bytes));
+  cost.time = getTime(CollectiveKind::Redistribute, axes, bytes, peers) + getMemoryTime(saturate(__int128(4) * bytes));
   return cost;
 }
 
@@ -543,6 +580,6 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
       packed += isOutermost(out, *dim) ? 0 : 2 * bytes;
   }
   total.launches = 1;
-  total.time = getTime(axes, total.bytes, steps) + getMemoryTime(packed);
+  total.time = getTime(op.getKind(), axes, total.bytes, steps) + getMemoryTime(packed);
   return total;
 }

@@ -16,7 +16,9 @@
 #define MESHWRIGHT_LIB_COSTMODEL_COSTMODEL_H
 
 #include "meshwright/dialects/Dist/Layout.h"
+#include "meshwright/lib/CostModel/Rates.h"
 
+#include <memory>
 #include <optional>
 
 namespace meshwright {
@@ -62,6 +64,10 @@ struct Device {
   /// 1 if the links of one host move bytes while its devices compute. 0 if devices do it
   /// themselves, as cores that exchange data through shared memory.
   double overlap = 1;
+  /// Measured rates of classes, which take the place of the numbers above; null for others.
+  std::shared_ptr<const Rates> rates;
+  /// The name that reports show; empty: the spelling.
+  std::string name;
 
   double getFlops(mlir::Type elementType) const;
 };
@@ -71,6 +77,9 @@ struct Device {
 /// spelling is a device that costs nothing. Null if the spelling is wrong;
 /// `error` then says why.
 std::optional<Device> getDevice(llvm::StringRef spelling, std::string *error = nullptr);
+
+/// The name of a device that reports show: the key `name`, or else the spelling.
+std::string getDeviceName(llvm::StringRef spelling);
 
 /// Checks the device that the mesh of a function names.
 mlir::LogicalResult verifyDevice(dist::MeshAttr mesh, mlir::Operation *func);
@@ -106,6 +115,25 @@ struct RedistributeCost {
   llvm::SmallVector<dist::Axis, 8> axes;
 };
 
+/// The work of a kernel, or of an op that is one.
+struct KernelWork {
+  /// The class of the kernel, in the order of the runtime's classes.
+  enum Class { Rows, Product, Attention, Move } kind = Move;
+  /// Operations, by element type of the results. They are those of products.
+  llvm::SmallVector<std::pair<double, mlir::Type>, 1> flops;
+  /// The operand type of the product, its rows (of attention: operations for each row of queries), and
+  /// whether one operand is a weight, or the op the gradient of attention.
+  mlir::Type type;
+  double rows = 0;
+  bool hasWeight = false, isGradient = false;
+  /// The share of the operations that the kernel of attention does, because a mask hides the others.
+  double visible = 1;
+  /// `tableBytes` is the part of `bytes` that is a table, of which only some rows are read.
+  int64_t bytes = 0, weightBytes = 0, tableBytes = 0;
+  /// Elements that cheap and costlier ops compute, products aside.
+  double cheapElements = 0, costlyElements = 0;
+};
+
 class CostModel {
 public:
   /// The model of a mesh. Links are those that the mesh states, else those of its device,
@@ -128,6 +156,10 @@ public:
   /// Picoseconds of `flops` in `elementType`; 0 if the mesh names no device.
   int64_t getComputeTime(double flops, mlir::Type elementType) const;
 
+  /// Picoseconds of a kernel without its launch, in a program with so many bytes of weights; 0 if they are
+  /// not known. On a device without rates it is the longer of arithmetic and memory traffic.
+  int64_t getKernelTime(const KernelWork &work, int64_t allWeights) const;
+
   /// Picoseconds to start a kernel or collective.
   int64_t getLaunchTime() const { return launch; }
 
@@ -149,10 +181,14 @@ public:
   Cost getCost(dist::CollectiveOpInterface op) const;
 
 private:
+  /// The time of a collective of a kind. Of a calibrated link the rate depends on the kind and the bytes.
+  int64_t getTime(dist::CollectiveKind kind, llvm::ArrayRef<dist::Axis> axes, int64_t bytes, int64_t steps) const;
   struct Link {
     double bandwidth = 0; // 0 is one byte a picosecond
     int64_t latency = 0;  // picoseconds
     bool overlaps = true;
+    /// True if the rates of the device hold for it.
+    bool isCalibrated = false;
   };
   dist::MeshAttr mesh;
   Device device;

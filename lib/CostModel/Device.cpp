@@ -57,6 +57,7 @@ std::optional<Device> meshwright::getDevice(llvm::StringRef spelling, std::strin
     return std::nullopt;
   };
   Device device;
+  std::shared_ptr<Rates> rates;
   llvm::SmallVector<llvm::StringRef> words;
   llvm::SplitString(spelling, words, " ,");
   for (size_t i = 0; i < words.size(); ++i) {
@@ -68,6 +69,19 @@ std::optional<Device> meshwright::getDevice(llvm::StringRef spelling, std::strin
         return fail("unknown device '" + word + "': expected one of " +
                     llvm::join(getDeviceNames(), ", ") + ", or key=number");
       device = preset->device;
+      continue;
+    }
+    if (key == "name") {
+      device.name = text.str();
+      continue;
+    }
+    if (const RateKey *known = llvm::find_if(getRateKeys(), [&](const RateKey &k) { return k.name == key; });
+        known != getRateKeys().end()) {
+      if (!rates)
+        rates = std::make_shared<Rates>();
+      std::string problem;
+      if (!RateTable::parse(text, known->get(*rates), problem))
+        return fail("device key '" + key + "': " + problem);
       continue;
     }
     double number;
@@ -95,12 +109,24 @@ std::optional<Device> meshwright::getDevice(llvm::StringRef spelling, std::strin
       device.memorySize = number;
       continue;
     }
+    if (key == "cheap_element" || key == "costly_element") {
+      if (!rates)
+        rates = std::make_shared<Rates>();
+      (key == "cheap_element" ? rates->cheapElement : rates->costlyElement) = number;
+      continue;
+    }
     const Key *known = llvm::find_if(keys, [&](const Key &k) { return k.name == key; });
     if (known == std::end(keys))
       return fail("unknown device key '" + key + "'");
     device.*(known->member) = number;
   }
+  device.rates = std::move(rates);
   return device;
+}
+
+std::string meshwright::getDeviceName(llvm::StringRef spelling) {
+  std::optional<Device> device = getDevice(spelling);
+  return device && !device->name.empty() ? device->name : spelling.str();
 }
 
 LogicalResult meshwright::verifyDevice(dist::MeshAttr mesh, Operation *func) {

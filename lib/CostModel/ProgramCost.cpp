@@ -8,6 +8,7 @@
 #include "meshwright/lib/CostModel/ProgramCost.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
@@ -17,12 +18,124 @@ double meshwright::getProductFlops(Operation *op) {
   return op->hasTrait<dist::Product>() ? cast<dist::WorkOpInterface>(op).getFlops() : 0;
 }
 
+/// Returns true if the value is a weight in another form, or one itself.
+static bool isWeight(Value value) {
+  while (true) {
+    value = rt::getOuterValue(value);
+    if (auto argument = dyn_cast<BlockArgument>(value)) {
+      auto function = dyn_cast_or_null<FunctionOpInterface>(argument.getOwner()->getParentOp());
+      return function && !function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kInputAttr);
+    }
+    Operation *op = value.getDefiningOp();
+    if (isa<nn::ReadOp>(op))
+      return true;
+    // A weight may be gathered, or packed by a kernel of its own.
+    bool keeps = op->hasTrait<dist::KeepsWeight>() || isa<rt::WaitOp, rt::StartOp>(op);
+    if (auto kernel = dyn_cast<rt::KernelOp>(op))
+      keeps = llvm::any_of(kernel.getOps(), [](Operation &inner) { return isa<rt::PrepareOp>(inner); });
+    if (!keeps || op->getNumOperands() == 0)
+      return false;
+    value = op->getOperand(0);
+  }
+}
+
+/// The share of pairs of a query and a key that a kernel visits. Positions in operands are not known
+/// here, so all pairs count then.
+static double getVisibleShare(nn::ScoresOpInterface op) {
+  int64_t queries = cast<RankedTensorType>(op.getQuery().getType()).getDimSize(2);
+  int64_t rows = cast<RankedTensorType>(op.getKey().getType()).getDimSize(2);
+  int64_t keys = std::min<int64_t>(rows, op.getKvLength().value_or(rows));
+  if (op.getQPositions() || queries <= 0 || keys <= 0)
+    return 1;
+  std::optional<uint64_t> left = op.getWindowLeft();
+  std::optional<uint64_t> right = op.getCausal() ? std::optional<uint64_t>(0) : op.getWindowRight();
+  double pairs = 0;
+  for (int64_t i = 0; i < queries; ++i) {
+    int64_t first = left ? std::max<int64_t>(0, i - int64_t(*left)) : 0;
+    int64_t end = right ? std::min<int64_t>(keys, i + int64_t(*right) + 1) : keys;
+    pairs += double(std::max<int64_t>(0, end - first));
+  }
+  return pairs / (double(queries) * double(rows));
+}
+
+/// Adds a product. Its rows follow from its operations and the elements of its operands: a product of
+/// m x k and k x n elements has 2 m n k operations.
+static void addProduct(Operation *op, double flops, KernelWork &work) {
+  auto result = cast<RankedTensorType>(op->getResult(0).getType());
+  work.flops.emplace_back(flops, result.getElementType());
+  work.type = elementOf(op->getOperand(0));
+  if (auto scores = dyn_cast<nn::ScoresOpInterface>(op)) {
+    auto query = cast<RankedTensorType>(scores.getQuery().getType());
+    work.kind = KernelWork::Attention;
+    // The gradient has one result for each of query, key and value.
+    work.isGradient = op->getNumResults() >= 3;
+    work.visible = getVisibleShare(scores);
+    work.rows = flops * work.visible / std::max<double>(1, double(query.getNumElements() / query.getShape().back()));
+    return;
+  }
+  work.kind = KernelWork::Product;
+  auto rowsOf = [&](Value value) {
+    return flops / 2 / std::max<double>(1, double(cast<RankedTensorType>(value.getType()).getNumElements()));
+  };
+  if (isa<dist::MatrixOpInterface>(op)) {
+    Value matrix = op->getOperand(cast<dist::MatrixOpInterface>(op).getMatrixOperand());
+    work.hasWeight = isWeight(matrix);
+    work.rows = rowsOf(matrix);
+    if (work.hasWeight)
+      work.weightBytes += getTensorBytes(matrix.getType());
+    return;
+  }
+  work.rows = std::min({rowsOf(op->getOperand(0)), rowsOf(op->getOperand(1)), rowsOf(op->getResult(0))});
+}
+
+void meshwright::addWork(Operation *op, KernelWork &work) {
+  if (op->hasTrait<OpTrait::IsTerminator>() || op->getNumResults() == 0)
+    return;
+  if (double flops = getProductFlops(op))
+    return addProduct(op, flops, work);
+  if (auto lookup = dyn_cast<dist::LookupOpInterface>(op))
+    if (std::optional<unsigned> table = lookup.getTableOperand()) {
+      int64_t read = getTensorBytes(op->getResult(0).getType());
+      work.tableBytes += std::max<int64_t>(0, getTensorBytes(op->getOperand(*table).getType()) - read);
+    }
+  if (op->hasTrait<dist::MovesOnly>() || op->hasTrait<dist::Generates>() || isa<rt::PrepareOp>(op))
+    return;
+  if (work.kind == KernelWork::Move)
+    work.kind = KernelWork::Rows;
+  double elements = 0;
+  auto add = [&](Type type) {
+    if (auto tensor = dyn_cast<RankedTensorType>(type); tensor && tensor.hasStaticShape())
+      elements = std::max(elements, double(tensor.getNumElements()));
+  };
+  // An op that combines elements visits those of its first operand.
+  if (op->getNumOperands() > 0 && op->hasTrait<dist::Combines>() && !isa<dist::MatrixOpInterface>(op))
+    add(op->getOperand(0).getType());
+  add(op->getResult(0).getType());
+  (op->hasTrait<dist::Cheap>() ? work.cheapElements : work.costlyElements) += elements;
+}
+
+int64_t meshwright::getWeightBytes(FunctionOpInterface function) {
+  int64_t bytes = 0;
+  if (!function)
+    return bytes;
+  for (BlockArgument argument : function.getArguments())
+    if (!function.getArgAttr(argument.getArgNumber(), nn::NnDialect::kInputAttr))
+      bytes += getTensorBytes(argument.getType());
+  return bytes;
+}
+
 int64_t meshwright::getComputeTime(Operation *op, const CostModel &model) {
   int64_t bytes = 0;
   for (Value value : op->getOperands())
     bytes += getTensorBytes(value.getType());
   for (Value value : op->getResults())
     bytes += getTensorBytes(value.getType());
+  if (model.getDevice().rates) {
+    KernelWork work;
+    addWork(op, work);
+    work.bytes = bytes;
+    return model.getKernelTime(work, getWeightBytes(op->getParentOfType<FunctionOpInterface>()));
+  }
   int64_t time = model.getMemoryTime(bytes);
   if (double flops = getProductFlops(op))
     time = std::max(time, model.getComputeTime(flops, elementOf(op->getResult(0))));
@@ -91,8 +204,14 @@ ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostM
       cost.compute += model.getLaunchTime() + getComputeTime(&op, model);
       continue;
     }
-    cost.compute += (writesMemory(&op, inMemory) ? model.getLaunchTime() : 0) +
-                    model.getMemoryTime(getFusedBytes(&op, inMemory));
+    cost.compute += writesMemory(&op, inMemory) ? model.getLaunchTime() : 0;
+    KernelWork work;
+    work.bytes = getFusedBytes(&op, inMemory);
+    if (model.getDevice().rates)
+      addWork(&op, work);
+    // The bytes count of a table only the rows that are read.
+    work.tableBytes = 0;
+    cost.compute += model.getKernelTime(work, /*allWeights=*/0);
   }
   return cost;
 }

@@ -27,6 +27,12 @@ mlir::Value skipViews(mlir::Value value);
 /// ops, whose time is that of their memory traffic.
 double getProductFlops(mlir::Operation *op);
 
+/// Adds an op to the work of its kernel, without the bytes that the kernel reads and writes.
+void addWork(mlir::Operation *op, KernelWork &work);
+
+/// Bytes of the parameters that a function reads, of which its arguments tell.
+int64_t getWeightBytes(mlir::FunctionOpInterface function);
+
 /// Picoseconds of a local op: the longer of its memory traffic and its arithmetic.
 int64_t getComputeTime(mlir::Operation *op, const CostModel &model);
 

@@ -144,6 +144,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute(name, size);
     });
     json.attribute("device", report.device);
+    if (const Report::Decision *decision = getDeviceDecision(report))
+      json.attribute("device_reason", llvm::StringRef(decision->message).split(": ").second);
     json.attribute("target", report.target);
     json.attributeArray("collectives", [&] {
       for (const Report::Collective &entry : report.collectives)
@@ -174,6 +176,11 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute("exposed_seconds", report.communication->exposed);
         json.attribute("hidden_seconds", report.communication->hidden);
         json.attribute("run_seconds", report.communication->run);
+        json.attributeObject("kernel_seconds", [&] {
+          const char *const classes[] = {"rows", "gemm", "attention", "move"};
+          for (int i = 0; i < 4; ++i)
+            json.attribute(classes[i], report.communication->kernels[i]);
+        });
       });
     if (report.fetches)
       json.attributeObject("gtp", [&] { printFetches(*report.fetches, json); });
@@ -215,7 +222,9 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         });
       });
     json.attributeArray("decisions", [&] {
-      for (const Report::Decision &decision : report.decisions)
+      for (const Report::Decision &decision : report.decisions) {
+        if (&decision == getDeviceDecision(report))
+          continue;
         json.object([&] {
           json.attribute("pass", decision.pass);
           json.attribute("outcome", stringify(decision.outcome));
@@ -240,6 +249,7 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
               });
           });
         });
+      }
     });
     json.attributeArray("warnings", [&] {
       for (const Report::Warning &warning : report.warnings)

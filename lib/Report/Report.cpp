@@ -546,7 +546,7 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   report.ranks = mesh->getNumRanks();
   for (MeshAxisAttr axis : mesh->getAxes())
     report.mesh.push_back({axis.getName().str(), axis.getSize()});
-  report.device = mesh->getDevice().str();
+  report.device = getDeviceName(mesh->getDevice());
   if (auto target = function->getAttrOfType<StringAttr>(rt::RtDialect::kTargetAttr))
     report.target = target.str();
   for (const nn::CallStep &step : nn::getSteps(function)) {
@@ -567,6 +567,12 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
   addDecisions(report, function->getContext(), [](const Decision &) { return true; });
   addAlternatives(report);
   return report;
+}
+
+const Report::Decision *meshwright::getDeviceDecision(const Report &report) {
+  const Report::Decision *found = llvm::find_if(
+      llvm::ArrayRef(report.decisions), [](const Report::Decision &decision) { return decision.pass == "declare-mesh"; });
+  return found == report.decisions.data() + report.decisions.size() ? nullptr : found;
 }
 
 void meshwright::addDecisions(Report &report, MLIRContext *context,

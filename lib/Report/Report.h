@@ -72,8 +72,22 @@ struct Memory {
 struct CommunicationEstimate {
   /// Seconds without computation beside them, and with it.
   double exposed = 0, hidden = 0;
-  /// Seconds of the whole run.
-  double run = 0;
+  /// Seconds of the whole run, and of kernels by their class (KernelWork::Class).
+  double run = 0, kernels[4] = {};
+
+  /// Adds the times of a part that runs so often.
+  template <typename Time> void add(double runs, const Time &time) {
+    exposed += runs * time.exposed;
+    hidden += runs * time.hidden;
+    run += runs * time.total;
+    for (int i = 0; i < 4; ++i)
+      kernels[i] += runs * time.kernels[i];
+  }
+};
+
+/// Seconds that a run took: in all, of kernels by class, and of collectives.
+struct MeasuredTimes {
+  double run = 0, kernels[4] = {}, collectives = 0, exposed = 0;
 };
 
 /// The pass whose decision has the plans that the planner compared.
@@ -157,6 +171,8 @@ struct Report {
   std::vector<PlanAlternative> alternatives;
   /// The measurements of a run, as the runtime prints them; empty without a run.
   std::string runText, runJson;
+  /// The times of a run of the entry that `communication` is about, if one was measured.
+  std::optional<MeasuredTimes> measured;
   /// The load of a layer of experts in a run.
   struct Experts {
     SourceLocation location;
@@ -169,6 +185,7 @@ struct Report {
   void takeRun(Report &&other) {
     runText = std::exchange(other.runText, {});
     runJson = std::exchange(other.runJson, {});
+    measured = std::exchange(other.measured, {});
     experts = std::exchange(other.experts, {});
   }
   /// True if the module has states of training.
@@ -195,6 +212,9 @@ std::string describeIdleAxis(dist::MeshAxisAttr axis);
 
 /// Makes the alternatives of a report from the planner's decision, if the report has it.
 void addAlternatives(Report &report);
+
+/// The decision on the device that the plan assumes; null if the program's own mesh names it.
+const Report::Decision *getDeviceDecision(const Report &report);
 
 /// Counts only the traffic of a function, for comparisons.
 mlir::FailureOr<Traffic> countTraffic(mlir::FunctionOpInterface function);

@@ -378,10 +378,12 @@ static void printAlternatives(ArrayRef<Alternative> alternatives, llvm::raw_ostr
 }
 
 static void printDecisions(const Report &report, llvm::raw_ostream &os) {
-  if (report.decisions.empty())
+  if (report.decisions.size() <= (getDeviceDecision(report) ? 1 : 0))
     return;
   Groups<Report::Decision> groups;
   for (const Report::Decision &decision : report.decisions) {
+    if (&decision == getDeviceDecision(report))
+      continue;
     std::string key = decision.pass + '\0' + stringify(decision.outcome).str() + '\0' +
                       generalizeMessage(decision.message) + '\0' +
                       generalize(decision.location.name);
@@ -471,6 +473,30 @@ static void printAlternatives(const Report &report, llvm::raw_ostream &os) {
   table.print(os);
 }
 
+/// The classes of kernels, as runs name them.
+static constexpr const char *kClasses[] = {"rows", "gemm", "attention", "move"};
+
+static void printMeasured(const Report &report, llvm::raw_ostream &os) {
+  if (!report.measured || !report.communication)
+    return;
+  const CommunicationEstimate &expected = *report.communication;
+  const MeasuredTimes &measured = *report.measured;
+  os << "expected times beside measured ones, per rank and run\n";
+  Table table("lrrr");
+  table.row({"", "expected", "measured", "quotient"});
+  auto row = [&](const char *name, double model, double time) {
+    if (model > 0 || time > 0)
+      table.row({name, formatSeconds(model), formatSeconds(time),
+                 time > 0 ? llvm::formatv("{0:f2}", model / time).str() : ""});
+  };
+  for (int i = 0; i < 4; ++i)
+    row(kClasses[i], expected.kernels[i], measured.kernels[i]);
+  row("collectives", expected.exposed + expected.hidden, measured.collectives);
+  row("collectives that show", expected.exposed, measured.exposed);
+  row("the whole run", expected.run, measured.run);
+  table.print(os);
+}
+
 void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   os << "plan for " << report.ranks << (report.ranks == 1 ? " rank" : " ranks");
   if (!report.mesh.empty()) {
@@ -480,6 +506,8 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   }
   if (!report.device.empty())
     os << ", device " << report.device;
+  if (const Report::Decision *decision = getDeviceDecision(report))
+    os << " (" << StringRef(decision->message).split(": ").second << ")";
   if (report.target != "cpu")
     os << ", target " << report.target;
   os << "\n";
@@ -489,6 +517,7 @@ void meshwright::printText(const Report &report, llvm::raw_ostream &os) {
   printWarnings(report, os);
   printDecisions(report, os);
   printExperts(report, os);
+  printMeasured(report, os);
   os << report.runText;
 }
 

@@ -5,9 +5,10 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/CostModel/AssumedDevice.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
+#include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/passes/annotate/Passes.h"
 
 using namespace mlir;
@@ -25,7 +26,7 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
   using DeclareMeshPassBase::DeclareMeshPassBase;
   void runOnOperation() override {
     ModuleOp module = getOperation();
-    if (failed(checkDevices(module)) || failed(declareMesh(module)))
+    if (failed(findDevice(module)) || failed(checkDevices(module)) || failed(declareMesh(module)))
       return signalPassFailure();
     if (roles.getValue().empty())
       return;
@@ -35,6 +36,8 @@ struct DeclareMeshPass : meshwright::impl::DeclareMeshPassBase<DeclareMeshPass> 
   }
 
 private:
+  /// Finds the device of the option, and reads its file if it has one.
+  LogicalResult findDevice(ModuleOp module);
   LogicalResult checkDevices(ModuleOp module);
   /// Adds the mesh of the option, or compares it with the mesh that the module has.
   LogicalResult declareMesh(ModuleOp module);
@@ -43,9 +46,31 @@ private:
   LogicalResult declareRoles(MeshOp meshOp);
   LogicalResult checkNames(MeshOp meshOp);
   LogicalResult checkStorage(MeshOp meshOp);
+
+  /// The device as a mesh spells it.
+  std::string spelling;
 };
 
 } // namespace
+
+LogicalResult DeclareMeshPass::findDevice(ModuleOp module) {
+  if (device.empty())
+    return success();
+  std::string error;
+  std::optional<AssumedDevice> found = meshwright::findDevice(device, target, error);
+  if (!found)
+    return emitError(module.getLoc()) << error;
+  spelling = std::move(found->spelling);
+  auto meshes = module.getOps<MeshOp>();
+  bool isUsed = meshes.empty() || replacesDevice;
+  if (!isUsed)
+    return success();
+  if (!found->warning.empty())
+    emitWarning(module.getLoc()) << found->warning;
+  DistDialect::getDecisionLog(&getContext())
+      .add(getArgument(), Outcome::Note, module.getLoc(), found->name + ": " + found->reason);
+  return success();
+}
 
 /// The cost model treats an unknown device like none, so it is an error here.
 LogicalResult DeclareMeshPass::checkDevices(ModuleOp module) {
@@ -55,7 +80,7 @@ LogicalResult DeclareMeshPass::checkDevices(ModuleOp module) {
       return success();
     return emitError(location) << error;
   };
-  if (failed(check(device, module.getLoc())))
+  if (failed(check(spelling, module.getLoc())))
     return failure();
   for (auto known : module.getOps<MeshOp>())
     if (failed(check(known.getMesh().getDevice(), known.getLoc())))
@@ -84,7 +109,7 @@ void DeclareMeshPass::replaceDevice(ArrayRef<MeshOp> meshes) {
   if (!replacesDevice || meshes.size() != 1)
     return;
   MeshOp own = meshes.front();
-  own.setMeshAttr(MeshAttr::get(&getContext(), own.getMesh().getAxes(), device));
+  own.setMeshAttr(MeshAttr::get(&getContext(), own.getMesh().getAxes(), spelling));
 }
 
 LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
@@ -115,13 +140,13 @@ LogicalResult DeclareMeshPass::declareMesh(ModuleOp module) {
       stages.push_back({stage.stage, own});
       named.push_back({StringAttr::get(&getContext(), stage.stage), own});
     }
-    FailureOr<MeshAttr> joined = joinMeshes(stages, device, emit);
+    FailureOr<MeshAttr> joined = joinMeshes(stages, spelling, emit);
     if (failed(joined))
       return failure();
     attr = *joined;
     views = DictionaryAttr::get(&getContext(), named);
   } else {
-    attr = makeMesh(wanted.axes, device);
+    attr = makeMesh(wanted.axes, spelling);
   }
   if (!attr)
     return failure();

@@ -76,7 +76,9 @@ def DeclareMeshPass : AnnotatePass<"declare-mesh"> {
   let options = [
     Option<"mesh", "mesh", "::meshwright::MeshOption", "",
            "axes, name=size, major to minor; or stage:axes;stage:axes">,
-    Option<"device", "device", "std::string", "\"\"", "device preset">,
+    Option<"device", "device", "std::string", "\"\"",
+           "a preset, numbers or a device file; auto: the device that plans assume; empty: none">,
+    Option<"target", "target", "std::string", "\"\"", "the target for which auto assumes a device">,
     Option<"replacesDevice", "replaces-device", "bool", "false",
            "the mesh of the module gets the device, too">,
     Option<"roles", "roles", "::meshwright::AxisChoices", "::meshwright::AxisChoices()",

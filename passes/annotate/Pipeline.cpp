@@ -183,7 +183,8 @@ void meshwright::buildAnnotatePipeline(OpPassManager &pm, const AnnotateOptions 
   const ParallelizeOptions &options = annotate.request;
   DeclareMeshPassOptions mesh;
   mesh.mesh = options.mesh;
-  mesh.device = options.device.empty() ? "h100" : options.device;
+  mesh.device = options.device.empty() ? "auto" : options.device;
+  mesh.target = options.target;
   mesh.replacesDevice = !options.device.empty();
   mesh.roles = options.axes.complete();
   pm.addPass(createDeclareMeshPass(mesh));

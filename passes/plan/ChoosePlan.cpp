@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CostModel/AssumedDevice.h"
 #include "meshwright/lib/Report/Report.h"
 #include "meshwright/lib/Support/NumberText.h"
 #include "meshwright/passes/Pipeline.h"
@@ -136,12 +137,11 @@ FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
     return module.emitError() << "the planner expects a global program, got an SPMD program, which "
                                  "has its mesh: expected neither ranks nor mesh=auto nor objective";
   ParallelizeOptions base = request;
-  if (base.device.empty())
-    base.device = "h100";
-  std::optional<Device> device = getDevice(base.device);
+  std::string error;
+  std::optional<AssumedDevice> assumed = findDevice(request.device, request.target, error);
+  std::optional<Device> device = assumed ? getDevice(assumed->spelling, &error) : std::nullopt;
   if (!device)
-    return module.emitError() << "unknown device '" << base.device << "'";
-  base.device = request.device;
+    return module.emitError() << error;
   Objective objective = request.objective.value_or(Objective::Time);
   int64_t limit = request.memoryCeiling.value_or(device->memorySize);
   ProgramExtents extents(module, *device);

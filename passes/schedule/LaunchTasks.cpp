@@ -7,7 +7,7 @@
 
 #include "meshwright/passes/schedule/LaunchTasks.h"
 
-#include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Reshard/TokenSharding.h"
 #include "meshwright/passes/schedule/Links.h"
@@ -18,16 +18,14 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
-static int64_t getKernelTime(rt::KernelOp kernel, const CostModel &model) {
-  int64_t bytes = 0, arithmetic = 0;
+KernelWork meshwright::getWork(rt::KernelOp kernel) {
+  KernelWork work;
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
     for (Value value : values)
-      bytes += rt::getBufferBytes(value.getType());
+      work.bytes += rt::getBufferBytes(value.getType());
   for (Operation &op : kernel.getOps())
-    if (double flops = getProductFlops(&op))
-      arithmetic += model.getComputeTime(
-          flops, cast<RankedTensorType>(op.getResult(0).getType()).getElementType());
-  return model.getLaunchTime() + std::max(arithmetic, model.getMemoryTime(bytes));
+    addWork(&op, work);
+  return work;
 }
 
 /// Adds the tasks that make the operands, seen through the ops between launches, and the tasks that
@@ -111,6 +109,7 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
     collectives.push_back(start.getCollective());
   SmallVector<int64_t> links = numberLinks(collectives, model.getMesh());
   const int64_t *link = links.begin();
+  int64_t weights = getWeightBytes(func);
   for (Operation &op : func.front()) {
     auto kernel = dyn_cast<rt::KernelOp>(op);
     auto start = dyn_cast<rt::StartOp>(op);
@@ -123,7 +122,7 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
     for (Value old : overwritten.lookup(&op))
       addReaders(task, old, numbers);
     if (kernel) {
-      task.time = getKernelTime(kernel, model);
+      task.time = model.getLaunchTime() + model.getKernelTime(getWork(kernel), weights);
       task.drains = true;
       for (Value result : kernel->getResults()) {
         if (overStates.contains(result))

@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_LAUNCHTASKS_H
 #define MESHWRIGHT_PASSES_SCHEDULE_LAUNCHTASKS_H
 
+#include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
 #include "meshwright/passes/schedule/ListScheduler.h"
@@ -22,6 +23,9 @@ enum class RunBeside { ByLink, Always, Never };
 
 /// The overlap that the function asks for (`rt.overlap`); none if it does not say.
 std::optional<OnOffAuto> getRequestedOverlap(mlir::func::FuncOp func);
+
+/// The work of a launch.
+KernelWork getWork(rt::KernelOp kernel);
 
 /// The tasks of a function of launches, in its order: kernels, and collectives with their
 /// waits. Views, constants and prepared parameters are no tasks; dependences go through

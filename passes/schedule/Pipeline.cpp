@@ -55,16 +55,22 @@ CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {
   // A collective whose wait follows at once blocks the compute stream.
   LaunchTasks launches(func, CostModel(mesh), RunBeside::Always);
   int64_t blocking = 0;
-  for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches))
+  CommunicationTime result;
+  for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches)) {
+    if (auto kernel = dyn_cast<rt::KernelOp>(launch))
+      result.kernels[getWork(kernel).kind] += double(task.time) * 1e-12;
     if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode());
         wait && wait.getStart() == launch) {
       task.link = 0;
       blocking += task.time;
     }
+  }
   Schedule schedule = simulateInOrder(launches.tasks);
   int64_t exposed = schedule.exposed + blocking, all = schedule.communication + blocking;
-  return {double(exposed) * 1e-12, double(std::max<int64_t>(0, all - exposed)) * 1e-12,
-          double(schedule.time) * 1e-12};
+  result.exposed = double(exposed) * 1e-12;
+  result.hidden = double(std::max<int64_t>(0, all - exposed)) * 1e-12;
+  result.total = double(schedule.time) * 1e-12;
+  return result;
 }
 
 bool meshwright::isPlanned(func::FuncOp func) { return func->hasAttr(rt::RtDialect::kArenaAttr); }

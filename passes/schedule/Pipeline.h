@@ -43,6 +43,8 @@ struct CommunicationTime {
   double exposed = 0, hidden = 0;
   /// The time of the whole program.
   double total = 0;
+  /// The time of kernels, by their class (KernelWork::Class).
+  double kernels[4] = {};
 };
 
 /// The times of a function of launches in its present order.

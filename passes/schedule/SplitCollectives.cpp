@@ -101,6 +101,8 @@ int64_t ChunkSimulator::getTime(Operation *op, const ChunkOp *how, double share)
   int64_t time = model.getMemoryTime(int64_t(bytes));
   if (!isHeavy(op))
     return time;
+  if (model.getDevice().rates)
+    return model.getLaunchTime() + int64_t(double(getComputeTime(op, model)) * share);
   Type type = cast<RankedTensorType>(op->getResult(0).getType()).getElementType();
   return model.getLaunchTime() + std::max(time, model.getComputeTime(getProductFlops(op) * share, type));
 }

@@ -15,6 +15,7 @@
 #include "Results.h"
 #include "Serving.h"
 
+#include "meshwright/Calibration.h"
 #include "meshwright/Compiler.h"
 
 #include <nanobind/nanobind.h>
@@ -326,6 +327,12 @@ NB_MODULE(_core, m) {
       .def_prop_ro("address", [](const ImportedArray &imported) {
         return reinterpret_cast<uintptr_t>(imported.array.data());
       });
+  m.def("calibrate", [](std::string_view path, std::string_view backend, int64_t threads) {
+    CalibrationOptions options;
+    options.backend = backend;
+    options.threadsPerRank = threads;
+    return toPython(withoutGil([&] { return calibrate(path, options); }));
+  });
   m.def("import_dlpack", [](nb::ndarray<nb::ro> array) { return ImportedArray{std::move(array)}; });
 
   nb::class_<GpuMemory>(m, "GpuMemory")

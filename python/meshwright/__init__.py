@@ -12,6 +12,7 @@
 import atexit
 
 from . import _core, logs
+from .calibration import calibrate
 from .composing import compose
 from .devices import DeviceArray
 from .errors import CheckFailed, Diagnostic, Error, InputError, MeshwrightWarning
@@ -44,6 +45,7 @@ __all__ = [
     "Plan",
     "Request",
     "Session",
+    "calibrate",
     "compose",
     "from_jax",
     "from_stablehlo",

@@ -129,7 +129,7 @@ class Model:
         fold: {"encoder": "sp", "ulysses", "ring", "replica", "batch", "auto" or None}; shards a stage
         of a composed model over the axes of context_parallel; "auto" compares time and memory.
         shardings: {"*.q_proj.weight": '[{"tp"}, {}]'}, the first match wins.
-        device: a preset ("h100", the default, "h200", "a100", "a800", "cpu").
+        device: a preset ("h100", "h200", "a100", "a800", "cpu"), a device file (`mw.calibrate`) or "auto".
         overlap: "on", "off" or "auto" (default, where the cost model says it pays): collectives
             run beside kernels, in chunks of their rows.
         shard_optimizer: "on", "off" or "auto" (default, where the cost model says it pays): of a
@@ -172,7 +172,7 @@ class Model:
         given = {name: value for name, value in options.items() if value is not None}
         if any(imported.graph.mesh for imported in self._imported.values()) and device is None:
             # The mesh of a JAX function says nothing of its devices.
-            options["device"] = "h100"
+            options["device"] = "auto"
         spelled = spell(options)
         with Phase("planning"):
             planned = _core.Plan.parallelize(self._program, spelled)

@@ -10,6 +10,10 @@
 
 #include "meshwright/runtime/include/Trace.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 namespace meshwright::rt {
 
 /// Peak rates, per second: measured ones of cores of the machine together, or those of GPUs by their
@@ -24,6 +28,17 @@ struct Ceilings {
   double f32 = 0, bf16 = 0;
   /// Bytes that a copy in memory reads and writes.
   double bytes = 0;
+  /// The same of copies in caches: the bytes that a thread's copy moves, and its rate. The smallest
+  /// comes first.
+  std::vector<std::pair<int64_t, double>> cached;
+
+  /// The rate of a thread's copy that moves so many bytes.
+  double getBytesPerSecond(int64_t moved) const {
+    double rate = bytes;
+    for (size_t i = cached.size(); i-- > 0;)
+      rate = moved <= cached[i].first ? std::max(rate, cached[i].second) : rate;
+    return rate;
+  }
 };
 
 /// The rates of that many threads at once. Measured once per process and number.
@@ -34,8 +49,9 @@ struct RunReport {
   struct Class {
     int64_t launches = 0;
     double seconds = 0, flops = 0, bytes = 0;
-    /// The time that the ceilings allow, divided by the time taken. Each launch is compared with
-    /// the ceiling, of arithmetic or of memory, that allows it the longer time.
+    /// The time that the ceilings allow, divided by the time taken: at most 1. Each launch is compared
+    /// with the ceiling, of arithmetic or of memory, that allows it the longer time; bytes that a cache
+    /// holds with the rate of that cache.
     double ofCeiling = 0;
   };
 
@@ -52,6 +68,8 @@ struct RunReport {
   double sentBytes = 0, sentByAll = 0;
   /// Bytes of a rank's arena: as planned, and as far up as a rank wrote (-1 if not measured).
   int64_t planned = 0, seen = -1;
+  /// Rates that are at least those of the run's classes: a class that is faster than the measured peak
+  /// shows that another process slowed the measurement down.
   Ceilings ceilings;
 
   double getHidden() const { return communication - exposed; }

@@ -56,6 +56,9 @@ def test_usage(files):
     expect(2, "exclude each other", model, "--random-inputs=1", "--inputs=x")
     expect(2, "--weights needs a value", model, "--weights=")
     expect(2, "--report= needs a value", model, "--report=")
+    expect(2, "--calibrate= needs a value", "--calibrate=")
+    expect(2, "--calibrate measures this machine, not a model: expected no '", model, "--calibrate")
+    expect(1, "backend 'swift' is not available", "--calibrate=none.json", "--backend=swift")
     assert launch("--help").returncode == 0
     weights = f"--weights={files}/w.safetensors"
     assert launch(model, weights, f"--random-inputs={2**64 - 1}").returncode == 0

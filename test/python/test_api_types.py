@@ -66,6 +66,8 @@ def calls(folder, known):
         "compose": dict(models={"a": model, "b": model}, connect={"b.x": "a.0"}),
         "join": dict(models={"a": model}),
         "SGD": {}, "Adam": {}, "AdamW": {}, "quiet": {},
+        # No backend and no folder: nothing is measured.
+        "calibrate": dict(path=folder / "none" / "x.json", backend="none"),
         "Model": dict(program=model._program, parameters={}), "Plan": dict(model=model, plan=known["Plan"]._plan),
         "Session": dict(session=session._open, backend="local", prepare=model._prepare, kind="torch"),
         "DeviceArray": dict(array=None, dtype="f32", shape=(2,), gpu=0),

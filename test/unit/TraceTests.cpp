@@ -70,6 +70,33 @@ TEST(RunReport, RanksWaitForTheirOwn) {
   expectCommunication(trace, 10, 4);
 }
 
+TEST(RunReport, NoShareOfACeilingIsAboveOne) {
+  Ceilings peaks;
+  peaks.f32 = 1e9;
+  peaks.bf16 = 2e9;
+  peaks.bytes = 1e9;
+  peaks.cached = {{1000, 8e9}, {100000, 4e9}};
+  EXPECT_EQ(peaks.getBytesPerSecond(1000), 8e9);
+  EXPECT_EQ(peaks.getBytesPerSecond(1001), 4e9);
+  EXPECT_EQ(peaks.getBytesPerSecond(100001), 1e9);
+  Trace trace;
+  auto add = [&](TraceKind kind, int64_t nanoseconds, int64_t flops, int64_t bytes, int64_t dtype) {
+    trace.getRow(0, 0).events.push_back({0, nanoseconds, kind, 0, flops, bytes, dtype});
+  };
+  // In a cache, at half of its rate; at ten times the rate of memory; at 2.5 times the peak of f32.
+  add(TraceKind::Rows, 250, 0, 1000, MW_F32);
+  add(TraceKind::Move, 100000, 0, 1000000, MW_F32);
+  add(TraceKind::Gemm, 1000, 2500, 0, MW_F32);
+  RunReport report = summarize(trace, 1, &peaks);
+  EXPECT_DOUBLE_EQ(report.classes[int64_t(TraceKind::Rows)].ofCeiling, 0.5);
+  EXPECT_DOUBLE_EQ(report.classes[int64_t(TraceKind::Move)].ofCeiling, 1);
+  EXPECT_DOUBLE_EQ(report.classes[int64_t(TraceKind::Gemm)].ofCeiling, 1);
+  // The ceiling that the report shows is none that the run exceeds.
+  for (const RunReport::Class &kernels : report.classes)
+    if (kernels.seconds > 0)
+      EXPECT_GE(std::max(report.ceilings.f32, report.ceilings.bf16), kernels.flops / kernels.seconds);
+}
+
 TEST(Trace, NamesAreWrittenAsUtf8) {
   Trace trace;
   add(trace, 0, 0, TraceKind::Gemm, 0, 1);

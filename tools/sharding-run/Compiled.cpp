@@ -33,6 +33,7 @@ void say(void *user, int32_t severity, const char *where, const char *what) {
 
 /// The functions of meshwright-c/Run.h, from the compiler library.
 struct Compiler {
+  decltype(&mw_calibrate) calibrate = nullptr;
   decltype(&mw_check_options) checkOptions = nullptr;
   decltype(&mw_program_open) open = nullptr;
   decltype(&mw_program_close) close = nullptr;
@@ -58,7 +59,7 @@ struct Compiler {
         error = std::string("the compiler library has no ") + name;
       return function != nullptr;
     };
-    return find(checkOptions, "mw_check_options") && find(open, "mw_program_open") && find(close, "mw_program_close") &&
+    return find(calibrate, "mw_calibrate") && find(checkOptions, "mw_check_options") && find(open, "mw_program_open") && find(close, "mw_program_close") &&
            find(select, "mw_program_select") && find(count, "mw_program_count") &&
            find(port, "mw_program_port") &&
            find(loadWeights, "mw_program_load_weights") &&
@@ -171,4 +172,17 @@ Status run::compileModel(const Options &options, std::unique_ptr<Model> &model) 
   Status status = compiled->open(options);
   model = std::move(compiled);
   return status;
+}
+
+Status run::calibrate(const Options &options) {
+  Compiler compiler;
+  std::string error;
+  if (!compiler.load(error))
+    return fail(error);
+  mw_run_options running = {};
+  running.backend = options.backend.c_str();
+  running.target = options.target.empty() ? nullptr : options.target.c_str();
+  running.threads_per_rank = options.running.threadsPerRank;
+  void *user = const_cast<Options *>(&options);
+  return compiler.calibrate(options.calibrate->c_str(), &running, say, user) == 0 ? Fine : Error;
 }

@@ -43,6 +43,8 @@ protected:
 
 /// Compiles a file of MLIR by the compiler library, which is opened by name.
 Status compileModel(const Options &options, std::unique_ptr<Model> &model);
+/// Measures this machine by the compiler library, and writes the device file that the options name.
+Status calibrate(const Options &options);
 /// Opens a bundle by the runtime alone.
 Status loadBundle(const Options &options, std::unique_ptr<Model> &model);
 

@@ -21,6 +21,7 @@ namespace meshwright::run {
 
 const char *const usage =
     "usage: sharding-run MODEL [options]\n"
+    "       sharding-run --calibrate[=FILE] [options]\n"
     "\n"
     "Runs a bundle, a folder that sharding-compile wrote, or a .mlir file, which is\n"
     "compiled first.\n"
@@ -71,6 +72,9 @@ const char *const usage =
     "  --trace=FILE          what each rank and stream does when, for Perfetto\n"
     "  --report[=FILE]       what is sent and held, and where the time went; JSON where\n"
     "                        FILE ends in .json\n"
+    "  --calibrate[=FILE]    instead of a run: measure this machine for the cost model, in about a\n"
+    "                        minute, with --backend, --target and --threads-per-rank. Without\n"
+    "                        FILE, plans assume it from then on\n"
     "  --quiet               no line that says how far things are (there is none either\n"
     "                        where standard error is no terminal)\n"
     "  --version             the versions of the tool, LLVM and compiled programs\n"
@@ -223,6 +227,22 @@ static bool checkBundle(const Options &options, std::string &error) {
   return true;
 }
 
+/// Reads an option that may have a value behind "=". Returns false if the argument is another one; sets `error`
+/// if the value is empty.
+static bool parseOptional(const char *argument, const std::string &name, const char *without,
+                          std::optional<std::string> &to, std::string &error) {
+  if (argument == name) {
+    to = without;
+    return true;
+  }
+  if (std::strncmp(argument, (name + "=").c_str(), name.size() + 1) != 0)
+    return false;
+  to = argument + name.size() + 1;
+  if (to->empty())
+    error = name + "= needs a value";
+  return true;
+}
+
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   for (Arguments arguments{argc, argv}; arguments.at < argc; ++arguments.at) {
     const char *argument = argv[arguments.at];
@@ -252,14 +272,10 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
         return false;
     } else if (const char *value = arguments.take("--parallelize")) {
       options.parallelize = value;
-    } else if (std::strncmp(argument, "--report=", 9) == 0) {
-      if (argument[9] == '\0') {
-        error = "--report= needs a value";
+    } else if (parseOptional(argument, "--report", "-", options.report, error) ||
+               parseOptional(argument, "--calibrate", "", options.calibrate, error)) {
+      if (!error.empty())
         return false;
-      }
-      options.report = argument + 9;
-    } else if (std::strcmp(argument, "--report") == 0) {
-      options.report = "-";
     } else if (std::strcmp(argument, "--check-finite") == 0) {
       options.running.checkFinite = true;
     } else if (std::strcmp(argument, "--no-recover") == 0) {
@@ -290,6 +306,11 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   options.running.measure = options.report.has_value();
   if (options.help || options.version)
     return true;
+  if (options.calibrate) {
+    if (!options.model.empty())
+      error = "--calibrate measures this machine, not a model: expected no '" + options.model + "'";
+    return error.empty();
+  }
   if (options.model.empty()) {
     error = "no model given";
     return false;

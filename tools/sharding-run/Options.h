@@ -41,6 +41,8 @@ struct Options {
   bool verifyWeights = false;
   /// The file of the report, or "-" for standard output; none without a report.
   std::optional<std::string> report;
+  /// The device file to write instead of running a model; empty: the calibration of this machine.
+  std::optional<std::string> calibrate;
   /// The link that collectives are slowed down to, as in MESHWRIGHT_LINK.
   std::string link;
   /// True in the one process of a run that writes files and prints messages other than errors.

@@ -74,6 +74,8 @@ static Status checkFiles(const Options &options) {
 }
 
 static Status execute(const Options &options) {
+  if (options.calibrate)
+    return calibrate(options);
   if (!options.prompts.empty())
     return servePrompts(options);
   std::unique_ptr<Model> model;

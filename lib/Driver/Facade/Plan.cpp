@@ -11,6 +11,7 @@
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Execute/CompileBundle.h"
 #include "meshwright/lib/Driver/Facade/ExpertLoads.h"
+#include "meshwright/lib/Driver/Facade/MeasuredRun.h"
 #include "meshwright/lib/Driver/Facade/PlanImpl.h"
 #include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
@@ -263,11 +264,7 @@ static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &r
   report.memory = withPlan(std::move(report.memory), func);
   for (nn::CallStep step : nn::getSteps(func)) {
     auto function = llvm::cast<mlir::func::FuncOp>(*step.function);
-    CommunicationTime time = estimateCommunication(function);
-    double runs = step.getRuns();
-    report.communication->exposed += runs * time.exposed;
-    report.communication->hidden += runs * time.hidden;
-    report.communication->run += runs * time.total;
+    report.communication->add(step.getRuns(), estimateCommunication(function));
     if (function != func)
       report.memory.activationsPeak = std::max(report.memory.activationsPeak,
                                                withPlan(report.memory, function).activationsPeak);
@@ -519,6 +516,7 @@ Result<bool> Plan::run(const std::vector<HostArray> &inputs, const std::vector<v
   if (options.measure) {
     impl->report.runText = run.toText();
     impl->report.runJson = run.toJson();
+    setMeasured(impl->report, run, options.entry.empty() || options.entry == getEntries().front().name);
   }
   return {true, diagnostics};
 }

@@ -94,6 +94,22 @@ static Ceilings measure(int64_t threads) {
         timeTogether(threads, [&](int64_t t) { std::memcpy(to[t].get(), from[t].get(), bytes); });
     ceilings.bytes = std::max(ceilings.bytes, 2.0 * bytes * threads / seconds);
   }
+  // Copies between halves of a cache, of the first, the second and the last.
+  for (int64_t half : {int64_t(8) << 10, int64_t(256) << 10, int64_t(4) << 20}) {
+    int64_t times = (int64_t(8) << 20) / half;
+    double rate = 0;
+    for (int i = 0; i < 3; ++i) {
+      double seconds = timeTogether(threads, [&](int64_t t) {
+        for (int64_t j = 0; j < times; ++j) {
+          std::memcpy(to[t].get(), from[t].get(), half);
+          // The compiler must not leave out a copy.
+          asm volatile("" : : "r"(to[t].get()) : "memory");
+        }
+      });
+      rate = std::max(rate, 2.0 * half * times * threads / seconds);
+    }
+    ceilings.cached.emplace_back(2 * half, rate);
+  }
   return ceilings;
 }
 

@@ -62,6 +62,8 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *
   // The ceilings of one rank.
   double share = 1.0 / report.ranks;
   double possible[4] = {};
+  // Operations and seconds of kernels, by class: in f32, and in narrower types.
+  std::pair<double, double> work[4][2];
   std::map<int64_t, std::pair<int64_t, int64_t>> spans;
   std::map<int64_t, double> sent;
   // By rank: when it communicated, and when its compute stream waited for that.
@@ -98,8 +100,12 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *
         kernels.bytes += event.bytes;
         bool isNarrow = event.dtype == MW_BF16 || (peaks && event.dtype == MW_F16);
         double peak = isNarrow ? report.ceilings.bf16 : report.ceilings.f32;
-        possible[int64_t(event.kind)] +=
-            std::max(event.flops / (peak * share), event.bytes / (report.ceilings.bytes * share));
+        double copies = report.ceilings.getBytesPerSecond(event.bytes / std::max<int64_t>(1, threadsPerRank));
+        double least = std::max(event.flops / (peak * share), event.bytes / (copies * share));
+        // The clock counts nanoseconds, and another process may have slowed the measurement of ceilings down.
+        possible[int64_t(event.kind)] += std::min(least, seconds);
+        work[int64_t(event.kind)][isNarrow].first += event.flops;
+        work[int64_t(event.kind)][isNarrow].second += seconds;
         break;
       }
       }
@@ -107,6 +113,10 @@ RunReport summarize(const Trace &trace, int64_t threadsPerRank, const Ceilings *
   }
   for (const auto &[rank, span] : spans)
     report.seconds = std::max(report.seconds, (span.second - span.first) * 1e-9);
+  for (auto &types : work)
+    for (auto [done, ceiling] : {std::pair(types[0], &report.ceilings.f32), {types[1], &report.ceilings.bf16}})
+      if (done.second > 0)
+        *ceiling = std::max(*ceiling, done.first / done.second * double(report.ranks));
   for (int64_t i = 0; i < 4; ++i) {
     RunReport::Class &kernels = report.classes[i];
     kernels.ofCeiling = kernels.seconds > 0 ? possible[i] / kernels.seconds : 0;
@@ -178,9 +188,12 @@ std::string RunReport::toText() const {
            std::max(0.0, seconds - busy - exposed) * 1e3,
            100 * std::max(0.0, seconds - busy - exposed) / std::max(seconds, 1e-12));
   int64_t units = ceilings.gpus ? ceilings.gpus : ceilings.threads;
-  text.add("  ceilings of %lld %s%s: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy %.1f GB/s\n",
+  text.add("  ceilings of %lld %s%s: f32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, copy %.1f GB/s",
            (long long)units, ceilings.gpus ? "GPU" : "thread", units == 1 ? "" : "s",
            ceilings.f32 * 1e-9, ceilings.bf16 * 1e-9, ceilings.bytes * 1e-9);
+  for (auto [bytes, rate] : ceilings.cached)
+    text.add("%s %.0f", bytes == ceilings.cached.front().first ? ", in caches" : ",", rate * 1e-9);
+  text.add("\n");
   text.add("  arena of a rank: planned %s (%lld bytes)", formatBytes(planned).c_str(),
            (long long)planned);
   if (seen >= 0)

@@ -26,7 +26,7 @@
 
 // STAGES: dist.mesh @mesh = <["ranks"=6]> {dist.stages = {a = #dist.mesh<["dp"=2 {roles = [data]}, "tp"=3 {roles = []}]>, b = #dist.mesh<["dp"=3 {roles = [data]}, "sp"=2 {roles = [tensor]}]>}}
 
-// PRINTED: declare-mesh{device= mesh=dp=2,tp=4 replaces-device=false roles=data=none,ulysses=auto}
+// PRINTED: declare-mesh{device= mesh=dp=2,tp=4 replaces-device=false roles=data=none,ulysses=auto target=}
 // MISSING: error: 'dist.mesh' op has no axis "tp" for tensor parallelism: expected one of "dp"
 // RING: error: 'dist.mesh' op has no axis "sp" for ring attention: expected one of "dp"
 // ROLE: for the --roles option: unknown role 'model' in 'model=dp': expected role=axis with data, tensor, ring

@@ -10,7 +10,7 @@
 // CHECK-NOT: dist.mesh
 // NONE: error: no mesh: expected a 'mesh' option or a dist.mesh in the module
 // SIZE: for the --mesh option: mesh: axis 'dp': expected a size of at least 1, got 0
-// PRINTED: declare-mesh{device= mesh=dp=2 replaces-device=false roles=}
+// PRINTED: declare-mesh{device= mesh=dp=2 replaces-device=false roles= target=}
 func.func @main(%x: tensor<3x4xf32> {nn.input = "x"}, %m: tensor<3xi1> {nn.input = "m"}, %t: tensor<5xf32> {nn.input = "t"},
                 %w: tensor<4xf32> {nn.parameter = "w"}) -> (tensor<3x4xf32> {nn.output = "y"}) {
   %y = nn.add %x, %w : (tensor<3x4xf32>, tensor<4xf32>) -> tensor<3x4xf32>
