@@ -143,6 +143,16 @@ function(meshwright_add_backend name)
   install(TARGETS ${target} COMPONENT python EXCLUDE_FROM_ALL LIBRARY DESTINATION meshwright)
 endfunction()
 
+# Writes the numbers of the build into a template, at each build: the output, and the target that writes it.
+function(meshwright_write_version template output target)
+  add_custom_target(${target}
+    COMMAND "${CMAKE_COMMAND}" "-DINPUT=${CMAKE_CURRENT_SOURCE_DIR}/${template}" "-DOUTPUT=${output}"
+      "-DSOURCES=${PROJECT_SOURCE_DIR}" "-DPROJECT=${PROJECT_VERSION}" "-DLLVM=${LLVM_PACKAGE_VERSION}"
+      -P "${PROJECT_SOURCE_DIR}/cmake/WriteVersion.cmake"
+    BYPRODUCTS "${output}"
+    COMMENT "")
+endfunction()
+
 # A tool: a main of a few lines. It links the compiler library unless LIBRARIES
 # names others.
 function(meshwright_add_tool name)

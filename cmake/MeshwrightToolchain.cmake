@@ -35,3 +35,12 @@ if(MESHWRIGHT_LLD AND NOT CMAKE_SHARED_LINKER_FLAGS MATCHES "-fuse-ld")
   get_filename_component(lld_dir "${MESHWRIGHT_LLD}" DIRECTORY)
   add_link_options(-fuse-ld=lld "-B${lld_dir}")
 endif()
+
+# The Python of the environment that scripts/setup.sh makes, unless another environment is active or the
+# user has chosen a Python.
+set(environment_python "${CMAKE_CURRENT_SOURCE_DIR}/.venv/bin/python")
+if(NOT DEFINED Python_EXECUTABLE AND NOT DEFINED Python3_EXECUTABLE AND NOT DEFINED ENV{VIRTUAL_ENV}
+   AND NOT DEFINED SKBUILD AND EXISTS "${environment_python}")
+  set(Python_EXECUTABLE "${environment_python}" CACHE FILEPATH "")
+  set(Python3_EXECUTABLE "${environment_python}" CACHE FILEPATH "")
+endif()

@@ -4,8 +4,8 @@
 """Checks the Markdown documents.
 
 - A link to a file of the tree names one that exists.
-- docs/README.md links to every page of docs, docs/rationale/README.md to every page beside it, and
-  CONTRIBUTING.md to every recipe.
+- docs/README.md links to every page of docs, docs/rationale/README.md and docs/tutorials/README.md
+  to every page beside them, and CONTRIBUTING.md to every recipe.
 - A page of docs/rationale has the parts Context, Decision, Alternatives and Cost, in this order.
 """
 
@@ -18,6 +18,7 @@ import sys
 INDEXES = {
     "docs/README.md": ["docs/*.md", "docs/dialects/*.md"],
     "docs/rationale/README.md": ["docs/rationale/*.md"],
+    "docs/tutorials/README.md": ["docs/tutorials/*.md"],
     "CONTRIBUTING.md": ["docs/recipes/*.md"],
 }
 PARTS = ["Context", "Decision", "Alternatives", "Cost"]

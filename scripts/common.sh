@@ -28,6 +28,17 @@ JAX_PACKAGES=("jax==0.10.2" "flax==0.12.8" "equinox==0.13.8" "optax==0.2.8")
 GPU_PACKAGES=("nvidia-nccl-cu13==2.30.7" "nvidia-cublas==13.1.1.3" "nvidia-cuda-runtime==13.0.96"
   "nvidia-cuda-crt==13.0.88" "nvidia-cuda-cccl==13.0.85")
 
+# The generator of the site (scripts/site.sh).
+SITE_PACKAGES=("mkdocs>=1.6,<2" "mkdocs-material>=9.5,<10" "mkdocstrings-python>=2")
+
+# Succeeds if the interpreter has SITE_PACKAGES.
+python_has_site_packages() {
+  "$1" - <<'PY' 2>/dev/null
+import importlib.util, sys
+sys.exit(not all(importlib.util.find_spec(name) for name in ["mkdocs", "material", "mkdocstrings_handlers"]))
+PY
+}
+
 # Succeeds if the interpreter has GPU_PACKAGES, or other versions of them.
 python_has_gpu_packages() {
   "$1" - <<'PY' 2>/dev/null

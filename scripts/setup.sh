@@ -97,4 +97,8 @@ fi
 "$PYTHON" -c 'import xdist' 2>/dev/null ||
   "$PYTHON" -m pip install -q --retries 1 --timeout 20 pytest-xdist 2>/dev/null ||
   echo "pytest-xdist cannot be installed: Python's tests will run in one process"
+# For the site of the documents, which a test builds.
+python_has_site_packages "$PYTHON" ||
+  "$PYTHON" -m pip install -q --retries 1 --timeout 20 "${SITE_PACKAGES[@]}" 2>/dev/null ||
+  echo "MkDocs cannot be installed: the site of the documents will not be built"
 echo "set-up is complete ($PYTHON)"

@@ -5,7 +5,7 @@
 # Set-up, build and all tests, quick ones first, with a summary at the end.
 #
 #   scripts/test.sh                    everything
-#   scripts/test.sh STAGE...           some of: checks lit python gpu lit-slow python-slow wheel recipes
+#   scripts/test.sh STAGE...           some of: checks lit python gpu lit-slow python-slow wheel wheels recipes
 #   scripts/test.sh --fast             the stages that are not slow
 #   scripts/test.sh --preset=asan      with another preset; lit and unit tests only
 #   scripts/test.sh --no-setup         installs nothing
@@ -23,14 +23,14 @@ for option in "$@"; do
     --preset=*) preset=${option#*=} ;;
     --no-setup) setup=0 ;;
     --filter=*) filter=${option#*=} ;;
-    checks | gpu | lit | lit-slow | python | python-slow | wheel | recipes) stages+=("$option") ;;
+    checks | gpu | lit | lit-slow | python | python-slow | wheel | wheels | recipes) stages+=("$option") ;;
     *) sed -n '/^#   /s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
 done
 instrumented=0
 [[ $preset == asan || $preset == tsan ]] && instrumented=1
 if ((${#stages[@]} == 0)); then
-  stages=(checks lit python gpu lit-slow python-slow wheel recipes)
+  stages=(checks lit python gpu lit-slow python-slow wheel wheels recipes)
   # An interpreter that is not instrumented cannot load a library that is.
   ((instrumented)) && stages=(lit lit-slow)
 fi
@@ -151,6 +151,7 @@ for stage in "${stages[@]}"; do
     python) run python pytest_stage -m "not slow and not gpu" ;;
     gpu) run gpu gpu_stage ;;
     wheel) run wheel wheel_stage ;;
+    wheels) run wheels scripts/wheel.sh ;;
     recipes) run recipes "$PYTHON" scripts/check_recipes.py ;;
     python-slow) run python-slow pytest_stage -m "slow and not gpu" ;;
   esac

@@ -62,21 +62,37 @@ MeshAttr meshwright::dist::getSpmdMesh(Operation *op) {
 // Attributes on other ops
 //===----------------------------------------------------------------------===//
 
-/// Checks a sharding against the type of the global value that it belongs to.
-static LogicalResult verifySharding(Operation *op, Attribute attr, Type type) {
+namespace {
+/// An argument or a result of a function, which errors name.
+struct Boundary {
+  StringRef kind;
+  unsigned index;
+};
+} // namespace
+
+/// Checks a sharding against the type of the global value that it belongs to. On a function that is
+/// an argument or a result.
+static LogicalResult verifySharding(Operation *op, Attribute attr, Type type,
+                                    std::optional<Boundary> boundary = {}) {
+  auto emit = [&] {
+    InFlightDiagnostic error = op->emitOpError();
+    if (boundary)
+      error << boundary->kind << " " << boundary->index << ": ";
+    error << "'dist.sharding': ";
+    return error;
+  };
   auto sharding = dyn_cast<ShardingAttr>(attr);
   if (!sharding)
-    return op->emitOpError() << "'dist.sharding': expected a #dist.sharding, got " << attr;
+    return emit() << "expected a #dist.sharding, got " << attr;
   MeshAttr mesh = lookupMesh(op, sharding.getMesh());
   if (!mesh)
-    return op->emitOpError() << "'dist.sharding': no mesh named @" << sharding.getMesh().getValue();
+    return emit() << "no mesh named @" << sharding.getMesh().getValue();
   auto tensor = dyn_cast<RankedTensorType>(type);
   if (!tensor || !tensor.hasStaticShape())
-    return op->emitOpError() << "'dist.sharding': expected a tensor of static shape, got " << type;
+    return emit() << "expected a tensor of static shape, got " << type;
   if (sharding.getRank() != tensor.getRank())
-    return op->emitOpError() << "'dist.sharding': expected " << tensor.getRank()
-                             << " dimensions, got " << sharding.getRank();
-  return sharding.verifyForMesh(mesh, [&] { return op->emitOpError() << "'dist.sharding': "; });
+    return emit() << "expected " << tensor.getRank() << " dimensions, got " << sharding.getRank();
+  return sharding.verifyForMesh(mesh, emit);
 }
 
 static LogicalResult verifyRelabels(Operation *op, Attribute value) {
@@ -191,18 +207,21 @@ LogicalResult DistDialect::verifyOperationAttribute(Operation *op, NamedAttribut
 }
 
 /// Attributes of a function's argument or result.
-static LogicalResult verifyBoundaryAttribute(Operation *op, Type type, NamedAttribute attr) {
+static LogicalResult verifyBoundaryAttribute(Operation *op, Type type, Boundary boundary,
+                                             NamedAttribute attr) {
   if (attr.getName() == DistDialect::kGlobalAttr) {
     if (!op->hasAttr(DistDialect::kSpmdAttr))
-      return op->emitOpError() << "'dist.global' on a function without 'dist.spmd'";
+      return op->emitOpError() << boundary.kind << " " << boundary.index
+                               << ": 'dist.global' on a function without 'dist.spmd'";
     return success();
   }
   if (attr.getName() != DistDialect::kShardingAttr)
-    return op->emitOpError() << "unknown attribute '" << attr.getName().getValue() << "'";
+    return op->emitOpError() << boundary.kind << " " << boundary.index << ": unknown attribute '"
+                             << attr.getName().getValue() << "'";
   // In an SPMD function the check needs the global type: see 'dist.spmd'.
   if (op->hasAttr(DistDialect::kSpmdAttr))
     return success();
-  return verifySharding(op, attr.getValue(), type);
+  return verifySharding(op, attr.getValue(), type, boundary);
 }
 
 LogicalResult DistDialect::verifyRegionArgAttribute(Operation *op, unsigned, unsigned index,
@@ -210,7 +229,7 @@ LogicalResult DistDialect::verifyRegionArgAttribute(Operation *op, unsigned, uns
   auto func = dyn_cast<FunctionOpInterface>(op);
   if (!func)
     return op->emitOpError() << "'" << attr.getName().getValue() << "': expected a function";
-  return verifyBoundaryAttribute(op, func.getArgumentTypes()[index], attr);
+  return verifyBoundaryAttribute(op, func.getArgumentTypes()[index], {"argument", index}, attr);
 }
 
 LogicalResult DistDialect::verifyRegionResultAttribute(Operation *op, unsigned, unsigned index,
@@ -218,5 +237,5 @@ LogicalResult DistDialect::verifyRegionResultAttribute(Operation *op, unsigned, 
   auto func = dyn_cast<FunctionOpInterface>(op);
   if (!func)
     return op->emitOpError() << "'" << attr.getName().getValue() << "': expected a function";
-  return verifyBoundaryAttribute(op, func.getResultTypes()[index], attr);
+  return verifyBoundaryAttribute(op, func.getResultTypes()[index], {"result", index}, attr);
 }

@@ -115,8 +115,9 @@ std::string generalizeMessage(StringRef message) {
 // Words
 //===----------------------------------------------------------------------===//
 
+/// A place that the user knows. A name as "<LlamaForCausalLM>" stands for the text of an import.
 static std::string formatFile(const SourceLocation &location) {
-  if (location.file.empty())
+  if (location.file.empty() || StringRef(location.file).starts_with("<"))
     return "";
   return (llvm::sys::path::filename(location.file) + ":" + llvm::Twine(location.line)).str();
 }
@@ -508,6 +509,14 @@ meshwright::writeReport(const Report &report, StringRef file,
     else
       printText(report, os);
   };
+  if (file == "-") {
+    print(llvm::outs());
+    llvm::outs().flush();
+    std::error_code code = llvm::outs().error();
+    llvm::outs().clear_error();
+    return code ? error("cannot write the report to standard output: " + code.message())
+                : mlir::success();
+  }
   // A pipe or a device is not replaced by a file.
   llvm::sys::fs::file_status status;
   if (!llvm::sys::fs::status(file, status) && llvm::sys::fs::is_other(status)) {

@@ -15,17 +15,17 @@ static constexpr OptionDescription meshDescription = {
     "mesh", "name=size[,name=size...] | stage:name=size,...;stage:... | auto",
     "the mesh, axes major to minor, or one for each stage of a composed program; the IR's own "
     "dist.mesh where absent; auto: the planner chooses one of 'ranks' ranks, or of as many as the "
-    "IR's own has"};
+    "IR's own has", ""};
 
 /// The options of the planner.
 static constexpr OptionDescription plannerDescriptions[] = {
     {"ranks", "number",
      "the planner chooses a mesh of so many ranks, and each option that is auto, by the times and the "
-     "memory of finished plans"},
+     "memory of finished plans", ""},
     {"objective", "time | memory | time-then-memory",
      "the aim of the planner: the least time under the memory ceiling or the memory of the device, the "
      "least memory, or the least memory of plans within 5 % of the least time; with a mesh the planner "
-     "chooses the options alone"},
+     "chooses the options alone", ""},
 };
 
 /// The options behind those of kAxisRoles.
@@ -37,7 +37,7 @@ static constexpr OptionDescription otherDescriptions[] = {
      "heads, or every n-th page of each request; auto: by heads"},
     {"data-parallel-attention", "groups | auto",
      "the tensor-parallel ranks form so many groups, and attention computes other rows of the batch, or "
-     "other requests, in each; auto: as many as keep ranks from holding equal key/value heads"},
+     "other requests, in each; auto: as many as keep ranks from holding equal key/value heads", "1"},
     {"dense-tp", "1 | ranks | auto",
      "with data-parallel-attention: the ranks that share a dense layer, of their own tokens alone (1) or "
      "of all groups (all tensor-parallel ranks); auto: all"},
@@ -50,13 +50,13 @@ static constexpr OptionDescription otherDescriptions[] = {
     {"context-parallel",
      "auto | \"ulysses=axis | none | auto ring=axis | none | auto "
      "order=contiguous | zigzag | striped | auto\"",
-     "shards the sequence over both axes; attention moves heads along one, keys along the other"},
+     "shards the sequence over both axes; attention moves heads along one, keys along the other", ""},
     {"fold", "{stage: sp | ulysses | ring | replica | batch | auto | none, ...}",
-     "shards a stage of a composed program over the axes of context-parallel"},
+     "shards a stage of a composed program over the axes of context-parallel", ""},
     {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
-     "shardings of parameters by name; the first pattern that matches wins"},
+     "shardings of parameters by name; the first pattern that matches wins", ""},
     {"device", "h100 | h200 | a100 | a800 | cpu | {preset key=number ...}",
-     "the device that the cost model assumes"},
+     "the device that the cost model assumes", "h100"},
     {"overlap", "on | off | auto",
      "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "
      "model"},
@@ -72,30 +72,30 @@ static constexpr OptionDescription otherDescriptions[] = {
      "with gtp: keeps gathered weights from the forward to the backward pass; auto: off"},
     {"gtp-reduce", "plain | bf16",
      "with gtp: the type in which gradients travel to the ranks that store them: as they leave "
-     "products, or rounded to bf16 and summed in f32"},
+     "products, or rounded to bf16 and summed in f32", "plain"},
     {"gtp-gather", "plain | mxfp8 | nvfp4 | {\"pattern\": plain | mxfp8 | nvfp4, ...}",
      "with gtp: the form in which weights travel that only products read; by their names, of which "
-     "the first pattern that matches wins"},
+     "the first pattern that matches wins", "plain"},
     {"shard-saved", "on | off | auto",
      "of a model that trains: keeps values that several ranks hold alike in shards for the "
      "backward pass; auto: off"},
     {"recompute", "none | full | auto",
      "of a model that trains: which values of the forward pass the backward pass computes again; "
      "auto: as few as the memory ceiling allows"},
-    {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use"},
+    {"memory-ceiling", "bytes[K|M|G]", "most memory a rank may use", ""},
     {"expert-capacity", "none | factor",
      "each expert takes at most so many times its even part of the choices, in the order of the tokens; "
-     "the rest is dropped, and counted in reports of runs"},
+     "the rest is dropped, and counted in reports of runs", "none"},
     {"expert-load", "factor",
-     "the load of the fullest rank that costs and bytes assume, as a multiple of the even load"},
+     "the load of the fullest rank that costs and bytes assume, as a multiple of the even load", "1"},
     {"stored-weights", "keep | widen",
      "the form in which ranks hold weights of 8 or 4 bits: as they are stored, or widened to the "
-     "model's type at load"},
+     "model's type at load", "keep"},
     {"reduce-type", "own | f32 | {\"pattern\": own | f32, ...}",
      "the type in which partial sums of values leave products and travel: the program's, or f32, "
-     "which rounds once; by the names of modules, of which the first pattern that matches wins"},
+     "which rounds once; by the names of modules, of which the first pattern that matches wins", "own"},
     {"target", "cpu | cpu:NAME",
-     "the processor to schedule and compile for, by LLVM's name; this machine's by default"},
+     "the processor to schedule and compile for, by LLVM's name; this machine's by default", "cpu"},
 };
 
 llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions() {

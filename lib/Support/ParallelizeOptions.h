@@ -290,6 +290,8 @@ struct OptionDescription {
   llvm::StringRef name;
   llvm::StringRef values;
   llvm::StringRef description;
+  /// The value of an option that is not given. Empty: there is none.
+  llvm::StringRef defaultValue = "auto";
 };
 llvm::ArrayRef<OptionDescription> getParallelizeOptionDescriptions();
 

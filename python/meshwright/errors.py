@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Exceptions that carry diagnostics."""
 
-import re
 import warnings
 from typing import NamedTuple
 
@@ -102,9 +101,3 @@ def placed(diagnostic, call=None):
         return diagnostic
     message = f"{call}: {diagnostic.message}" if call else diagnostic.message
     return diagnostic._replace(message=message, file=None, line=None)
-
-
-def without_lines_of_imports(report) -> str:
-    """The text of a report without places in programs that the user never saw."""
-    report = re.sub(r"\n +at <[^>\n]*>:\d+(?=\n|$)", "", report)
-    return re.sub(r" +(<[^>\n]*>:\d+|\(<[^>\n]*>:\d+\))(?=\n|$)", "", report)

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from . import _core, arguments, pages
 from .backends import backend_name
 from .devices import Call, on_host
-from .errors import CheckFailed, Diagnostic, Error, placed, unwrap, without_lines_of_imports
+from .errors import CheckFailed, Diagnostic, Error, placed, unwrap
 from .inputs import find_entry
 from .progress import Phase
 from .session import Session, keeping, session_options
@@ -68,7 +68,7 @@ class Plan:
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
         remarks = self._model._remarks
         if format == "text":
-            return Text(_with_remarks(without_lines_of_imports(report), remarks))
+            return Text(_with_remarks(report, remarks))
         report = json.loads(report)
         report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
         return report

@@ -98,62 +98,70 @@ func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [(4 pad 
 // Shardings, on values of a global program.
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': expected a #dist.sharding, got 1 : i64}}
+// expected-error@+1 {{argument 0: 'dist.sharding': expected a #dist.sharding, got 1 : i64}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = 1}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': no mesh named @other}}
+// expected-error@+1 {{argument 0: 'dist.sharding': no mesh named @other}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@other, [{}, {}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': expected a tensor of static shape, got 'f32'}}
+// expected-error@+1 {{argument 0: 'dist.sharding': expected a tensor of static shape, got 'f32'}}
 func.func @f(%x: f32 {dist.sharding = #dist.sharding<@mesh, []>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': expected a tensor of static shape, got 'tensor<?x8xf32>'}}
+// expected-error@+1 {{argument 0: 'dist.sharding': expected a tensor of static shape, got 'tensor<?x8xf32>'}}
 func.func @f(%x: tensor<?x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': expected 2 dimensions, got 1}}
+// expected-error@+1 {{argument 0: 'dist.sharding': expected 2 dimensions, got 1}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': unknown mesh axis "cp"}}
+// expected-error@+1 {{argument 0: 'dist.sharding': unknown mesh axis "cp"}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"cp"}, {}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': part (1)3 does not divide axis "tp" of size 4}}
+// expected-error@+1 {{argument 0: 'dist.sharding': part (1)3 does not divide axis "tp" of size 4}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(1)3}, {}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': part (4611686018427387904)4 does not divide axis "tp" of size 4}}
+// expected-error@+1 {{argument 0: 'dist.sharding': part (4611686018427387904)4 does not divide axis "tp" of size 4}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp":(4611686018427387904)4}, {}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': axis "tp" is used twice in a sharding}}
+// expected-error@+1 {{argument 0: 'dist.sharding': axis "tp" is used twice in a sharding}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {"tp":(2)2}]>}) { return }
 
 // -----
 
 dist.mesh @mesh = <["dp"=2, "tp"=4]>
-// expected-error@+1 {{'dist.sharding': axis "tp" is used twice in a sharding}}
+// expected-error@+1 {{argument 0: 'dist.sharding': axis "tp" is used twice in a sharding}}
 func.func @f(%x: tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}], unreduced = {"tp"}>}) { return }
+
+// -----
+
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+// expected-error@+1 {{'func.func' op result 1: 'dist.sharding': expected 2 dimensions, got 1}}
+func.func @f(%x: tensor<8x8xf32>) -> (tensor<8x8xf32>, tensor<8x8xf32> {dist.sharding = #dist.sharding<@mesh, [{}]>}) {
+  return %x, %x : tensor<8x8xf32>, tensor<8x8xf32>
+}
 
 // -----
 

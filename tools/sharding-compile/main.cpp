@@ -5,6 +5,8 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Version.h"
+
 #include "meshwright-c/Run.h"
 #include "meshwright/runtime/include/MappedFile.h"
 #include "meshwright/runtime/include/Progress.h"
@@ -40,13 +42,14 @@ const char *const usage =
     "  -o BUNDLE             where the bundle goes\n"
     "  --quiet               no line that says how far things are (there is none either\n"
     "                        where standard error is no terminal)\n"
+    "  --version             the versions of the tool, LLVM and compiled programs\n"
     "\n"
     "exit status: 0 fine, 1 an error, 2 wrong usage\n";
 
 struct Options {
   std::string model, weights, randomWeights, bundle, parallelize, target;
   uint64_t seed = 0;
-  bool withWeights = true, rewrites = false, quiet = false, help = false;
+  bool withWeights = true, rewrites = false, quiet = false, help = false, version = false;
 };
 
 bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
@@ -84,6 +87,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.withWeights = false;
     } else if (argument == "--help" || argument == "-h") {
       options.help = true;
+    } else if (argument == "--version") {
+      options.version = true;
     } else if (argument.rfind("--target-cpu", 0) == 0) {
       error = "--target-cpu is now --target: expected --target=cpu:NAME";
       return false;
@@ -97,7 +102,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.model = argument;
     }
   }
-  if (options.help)
+  if (options.help || options.version)
     return true;
   if (options.model.empty())
     error = "no model given";
@@ -141,8 +146,11 @@ int main(int argc, char **argv) {
   std::string error;
   if (!parseOptions(argc, argv, options, error))
     return refuse(error.c_str());
-  if (options.help) {
-    std::fputs(usage, stdout);
+  if (options.help || options.version) {
+    if (options.help)
+      std::fputs(usage, stdout);
+    else
+      std::printf("sharding-compile%s", meshwright::kVersionText);
     if (meshwright::rt::finishOutput(error))
       return Fine;
     say(nullptr, MW_ERROR, "", error.c_str());

@@ -5,6 +5,9 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "Help.h"
+#include "Version.h"
+
 #include "meshwright/lib/Driver/Register/Register.h"
 #include "meshwright/lib/Support/SourceNesting.h"
 #include "meshwright/passes/Pipeline.h"
@@ -80,7 +83,18 @@ int main(int argc, char **argv) {
   mlir::DialectRegistry registry;
   meshwright::registerAllDialects(registry);
   meshwright::registerAllPasses();
-  mlir::registerTransformsPasses();
+  auto isGiven = [&](std::initializer_list<llvm::StringRef> options) {
+    auto isOne = [&](const char *argument) { return llvm::is_contained(options, argument); };
+    return llvm::any_of(llvm::ArrayRef(argv, argc).drop_front(), isOne);
+  };
+  if (isGiven({"--help-parallelize"})) {
+    meshwright::printParallelizeHelp(llvm::outs());
+    return kFine;
+  }
+  // Help lists the passes that are registered until here. Passes of MLIR follow.
+  bool showsHelp = isGiven({"--help", "-help", "-h"});
+  if (!showsHelp)
+    mlir::registerTransformsPasses();
 
   std::string help = mlir::registerCLIOptions("Meshwright's optimizer\n", registry);
   // Diagnostics do not print operations by default, because a model's function has thousands of
@@ -91,11 +105,18 @@ int main(int argc, char **argv) {
   cl::opt<std::string> input(cl::Positional, cl::desc("<input file>"), cl::init("-"));
   cl::opt<std::string> output("o", cl::desc("Output file"), cl::value_desc("file"), cl::init("-"));
   cl::opt<std::string> reportFile(
-      "report-file", cl::desc("Write a report behind the last pass: JSON if it ends in .json"),
+      "report-file",
+      cl::desc("Write a report behind the last pass: JSON if it ends in .json; -: standard output"),
       cl::value_desc("file"));
   cl::list<meshwright::Outcome> remarks(
       "remarks", cl::desc("Emit the passes' decisions as remarks: applied, declined, note"),
       cl::value_desc("outcomes"), cl::CommaSeparated);
+  if (showsHelp) {
+    meshwright::printHelp(llvm::outs());
+    return kFine;
+  }
+  cl::SetVersionPrinter(
+      [](llvm::raw_ostream &os) { os << "sharding-opt" << meshwright::kVersionText; });
   if (!cl::ParseCommandLineOptions(argc, argv, help, &llvm::errs()))
     return kWrongUsage;
 

@@ -73,6 +73,7 @@ const char *const usage =
     "                        FILE ends in .json\n"
     "  --quiet               no line that says how far things are (there is none either\n"
     "                        where standard error is no terminal)\n"
+    "  --version             the versions of the tool, LLVM and compiled programs\n"
     "\n"
     "exit status: 0 fine, 1 an error, 2 wrong usage, 3 a check that failed\n";
 
@@ -271,6 +272,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
       options.quiet = true;
     } else if (std::strcmp(argument, "--help") == 0 || std::strcmp(argument, "-h") == 0) {
       options.help = true;
+    } else if (std::strcmp(argument, "--version") == 0) {
+      options.version = true;
     } else if (std::strncmp(argument, "--target-cpu", 12) == 0) {
       error = "--target-cpu is now --target: expected --target=cpu:NAME";
       return false;
@@ -285,7 +288,7 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
     }
   }
   options.running.measure = options.report.has_value();
-  if (options.help)
+  if (options.help || options.version)
     return true;
   if (options.model.empty()) {
     error = "no model given";

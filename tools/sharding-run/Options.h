@@ -46,7 +46,7 @@ struct Options {
   /// True in the one process of a run that writes files and prints messages other than errors.
   bool speaks = true;
   bool quiet = false;
-  bool help = false;
+  bool help = false, version = false;
 };
 
 extern const char *const usage;

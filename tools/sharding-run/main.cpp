@@ -10,6 +10,7 @@
 #include "Model.h"
 #include "Options.h"
 #include "Serve.h"
+#include "Version.h"
 
 #include "meshwright/runtime/include/Environment.h"
 #include "meshwright/runtime/include/MappedFile.h"
@@ -130,8 +131,11 @@ int main(int argc, char **argv) {
   std::string error;
   if (!parseOptions(argc, argv, options, error))
     return refuse(error);
-  if (options.help) {
-    std::fputs(usage, stdout);
+  if (options.help || options.version) {
+    if (options.help)
+      std::fputs(usage, stdout);
+    else
+      std::printf("sharding-run%s", kVersionText);
     return finish(Fine);
   }
   // With the backend local, each process runs a program of its own.
