@@ -269,6 +269,9 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     // Without a ceiling: a report would name the least ceiling of a program that keeps weights, while
     // lower ones are kept to by gathering again.
     pm.addPass(createSplitFetchesPass({options.gtpKeep, /*memoryCeiling=*/0}, getTimeFinder()));
+    // Weights that travel alone are there for a shorter time.
+    if (!options.memoryCeiling)
+      pm.addNestedPass<func::FuncOp>(createJoinFetchesPass({options.gtpPrefetch}));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());
     return;
