@@ -10,6 +10,7 @@
 #include "meshwright/passes/schedule/Simulation.h"
 
 #include "llvm/ADT/DenseSet.h"
+#include "llvm/Support/xxhash.h"
 
 #include <algorithm>
 #include <limits>
@@ -225,12 +226,18 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
       task.time *= 2;
   Schedule best;
   std::optional<std::pair<int64_t, int64_t>> bestKey;
+  std::set<uint64_t> seen;
   for (ArrayRef<ScheduleTask> times : {tasks, ArrayRef<ScheduleTask>(late)}) {
     TaskGraph graph(times);
     for (bool inTurn : {false, true})
       for (unsigned ahead : {8, 4, 2, 1})
         for (bool finishesChains : {false, true}) {
           Schedule made = scheduleGraph(graph, {ahead, finishesChains, inTurn}, memory);
+          // Rules often agree.
+          ArrayRef<uint8_t> bytes(reinterpret_cast<const uint8_t *>(made.order.data()),
+                                  made.order.size() * sizeof(unsigned));
+          if (!seen.insert(llvm::xxh3_64bits(bytes)).second)
+            continue;
           Schedule next = ::simulateInOrder(tasks, made.order);
           std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
                                           next.time + ::simulateInOrder(late, made.order).time);
