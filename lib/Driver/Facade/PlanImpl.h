@@ -55,6 +55,9 @@ struct Plan::Impl {
   /// The module after each phase except the last, which is made on demand. Null for the
   /// phases before an SPMD program enters. A program that runs as it is has one module.
   std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
+  /// The program before *optimise*, under a memory ceiling that decides what is computed or gathered again;
+  /// else null.
+  mlir::OwningOpRef<mlir::ModuleOp> partitioned;
   /// `planned` is the report before the parts that depend on the target. `report` is for
   /// `target`.
   Report planned, report;
