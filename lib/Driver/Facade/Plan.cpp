@@ -121,9 +121,7 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     if (!scatters && failed(impl->countPlain(*module)))
       return collector.take();
   }
-  if (options->memoryCeiling &&
-      (options->recompute == RecomputeMode::Auto || options->gtpKeep == OnOffAuto::Auto))
-    impl->partitioned = module->clone();
+  impl->keepPartitioned(*module);
   if (!run(Phase::Optimised))
     return collector.take();
   FailureOr<Report> report = buildReport(getEntry(*module));
@@ -190,9 +188,7 @@ void Plan::Impl::keepPlanned() {
 
 LogicalResult Plan::Impl::requestSchedule(ModuleOp module) {
   dist::DistDialect::getDecisionLog(context.get()).clear();
-  if (failed(runPasses(module, [&](mlir::OpPassManager &pm) {
-        buildPhase(pm, *options, Phase::Spmd);
-      })))
+  if (failed(runPasses(module, [&](mlir::OpPassManager &pm) { buildPhase(pm, *options, Phase::Spmd); })))
     return failure();
   addDecisions(report, context.get(), [](const Decision &) { return true; });
   return success();
@@ -251,36 +247,6 @@ mlir::OwningOpRef<ModuleOp> Plan::Impl::schedule() const {
   return succeeded(status) ? std::move(scheduled) : nullptr;
 }
 
-/// Returns true if a weight is gathered more than once.
-static bool gathersAgain(ModuleOp module) {
-  for (auto func : module.getOps<mlir::func::FuncOp>()) {
-    llvm::DenseSet<mlir::Value> gathered;
-    for (auto collective : func.getOps<dist::CollectiveOpInterface>())
-      if (collective.getRole() == dist::CollectiveRole::Weights &&
-          !gathered.insert(collective->getOperand(0)).second)
-        return true;
-  }
-  return false;
-}
-
-/// The least ceiling under which the program can be planned. A lower ceiling may ask for more to be computed
-/// or gathered again than the plan does.
-static std::optional<int64_t> findLeast(const Plan::Impl &impl) {
-  ModuleOp executed = impl.get(impl.getExecutedPhase());
-  if (!impl.partitioned ||
-      (impl.options->recompute != RecomputeMode::Auto && gathersAgain(executed)))
-    return findLeastCeiling(executed);
-  mlir::OwningOpRef<ModuleOp> frugal = impl.partitioned.get().clone();
-  ParallelizeOptions options = *impl.options;
-  options.memoryCeiling = 1;
-  if (failed(runPasses(*frugal, [&](mlir::OpPassManager &pm) { buildPhase(pm, options, Phase::Optimised); })))
-    return std::nullopt;
-  for (auto func : frugal->getOps<mlir::func::FuncOp>())
-    if (!impl.target.empty())
-      meshwright::setTarget(func, impl.target);
-  return findLeastCeiling(*frugal);
-}
-
 /// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
 static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &report) {
   dist::DistDialect::getDecisionLog(impl.context.get()).clear();
@@ -309,10 +275,9 @@ static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &r
     report.fetches->peak = report.memory.getAll();
     report.fetches->ceiling = impl.options->memoryCeiling;
   }
-  addDecisions(report, impl.context.get(),
-               [](const Decision &decision) { return decision.subject == Subject::Program; });
+  addDecisions(report, impl.context.get(), [](const Decision &decision) { return decision.subject == Subject::Program; });
   if (report.fetches && report.fetches->ceiling)
-    report.fetches->least = findLeast(impl);
+    report.fetches->least = impl.findLeastCeiling();
 }
 
 Result<std::string> Plan::str(PlanPhase phase, bool locations, bool generic) const {

@@ -107,6 +107,11 @@ struct Plan::Impl {
   /// Adds the plan's requests to the schedule of an SPMD program, and the decisions about them
   /// to `report`. Fails if the program does not keep to the plan's ceiling.
   mlir::LogicalResult requestSchedule(mlir::ModuleOp module);
+  /// Keeps a copy of the partitioned program if `findLeastCeiling` may need it.
+  void keepPartitioned(mlir::ModuleOp module);
+  /// The least ceiling under which the program can be planned. A lower ceiling may ask for more to be computed
+  /// or gathered again than the plan does. None if no plan can be found.
+  std::optional<int64_t> findLeastCeiling() const;
   /// Makes a target the one to schedule, report and compile for; empty: the plan's own.
   /// Fails, and changes nothing, if the target is unknown, if the program is planned for
   /// another one, or if it exceeds the plan's ceiling on this one.
