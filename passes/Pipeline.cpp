@@ -267,9 +267,10 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
                                    getExcessFinder(options.shardSaved, options.gtpKeep)));
     pm.addNestedPass<func::FuncOp>(createSaveShardsPass({options.shardSaved}));
     pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
-    // Without a ceiling: a report would name the least ceiling of a program that keeps weights, while
-    // lower ones are kept to by gathering again.
-    pm.addPass(createSplitFetchesPass({options.gtpKeep, /*memoryCeiling=*/0}, getTimeFinder()));
+    pm.addPass(createSplitFetchesPass({options.gtpKeep, options.memoryCeiling.value_or(0)}, getTimeFinder()));
+    // Weights that travel alone are there for a shorter time.
+    if (!options.memoryCeiling)
+      pm.addNestedPass<func::FuncOp>(createJoinFetchesPass({options.gtpPrefetch}));
     pm.addNestedPass<func::FuncOp>(createVerifyPlacementPass());
     pm.addPass(createCheckMeshAxesPass());
     return;

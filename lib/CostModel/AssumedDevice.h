@@ -10,7 +10,7 @@
 // - the environment variable MESHWRIGHT_DEVICE;
 // - the calibration of this machine, `meshwright/device.json` in XDG_CONFIG_HOME or ~/.config, if it
 //   was measured for the kind of the target;
-// - the preset `cpu` for a target of the kind cpu, `h100` for one of the kind gpu.
+// - the preset `h100`.
 // The option and the variable name a preset, numbers, or a device file.
 //
 //===----------------------------------------------------------------------===//

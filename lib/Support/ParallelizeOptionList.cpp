@@ -69,7 +69,8 @@ static constexpr OptionDescription otherDescriptions[] = {
     {"gtp-prefetch", "number | auto",
      "with gtp: the most weights that are gathered before the one in use; 0: each gather waits"},
     {"gtp-keep", "on | off | auto",
-     "with gtp: keeps gathered weights from the forward to the backward pass; auto: off"},
+     "with gtp: keeps gathered weights from the forward to the backward pass; auto: under a memory "
+     "ceiling, where that fits and saves time"},
     {"gtp-reduce", "plain | bf16",
      "with gtp: the type in which gradients travel to the ranks that store them: as they leave "
      "products, or rounded to bf16 and summed in f32", "plain"},

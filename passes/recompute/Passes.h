@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_RECOMPUTE_PASSES_H
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Support/NumberOrAuto.h"
 #include "meshwright/lib/Support/OnOffAuto.h"
 #include "meshwright/lib/Support/RecomputeMode.h"
 

@@ -289,4 +289,70 @@ def SplitFetchesPass : Pass<"split-fetches", "::mlir::ModuleOp"> {
   let dependentDialects = ["::meshwright::dist::DistDialect"];
 }
 
+def JoinFetchesPass : Pass<"join-fetches", "::mlir::func::FuncOp"> {
+  let summary = "small weights that are read close to each other travel in one launch";
+  let description = [{
+    Requires SPMD functions; leaves other functions alone. Guarantees the same results.
+
+    Gathers of weights and collectives of their gradients are small if their bytes take at most four times
+    the time of a launch without bytes. Small ones of one role, kind, phase and axes become one launch if
+    no other one of these stands between them. Weights are gathered before the reader of the first one.
+    Gradients are scattered when the last one is there.
+
+    A joint launch takes no more memory than the largest weight or gradient of the function does, and its
+    bytes take at most eight times the time of a launch without bytes. With `ahead`, a launch gathers at most
+    so many weights.
+
+    Before:
+    ```mlir
+    #shard = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x4xf32>
+    !s = tensor<2x4xf32>
+    !l = tensor<8x4xf32>
+    !t = tensor<4x4xf32>
+    dist.mesh @mesh = <["gtp"=2 {bandwidth = 1.0e9, latency = 1.0e-6} ]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x},
+                    %a: !s {nn.parameter = "a", dist.sharding = #shard, dist.global = !x},
+                    %b: !s {nn.parameter = "b", dist.sharding = #shard, dist.global = !x},
+                    %c: !t {nn.parameter = "c", dist.sharding = #shard, dist.global = !l})
+        -> (tensor<4x8xf32> {dist.sharding = #whole, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+      %0 = dist.all_gather %a axes ["gtp"] dims [0] role weights : (!s) -> !x
+      %1 = nn.linear %x, %0 : (!x, !x) -> !x
+      %2 = dist.all_gather %b axes ["gtp"] dims [0] role weights : (!s) -> !x
+      %3 = nn.linear %1, %2 : (!x, !x) -> !x
+      %4 = dist.all_gather %c axes ["gtp"] dims [0] role weights : (!t) -> !l
+      %5 = nn.linear %3, %4 : (!x, !l) -> tensor<4x8xf32>
+      return %5 : tensor<4x8xf32>
+    }
+    ```
+    After:
+    ```mlir
+    #shard = #dist.sharding<@mesh, [{"gtp"}, {} ]>
+    #whole = #dist.sharding<@mesh, [{}, {} ]>
+    !x = tensor<4x4xf32>
+    !s = tensor<2x4xf32>
+    !l = tensor<8x4xf32>
+    !t = tensor<4x4xf32>
+    dist.mesh @mesh = <["gtp"=2 {bandwidth = 1.0e9, latency = 1.0e-6} ]>
+    func.func @main(%x: !x {dist.sharding = #whole, dist.global = !x},
+                    %a: !s {nn.parameter = "a", dist.sharding = #shard, dist.global = !x},
+                    %b: !s {nn.parameter = "b", dist.sharding = #shard, dist.global = !x},
+                    %c: !t {nn.parameter = "c", dist.sharding = #shard, dist.global = !l})
+        -> (tensor<4x8xf32> {dist.sharding = #whole, dist.global = tensor<4x8xf32>}) attributes {dist.spmd = @mesh} {
+      %0, %1 = dist.all_gather %a, %b axes ["gtp"] dims [0, 0] role weights : (!s, !s) -> (!x, !x)
+      %2 = nn.linear %x, %0 : (!x, !x) -> !x
+      %3 = nn.linear %2, %1 : (!x, !x) -> !x
+      %4 = dist.all_gather %c axes ["gtp"] dims [0] role weights : (!t) -> !l
+      %5 = nn.linear %3, %4 : (!x, !l) -> tensor<4x8xf32>
+      return %5 : tensor<4x8xf32>
+    }
+    ```
+  }];
+  let options = [Option<"ahead", "ahead", "::meshwright::NumberOrAuto<0>",
+                        /*default=*/"::meshwright::NumberOrAuto<0>()",
+                        "the most weights of one launch; auto: any">];
+  let dependentDialects = ["::meshwright::dist::DistDialect"];
+}
+
 #endif

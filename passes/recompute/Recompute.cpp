@@ -188,6 +188,12 @@ std::vector<Share> RecomputePass::choose(func::FuncOp func,
     return none;
   }
   numbers.push_back({"memory_ceiling_bytes", double(memoryCeiling)});
+  // No order helps where the arguments alone exceed the ceiling.
+  int64_t arguments = 0;
+  for (Type type : func.getArgumentTypes())
+    arguments += getTensorBytes(type);
+  if (arguments > memoryCeiling && !steps.empty())
+    return steps.back();
   std::optional<int64_t> excess = findExcess(func, memoryCeiling);
   if (!excess || steps.empty()) {
     log.add("recompute", Outcome::Declined, func.getLoc(),

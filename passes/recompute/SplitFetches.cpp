@@ -256,6 +256,12 @@ struct SplitFetchesPass : meshwright::impl::SplitFetchesPassBase<SplitFetchesPas
 bool SplitFetchesPass::shouldKeep(func::FuncOp func) {
   if (keep != OnOffAuto::Auto || !memoryCeiling || !findTime)
     return keep == OnOffAuto::On;
+  // Without a plan: what a rank stores, and the largest weights that would be kept together.
+  int64_t bytes = 0;
+  for (Type type : func.getArgumentTypes())
+    bytes += getTensorBytes(type);
+  if (bytes + FetchSplitter(func).getKeptBytes() > memoryCeiling)
+    return false;
   auto copyWith = [&](bool keeps) {
     OwningOpRef<ModuleOp> module(getOperation().clone());
     auto copy = module->lookupSymbol<func::FuncOp>(func.getName());
@@ -265,12 +271,6 @@ bool SplitFetchesPass::shouldKeep(func::FuncOp func) {
   };
   auto [again, gathersAgain, more] = copyWith(/*keeps=*/false);
   if (!more)
-    return false;
-  // Without a plan: what a rank stores, and the largest weights that would be kept together.
-  int64_t bytes = 0;
-  for (Type type : func.getArgumentTypes())
-    bytes += getTensorBytes(type);
-  if (bytes + FetchSplitter(func).getKeptBytes() > memoryCeiling)
     return false;
   auto [kept, keepsAll, none] = copyWith(/*keeps=*/true);
   std::optional<int64_t> keptTime = findTime(keepsAll, memoryCeiling, /*bestOnly=*/true);

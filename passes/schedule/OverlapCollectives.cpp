@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/passes/schedule/AheadScheduler.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
@@ -107,86 +108,142 @@ static int64_t getFixedBytes(func::FuncOp func) {
   return bytes;
 }
 
+namespace {
+
+/// An order of launches, and how it is written.
+struct Order {
+  Schedule schedule;
+  bool blocks = false;
+  /// The bytes of its arena, once one is planned.
+  int64_t bytes = std::numeric_limits<int64_t>::max();
+};
+
+/// Tries orders of a function under a budget of bytes.
+class OrderSearch {
+public:
+  OrderSearch(func::FuncOp func, int64_t budget, int64_t communication)
+      : func(func), budget(budget), communication(communication) {}
+
+  /// Writes the order.
+  void arrange(Program &program, const Order &order);
+  /// Returns true if the order that is written fits.
+  bool fits(SearchEffort effort) {
+    plan = planBuffersWithin(func, effort, budget, budget);
+    return getBytes() <= budget;
+  }
+  bool tryOrder(Program &program, const Order &order, SearchEffort effort) {
+    arrange(program, order);
+    return fits(effort);
+  }
+  /// Writes the order, and keeps it if no frugal order needs less.
+  void measureFrugal(Program &program, Order order);
+  /// Writes the order that takes the least time of those under memory limits between that of the frugal
+  /// order and `most`. Returns false if none fits.
+  bool tryLimits(Program &program, int64_t most);
+
+  int64_t getBytes() const { return plan.arena + plan.recovery; }
+  int64_t getLive() const { return plan.live + plan.recovery; }
+
+  Order frugal;
+  /// The schedule of the order that is written.
+  Schedule schedule;
+
+private:
+  /// Steps between the memory of the most frugal order and that of the order that hides most.
+  static constexpr int64_t kSteps = 16;
+  /// Other orders of kernels are tried if more than one part of so many of the communication shows.
+  static constexpr int64_t kMostShown = 20;
+
+  func::FuncOp func;
+  int64_t budget, communication;
+  BufferPlan plan;
+};
+
+} // namespace
+
+void OrderSearch::arrange(Program &program, const Order &order) {
+  schedule = order.schedule;
+  if (order.blocks)
+    schedule.exposed = schedule.communication = communication;
+  program.arrange(schedule, order.blocks);
+}
+
+void OrderSearch::measureFrugal(Program &program, Order order) {
+  arrange(program, order);
+  plan = planBuffers(func, SearchEffort::Much, budget);
+  order.bytes = getBytes();
+  if (order.bytes < frugal.bytes)
+    frugal = std::move(order);
+}
+
+bool OrderSearch::tryLimits(Program &program, int64_t most) {
+  int64_t least = frugal.schedule.peak;
+  if (most <= least)
+    return false;
+  std::optional<Order> best, nearest;
+  auto attempt = [&](Schedule schedule) {
+    Order order{std::move(schedule)};
+    bool holds = tryOrder(program, order, SearchEffort::Some);
+    order.bytes = getBytes();
+    if (holds && (!best || order.schedule.time < best->schedule.time))
+      best = std::move(order);
+    else if (!holds && getLive() <= budget && (!nearest || order.bytes < nearest->bytes))
+      nearest = std::move(order);
+    return holds;
+  };
+  // The highest limit whose order fits: an order uses what its limit allows. The limits do not depend on the
+  // ceiling, so that a higher one takes an order that hides no less.
+  auto bisect = [&](llvm::function_ref<Schedule(int64_t limit)> make) {
+    for (int64_t low = -1, high = kSteps + 1, step = kSteps; high - low > 1; step = (low + high) / 2) {
+      int64_t limit = least + int64_t(double(most - least) * double(step) / kSteps);
+      (attempt(make(std::max<int64_t>(1, limit))) ? low : high) = step;
+    }
+  };
+  const std::vector<unsigned> order = frugal.schedule.order;
+  bisect([&](int64_t limit) { return scheduleAhead(program.getTasks(), order, limit); });
+  // Another order of kernels may hide more.
+  if (!best || best->schedule.exposed > best->schedule.communication / kMostShown)
+    bisect([&](int64_t limit) { return scheduleTasks(program.getTasks(), limit); });
+  // A larger search may find what the small one did not.
+  if (!best)
+    return nearest && tryOrder(program, *nearest, SearchEffort::Much);
+  return tryOrder(program, *best, SearchEffort::Some);
+}
+
 /// Finds an order within the ceiling, and its schedule. `plain` has the same launches,
 /// but no collective runs beside kernels; null if none does in `program`.
 ///
 /// Outline, until an arena fits into the bytes that arguments and packing leave:
 ///  1. the present order, with a small and a large search budget;
-///  2. the frugal orders, in which nothing runs beside kernels: the original one, and that with
-///     the least memory per step, each with a large budget. If neither fits, no order does: the
-///     error names the smallest arena so far;
-///  3. `tryOrders`: list schedules under nine falling memory limits, and the best of them with a
-///     large budget;
-///  4. the same for `plain`;
-///  5. the best frugal order.
+///  2. the frugal orders, in which nothing runs beside kernels: the original one, and if that exceeds them,
+///     the one with the least memory per step, each with a large budget. If neither fits, no order does:
+///     the error names the smallest arena so far;
+///  3. `tryLimits`: the kernels of the frugal order, and list schedules, under memory limits between the
+///     frugal order and the present one;
+///  4. the best frugal order.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
   int64_t packing = getPackingBytes(func), resident = getResidentBytes(func);
   int64_t fixed = getFixedBytes(func);
-  int64_t budget = ceiling - fixed, communication = schedule.communication;
+  int64_t budget = ceiling - fixed;
+  OrderSearch search(func, budget, schedule.communication);
   // An arena can be larger than the largest sum of live buffers, so it is planned, if those fit.
-  BufferPlan plan;
-  auto getBytes = [&] { return plan.arena + plan.recovery; };
-  auto mayFit = [&] { return plan.live + plan.recovery <= budget; };
-  auto fits = [&](SearchEffort effort) {
-    plan = planBuffersWithin(func, effort, budget, budget);
-    return getBytes() <= budget;
-  };
-  struct Order {
-    Schedule schedule;
-    bool blocks;
-    int64_t bytes = std::numeric_limits<int64_t>::max();
-  };
-  auto arrange = [&](Program &program, const Order &order) {
-    schedule = order.schedule;
-    if (order.blocks)
-      schedule.exposed = schedule.communication = communication;
-    program.arrange(schedule, order.blocks);
-  };
-  auto tryOrder = [&](Program &program, const Order &order, SearchEffort effort) {
-    arrange(program, order);
-    return fits(effort);
-  };
-  // The memory limits of these orders do not depend on the ceiling.
-  auto tryOrders = [&](Program &program, int64_t live, bool blocks) {
-    Order best;
-    for (int64_t tenths = 9; tenths > 0; --tenths) {
-      // An order uses what its limit allows.
-      if (live / 10 * (tenths - 1) > budget)
-        continue;
-      int64_t limit = std::max<int64_t>(1, live / 10 * tenths);
-      Order order{scheduleTasks(program.getTasks(), limit), blocks};
-      if (tryOrder(program, order, SearchEffort::Some))
-        return true;
-      order.bytes = getBytes();
-      if (mayFit() && order.bytes < best.bytes)
-        best = std::move(order);
-    }
-    // A larger search may find what the small one did not.
-    return !best.schedule.order.empty() && tryOrder(program, best, SearchEffort::Much);
-  };
-  if (fits(SearchEffort::Some) || fits(SearchEffort::Much))
+  if (search.fits(SearchEffort::Some) || search.fits(SearchEffort::Much))
     return {success()};
-  const Order present{schedule, /*blocks=*/false};
-  const int64_t live = plan.live + plan.recovery;
+  const Order present{schedule};
+  const int64_t live = search.getLive();
   Program &blocking = plain ? *plain : program;
-  Order frugal;
-  auto measure = [&](Program &program, Order order) {
-    arrange(program, order);
-    plan = planBuffers(func, SearchEffort::Much, budget);
-    order.bytes = getBytes();
-    if (order.bytes < frugal.bytes)
-      frugal = std::move(order);
-  };
-  measure(blocking, {simulateInOrder(blocking.getTasks()), /*blocks=*/true});
-  measure(blocking, {scheduleTasks(blocking.getTasks(), 1), /*blocks=*/true});
-  if (frugal.bytes <= budget &&
-      (tryOrders(program, live, /*blocks=*/false) ||
-       (plain && tryOrders(*plain, live, /*blocks=*/true)) ||
-       tryOrder(blocking, frugal, SearchEffort::Much)))
+  search.measureFrugal(blocking, {simulateInOrder(blocking.getTasks()), /*blocks=*/true});
+  if (search.frugal.bytes > budget)
+    search.measureFrugal(blocking, {scheduleTasks(blocking.getTasks(), 1), /*blocks=*/true});
+  Order &frugal = search.frugal;
+  bool found = frugal.bytes <= budget && (search.tryLimits(program, present.schedule.peak) ||
+                                          search.tryOrder(blocking, frugal, SearchEffort::Much));
+  schedule = search.schedule;
+  if (found)
     return {success()};
   if (live < frugal.bytes)
-    measure(program, present);
+    search.measureFrugal(program, present);
   const int64_t least = frugal.bytes;
   InFlightDiagnostic error = emitError(func.getLoc(), "'")
                              << func.getName() << "' needs " << fixed + least

@@ -39,7 +39,8 @@ private:
   /// gather takes several steps, each of which is read by the next.
   struct Fetch {
     unsigned task, reader;
-    /// The number of the gathered weight, in the order in which kernels read them.
+    /// The number of the gathered weight, in the order in which kernels read them; of a joint launch, the
+    /// last one.
     unsigned use = 0;
     /// The kernel that may run beside its begin.
     unsigned beside = 0;
@@ -138,8 +139,9 @@ PrefetchPlan::PrefetchPlan(func::FuncOp func, const CostModel &model)
   DenseMap<unsigned, unsigned> useOf;
   for (Fetch &fetch : fetches)
     if (!isFetch(launches.launches[fetch.reader])) {
-      useOf[fetch.task] = fetch.use = uses.size();
-      uses.push_back(fetch.reader);
+      // A joint launch gathers several weights.
+      uses.insert(uses.end(), launches.launches[fetch.task]->getNumOperands(), fetch.reader);
+      useOf[fetch.task] = fetch.use = uses.size() - 1;
     }
   for (Fetch &fetch : llvm::reverse(fetches))
     if (auto last = useOf.find(fetch.reader); last != useOf.end())

@@ -262,6 +262,15 @@ bool meshwright::writesStates(ModuleOp module) {
   return llvm::any_of(module.getOps<FunctionOpInterface>(), writesState);
 }
 
+PlannedMemory MemoryPlanner::planOrder(FunctionOpInterface function, int64_t ceiling) {
+  PlannedMemory planned;
+  HowToPlan how{ceiling, function->hasAttr(rt::RtDialect::kCopiesAttr), /*bestOnly=*/false,
+                /*recoveryOnly=*/false, /*orderOnly=*/true};
+  if (ceiling && how.copies && (plan(function, how, planned) || planned.needed))
+    return planned;
+  return planMemory(function, ceiling);
+}
+
 PlannedMemory MemoryPlanner::planMemory(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory planned;
   bool copies = function->hasAttr(rt::RtDialect::kCopiesAttr);
@@ -308,7 +317,9 @@ std::optional<int64_t> MemoryPlanner::findLeastCeiling(ModuleOp module) {
   for (auto [size, function] : functions) {
     // No order fits into one byte, so the error names the fewest bytes.
     PlannedMemory planned;
-    if (!plan(function, {least.value_or(1), writesStates(module)}, planned) && planned.needed)
+    HowToPlan how{least.value_or(1), writesStates(module), /*bestOnly=*/false, /*recoveryOnly=*/false,
+                  /*orderOnly=*/true};
+    if (!plan(function, how, planned) && planned.needed)
       least = std::max(least, std::optional(planned.needed));
   }
   return least;

@@ -54,6 +54,9 @@ public:
   Memory planSessionMemory(mlir::FunctionOpInterface function);
   void setCeiling(mlir::func::FuncOp func, int64_t ceiling, mlir::FunctionOpInterface original);
 
+  /// The same as `planMemory` without the memory, where the order alone decides whether the ceiling holds.
+  PlannedMemory planOrder(mlir::FunctionOpInterface function, int64_t ceiling);
+
   /// Returns true if the order of an SPMD function that hides most keeps to the ceiling beside second
   /// buffers for states.
   bool fitsBesideSecondBuffers(mlir::FunctionOpInterface function, int64_t ceiling);

@@ -31,6 +31,7 @@ private:
     auto start = dyn_cast<rt::StartOp>(launches.launches[i]);
     return start ? start.getCollective() : CollectiveOpInterface();
   }
+  std::pair<unsigned, unsigned> getReaders(unsigned i, unsigned result) const;
   void addGathers(unsigned i, CollectiveOpInterface gather);
   void addScatters(unsigned i, CollectiveOpInterface scatter);
   FetchReport::Weight &getWeightOf(const Weight &weight);
@@ -46,6 +47,8 @@ private:
   Schedule schedule;
   /// The first and the last reader of each task.
   std::vector<unsigned> firstReader, lastReader;
+  /// The numbers of launches.
+  DenseMap<Operation *, unsigned> numbers;
   /// The first readers of all gathers of weights, in order.
   std::vector<unsigned> uses;
   llvm::MapVector<Location, FetchReport::Weight> weights;
@@ -73,12 +76,36 @@ FetchReader::FetchReader(func::FuncOp func)
       firstReader[dependence] = std::min<unsigned>(firstReader[dependence], i);
       lastReader[dependence] = std::max<unsigned>(lastReader[dependence], i);
     }
+  for (auto [i, launch] : llvm::enumerate(launches.launches))
+    numbers[launch] = i;
   // A collective whose wait follows at once blocks the compute stream.
   for (auto [task, launch] : llvm::zip_equal(tasks, launches.launches))
     if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode());
         wait && wait.getStart() == launch)
       task.link = 0;
   schedule = simulateInOrder(tasks);
+}
+
+/// Adds the launches that read a value, or a view of it.
+static void findReaders(Value value, const DenseMap<Operation *, unsigned> &numbers,
+                        std::pair<unsigned, unsigned> &readers) {
+  for (Operation *user : value.getUsers())
+    if (auto known = numbers.find(user); known != numbers.end())
+      readers = {std::min(readers.first, known->second), std::max(readers.second, known->second)};
+    else
+      for (Value result : user->getResults())
+        findReaders(result, numbers, readers);
+}
+
+/// The first and the last reader of one result of a launch.
+std::pair<unsigned, unsigned> FetchReader::getReaders(unsigned i, unsigned result) const {
+  auto start = cast<rt::StartOp>(launches.launches[i]);
+  if (start->getNumOperands() == 1)
+    return {firstReader[i], lastReader[i]};
+  std::pair<unsigned, unsigned> readers(launches.launches.size(), 0);
+  for (Operation *wait : start.getFuture().getUsers())
+    findReaders(wait->getResult(result), numbers, readers);
+  return readers;
 }
 
 FetchReport::Weight &FetchReader::getWeightOf(const Weight &weight) {
@@ -162,7 +189,8 @@ void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
     FetchReport::Gather &own = step.cost;
     if (auto phase = gather->getAttrOfType<StringAttr>(DistDialect::kPhaseAttr))
       own.phase = phase.str();
-    own.ahead += llvm::lower_bound(uses, firstReader[i]) - llvm::lower_bound(uses, i + 1);
+    auto [first, last] = getReaders(i, n);
+    own.ahead += llvm::lower_bound(uses, first) - llvm::lower_bound(uses, i + 1);
     own.bytes += std::llround(cost.bytes * share);
     own.seconds += task.time * share * 1e-12;
     own.exposedSeconds += shown * share * 1e-12;
@@ -174,13 +202,20 @@ void FetchReader::addGathers(unsigned i, CollectiveOpInterface gather) {
     addAxes(step.axes);
     report.ranks = std::max(report.ranks, getNumShards(step.axes));
     own.first = i;
-    own.last = std::max<int64_t>(lastReader[i], i);
+    own.last = std::max<int64_t>(last, i);
     if (std::optional<ArrayRef<int64_t>> offsets = start.getOffsets())
       own.slot = getSlot((*offsets)[n], getTensorBytes(whole));
     entry.gathers.push_back(own);
   }
   report.gatherSeconds += task.time * 1e-12;
   report.exposedSeconds += shown * 1e-12;
+}
+
+/// The location of one operand of a launch: a joint one has those of its members.
+static Location getOperandLoc(Operation *op, unsigned operand) {
+  auto fused = dyn_cast<FusedLoc>(op->getLoc());
+  bool isJoint = fused && op->getNumOperands() > 1 && fused.getLocations().size() == op->getNumOperands();
+  return isJoint ? fused.getLocations()[operand] : op->getLoc();
 }
 
 /// A gradient has the location of the weight that it is of.
@@ -191,7 +226,7 @@ void FetchReader::addScatters(unsigned i, CollectiveOpInterface scatter) {
   report.scatterSeconds += task.time * 1e-12;
   report.exposedSeconds += shown * 1e-12;
   for (unsigned n = 0; n < scatter->getNumResults(); ++n) {
-    auto known = weights.find(scatter->getLoc());
+    auto known = weights.find(getOperandLoc(scatter, n));
     if (known == weights.end())
       continue;
     // Ranks that hold the same shards sum them, too.
@@ -217,7 +252,8 @@ std::optional<FetchReport> FetchReader::read() {
   unsigned count = launches.launches.size();
   for (unsigned i = 0; i < count; ++i)
     if (isOf(i, CollectiveRole::Weights) && firstReader[i] < count && !isStep(i))
-      uses.push_back(firstReader[i]);
+      for (unsigned n = 0; n < launches.launches[i]->getNumOperands(); ++n)
+        uses.push_back(getReaders(i, n).first);
   llvm::sort(uses);
   for (unsigned i = 0; i < count; ++i)
     if (isOf(i, CollectiveRole::Weights))

@@ -142,7 +142,7 @@ class Model:
         gtp_align: a number of rows, of which a shard has a multiple, or "auto" (default).
         gtp_prefetch: the most weights that are gathered before the one in use, or "auto" (default:
             as many as their links need).
-        gtp_keep: "on", "off" or "auto" (default: off): gathered weights stay for the backward pass.
+        gtp_keep: "on", "off" or "auto" (default: by cost under a ceiling): weights stay for the backward pass.
         gtp_gather: "plain" (default), "mxfp8" or "nvfp4": the form in which weights travel that only
             products read, or a table of them by shell patterns on names, of which the first that
             matches wins.

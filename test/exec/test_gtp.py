@@ -174,6 +174,80 @@ def test_the_least_ceiling():
         peak(least - 1)
 
 
+@pytest.mark.parametrize("recompute", ["none", "full", "auto"])
+def test_the_least_ceiling_is_that_of_the_most_frugal_plan(recompute):
+    """Under a generous ceiling a plan may keep weights and compute nothing again. A lower one is possible."""
+    slow = dict(recompute=recompute, device="h100 network_bandwidth=1e9")
+    plan, _ = plan_wide(memory_ceiling="1G", **slow)
+    least = plan.report("json")["gtp"]["peak"]["least"]
+    plan, batch = plan_wide(memory_ceiling=least, **slow)
+    assert get_peak(plan) <= least and plan.report("json")["gtp"]["peak"]["least"] == least
+    plan.check(**batch)
+    with pytest.raises(mw.Error, match=f"needs {least} bytes"):
+        plan_wide(memory_ceiling=least - 1, **slow)
+
+
+def test_gathers_run_beside_kernels_under_a_ceiling():
+    """Two weights above the least ceiling hide what no ceiling does, but for a fifth."""
+    x = torch.empty(4096, 512, device="meta")
+    with torch.device("meta"):
+        train = mw.from_torch(Wide(12, 512), (), dict(x=x), training=True).train(mw.SGD(lr=0.1))
+    how = dict(mesh={"gtp": 2}, recompute="full", gtp_keep="off")
+
+    def find(**options):
+        return train.parallelize(**how, **options).report("json")["gtp"]
+
+    least = find(memory_ceiling="1G")["peak"]["least"]
+    times = find(memory_ceiling=least + 2 * 512 * 512 * 4)["seconds"]
+    assert times["exposed"] <= 0.2 * (times["gather"] + times["scatter"]) + find()["seconds"]["exposed"]
+
+
+class Mixed(nn.Module):
+    """Small weights in front of a large one."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.layers = nn.ModuleList(nn.Linear(24, n, bias=False) for n in (24, 24, 24, 240))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return x.square().mean()
+
+
+def test_small_neighbours_travel_together():
+    """Under a ceiling, and where no weight may be gathered ahead, each travels alone. The steps have the same bits."""
+    x = torch.randn(8, 24, generator=torch.Generator().manual_seed(5))
+    train = mw.from_torch(Mixed(), (), dict(x=x), training=True).train(mw.SGD(lr=0.1))
+
+    def find(**options):
+        full = train.parallelize(mesh={"gtp": 2}, gtp_keep="off", **options).report("json")
+        kinds = ("all_gather", "weights"), ("reduce_scatter", "gradients")
+        return full, [sum(c["count"] for c in full["collectives"] if (c["kind"], c["role"]) == kind) for kind in kinds]
+
+    (joint, (gathers, scatters)), (alone, (all_gathers, all_scatters)) = find(), find(memory_ceiling="1G")
+    assert gathers < all_gathers and scatters < all_scatters and find(gtp_prefetch=0)[1] == [all_gathers, scatters]
+    sessions = [train.parallelize(mesh={"gtp": 2}, **options).start() for options in ({}, dict(memory_ceiling="1G"))]
+    for _ in range(3):
+        assert len({session.run(x=x)[0].item() for session in sessions}) == 1
+    for session in sessions:
+        session.close()
+    assert joint["bytes_per_rank"] == alone["bytes_per_rank"]
+    names = {w["name"]: w for w in alone["gtp"]["weights"]}
+    slots, places = joint["gtp"]["slots"], []
+    for weight in joint["gtp"]["weights"]:
+        other = names[weight["name"]]
+        assert [g["bytes_per_rank"] for g in weight["gathers"]] == [g["bytes_per_rank"] for g in other["gathers"]]
+        assert weight["scatter"]["bytes_per_rank"] == other["scatter"]["bytes_per_rank"]
+        for gather in weight["gathers"]:
+            begin = slots[gather["slot"]]["offset"]
+            places.append((begin, begin + weight["bytes"], gather["first"], gather["last"]))
+    for i, (begin, end, first, last) in enumerate(places):
+        for others in places[:i]:
+            assert end <= others[0] or others[1] <= begin or last < others[2] or others[3] < first
+
+
 @pytest.mark.parametrize("options", [{}, dict(gtp_prefetch=1, recompute="full"), dict(gtp_gather="mxfp8")], ids=str)
 def test_weights_over_hosts(options):
     """Shards cross the network once, and the host gathers what it has: the bits and the bytes of one axis."""

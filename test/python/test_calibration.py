@@ -61,12 +61,11 @@ def first_line(plan):
     return plan.report().splitlines()[0]
 
 
-def test_preset_of_the_target(model, alone):
-    line = first_line(model.parallelize(mesh={"tp": 2}))
-    assert line.startswith("plan for 2 ranks, mesh tp=2, device cpu (the preset for a cpu target: no calibration at ")
-    assert str(alone) in line
-    assert "device h100 (the preset for a gpu target" in first_line(
-        model.parallelize(mesh={"tp": 2}, target="gpu:sm_90a"))
+def test_usual_device(model, alone):
+    for target in ("cpu", "gpu:sm_90a"):
+        line = first_line(model.parallelize(mesh={"tp": 2}, target=target))
+        assert line.startswith("plan for 2 ranks, mesh tp=2, device h100 (the usual device: no calibration at ")
+        assert str(alone) in line
 
 
 def test_calibration_of_this_machine(model, alone):
@@ -77,8 +76,8 @@ def test_calibration_of_this_machine(model, alone):
     assert report["device_reason"] == (
         f"measured 2026-03-04 on {processor()}, the calibration of this machine, {alone}")
     # A file that was measured for this machine says nothing of another processor, or of a GPU.
-    for target, preset in (("cpu:x86-64-v3", "cpu"), ("gpu:sm_90a", "h100")):
-        assert model.parallelize(mesh={"tp": 1}, target=target).report(format="json")["device"] == preset
+    for target in ("cpu:x86-64-v3", "gpu:sm_90a"):
+        assert model.parallelize(mesh={"tp": 1}, target=target).report(format="json")["device"] == "h100"
 
 
 def test_variable(model, alone, monkeypatch, write):

@@ -122,6 +122,7 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     if (!scatters && failed(impl->countPlain(*module)))
       return collector.take();
   }
+  impl->keepPartitioned(*module);
   if (!run(Phase::Optimised))
     return collector.take();
   FailureOr<Report> report = buildReport(getEntry(*module));
@@ -188,9 +189,7 @@ void Plan::Impl::keepPlanned() {
 
 LogicalResult Plan::Impl::requestSchedule(ModuleOp module) {
   dist::DistDialect::getDecisionLog(context.get()).clear();
-  if (failed(runPasses(module, [&](mlir::OpPassManager &pm) {
-        buildPhase(pm, *options, Phase::Spmd);
-      })))
+  if (failed(runPasses(module, [&](mlir::OpPassManager &pm) { buildPhase(pm, *options, Phase::Spmd); })))
     return failure();
   addDecisions(report, context.get(), [](const Decision &) { return true; });
   return success();
@@ -271,11 +270,11 @@ static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &r
   }
   if ((report.fetches = reportFetches(func))) {
     report.fetches->peak = report.memory.getAll();
-    if ((report.fetches->ceiling = impl.options->memoryCeiling))
-      report.fetches->least = findLeastCeiling(impl.get(impl.getExecutedPhase()));
+    report.fetches->ceiling = impl.options->memoryCeiling;
   }
-  addDecisions(report, impl.context.get(),
-               [](const Decision &decision) { return decision.subject == Subject::Program; });
+  addDecisions(report, impl.context.get(), [](const Decision &decision) { return decision.subject == Subject::Program; });
+  if (report.fetches && report.fetches->ceiling)
+    report.fetches->least = impl.findLeastCeiling();
 }
 
 Result<std::string> Plan::str(PlanPhase phase, bool locations, bool generic) const {

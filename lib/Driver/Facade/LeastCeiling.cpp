@@ -1,0 +1,50 @@
+//===- LeastCeiling.cpp - the least memory that a plan needs --------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Codegen/KernelTarget.h"
+#include "meshwright/lib/Driver/Facade/PlanImpl.h"
+#include "meshwright/lib/Support/RunPasses.h"
+#include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/schedule/PlannedMemory.h"
+
+using namespace meshwright;
+using mlir::failed;
+using mlir::ModuleOp;
+
+/// Returns true if a weight is gathered more than once.
+static bool gathersAgain(ModuleOp module) {
+  for (auto func : module.getOps<mlir::func::FuncOp>()) {
+    llvm::DenseSet<mlir::Value> gathered;
+    for (auto collective : func.getOps<dist::CollectiveOpInterface>())
+      if (collective.getRole() == dist::CollectiveRole::Weights &&
+          !gathered.insert(collective->getOperand(0)).second)
+        return true;
+  }
+  return false;
+}
+
+void Plan::Impl::keepPartitioned(ModuleOp module) {
+  if (options->memoryCeiling &&
+      (options->recompute == RecomputeMode::Auto || options->gtpKeep == OnOffAuto::Auto))
+    partitioned = module.clone();
+}
+
+std::optional<int64_t> Plan::Impl::findLeastCeiling() const {
+  ModuleOp executed = get(getExecutedPhase());
+  if (!partitioned || (options->recompute != RecomputeMode::Auto && gathersAgain(executed)))
+    return meshwright::findLeastCeiling(executed);
+  mlir::OwningOpRef<ModuleOp> frugal = partitioned.get().clone();
+  ParallelizeOptions asked = *options;
+  asked.memoryCeiling = 1;
+  if (failed(runPasses(*frugal, [&](mlir::OpPassManager &pm) { buildPhase(pm, asked, Phase::Optimised); })))
+    return std::nullopt;
+  for (auto func : frugal->getOps<mlir::func::FuncOp>())
+    if (!target.empty())
+      meshwright::setTarget(func, target);
+  return meshwright::findLeastCeiling(*frugal);
+}

@@ -1,0 +1,212 @@
+//===- JoinFetches.cpp - small weights travel together --------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/passes/recompute/Passes.h"
+
+#include "llvm/ADT/MapVector.h"
+#include "llvm/Support/FormatVariadic.h"
+
+namespace meshwright {
+#define GEN_PASS_DEF_JOINFETCHESPASS
+#include "meshwright/passes/recompute/Passes.h.inc"
+} // namespace meshwright
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+/// Collectives of one role, kind and axes, in the order of the program.
+struct Neighbours {
+  SmallVector<CollectiveOpInterface, 4> members;
+  /// Bytes of whole weights or gradients, and picoseconds in which the link moves them.
+  int64_t bytes = 0, transfer = 0;
+};
+
+class FetchJoiner {
+public:
+  FetchJoiner(func::FuncOp func, const CostModel &model, std::optional<int64_t> ahead);
+  /// Returns the number of launches that the program has less than before.
+  int64_t run();
+  int64_t getSavedTime() const { return saved; }
+
+private:
+  /// A collective is small if its bytes take at most so many times the time that a launch without bytes
+  /// does. A joint launch takes at most so many: then the time without bytes hardly counts.
+  static constexpr int64_t kSmall = 4, kJoint = 8;
+
+  bool isCandidate(CollectiveOpInterface op) const;
+  int64_t getFixedTime(CollectiveOpInterface op) const;
+  void collect();
+  bool joinAtFirst(Neighbours &group);
+  bool joinAtLast(Neighbours &group);
+  void replace(Neighbours &group, OpBuilder &builder);
+
+  func::FuncOp func;
+  const CostModel &model;
+  std::optional<int64_t> ahead;
+  DenseMap<Operation *, int64_t> numbers;
+  /// The largest whole weight, and the largest gradient.
+  llvm::MapVector<CollectiveRole, int64_t> largest;
+  SmallVector<Neighbours> groups;
+  int64_t saved = 0;
+};
+
+} // namespace
+
+/// The bytes of the whole weight or gradient of a collective.
+static int64_t getWholeBytes(Operation *op) {
+  return std::max(getTensorBytes(op->getOperand(0).getType()), getTensorBytes(op->getResult(0).getType()));
+}
+
+/// Returns true for a collective that moves one weight or one gradient.
+bool FetchJoiner::isCandidate(CollectiveOpInterface op) const {
+  CollectiveRole role = op.getRole();
+  return (role == CollectiveRole::Weights || role == CollectiveRole::Gradients) && op.communicates() &&
+         op->getNumOperands() == 1 && op->getNumResults() == 1 && !op.countsRows() && !op.getShardings(0);
+}
+
+/// The time of a launch that moves no bytes.
+int64_t FetchJoiner::getFixedTime(CollectiveOpInterface op) const {
+  AxisList axes = getCollectiveAxes(op, model.getMesh());
+  return model.getTime(axes, 0, getSteps(op.getKind(), getNumShards(axes)));
+}
+
+FetchJoiner::FetchJoiner(func::FuncOp func, const CostModel &model, std::optional<int64_t> ahead)
+    : func(func), model(model), ahead(ahead) {
+  for (Operation &op : func.front()) {
+    numbers[&op] = numbers.size();
+    auto collective = dyn_cast<CollectiveOpInterface>(op);
+    if (!collective || !isCandidate(collective))
+      continue;
+    int64_t &bytes = largest[collective.getRole()];
+    bytes = std::max(bytes, getWholeBytes(&op));
+  }
+}
+
+/// Finds neighbours. Of one role, kind and axes, one that is not small ends a group: those behind it are
+/// read later.
+void FetchJoiner::collect() {
+  llvm::MapVector<std::pair<StringAttr, Attribute>, Neighbours> open;
+  auto close = [&](Neighbours &group) {
+    if (group.members.size() > 1)
+      groups.push_back(std::move(group));
+    group = Neighbours();
+  };
+  for (auto op : func.getOps<CollectiveOpInterface>()) {
+    if (!isCandidate(op))
+      continue;
+    Neighbours &group = open[{op->getName().getIdentifier(), op.getSharedAttributes()}];
+    int64_t fixed = getFixedTime(op), bytes = getWholeBytes(op);
+    int64_t transfer = std::max<int64_t>(0, model.getCost(op).time - fixed);
+    if (transfer > kSmall * fixed) {
+      close(group);
+      continue;
+    }
+    // A joint gather brings as many weights as may be there before the one in use.
+    bool isFull = group.bytes + bytes > largest[op.getRole()] || group.transfer + transfer > kJoint * fixed ||
+                  (ahead && op.getRole() == CollectiveRole::Weights && int64_t(group.members.size()) >= *ahead);
+    if (isFull)
+      close(group);
+    group.members.push_back(op);
+    group.bytes += bytes;
+    group.transfer += transfer;
+  }
+  for (auto &[key, group] : open)
+    close(group);
+}
+
+void FetchJoiner::replace(Neighbours &group, OpBuilder &builder) {
+  saved += (group.members.size() - 1) * getFixedTime(group.members.front());
+  CollectiveOpInterface joint = joinCollectives(builder, group.members);
+  numbers[joint] = numbers.lookup(group.members.front());
+  for (auto [i, member] : llvm::enumerate(group.members)) {
+    member->getResult(0).replaceAllUsesWith(joint->getResult(i));
+    member->erase();
+  }
+}
+
+/// Gathers all weights before the reader of the first. Their shards have to be there.
+bool FetchJoiner::joinAtFirst(Neighbours &group) {
+  Operation *first = group.members.front();
+  for (CollectiveOpInterface member : group.members)
+    if (Operation *maker = member->getOperand(0).getDefiningOp();
+        maker && numbers.lookup(maker) >= numbers.lookup(first))
+      return false;
+  OpBuilder builder(first);
+  replace(group, builder);
+  return true;
+}
+
+/// Scatters all gradients behind the last. Readers of the others wait, so the last one must not need them.
+bool FetchJoiner::joinAtLast(Neighbours &group) {
+  Operation *last = group.members.back();
+  llvm::SmallPtrSet<Operation *, 8> members, waiting;
+  for (CollectiveOpInterface member : group.members)
+    members.insert(member);
+  SmallVector<Operation *> readers;
+  for (Operation *op = group.members.front(); op != last->getNextNode(); op = op->getNextNode()) {
+    bool waits = false;
+    op->walk([&](Operation *inner) {
+      waits |= llvm::any_of(inner->getOperands(), [&](Value operand) {
+        Operation *maker = operand.getDefiningOp();
+        return maker && (members.contains(maker) || waiting.contains(maker));
+      });
+    });
+    if (!waits)
+      continue;
+    if (members.contains(op))
+      return false;
+    waiting.insert(op);
+    readers.push_back(op);
+  }
+  OpBuilder builder(last->getContext());
+  builder.setInsertionPointAfter(last);
+  replace(group, builder);
+  for (Operation *reader : readers)
+    reader->moveBefore(&*builder.getInsertionPoint());
+  return true;
+}
+
+int64_t FetchJoiner::run() {
+  collect();
+  int64_t fewer = 0;
+  for (Neighbours &group : groups) {
+    int64_t size = group.members.size();
+    bool isGather = group.members.front().getRole() == CollectiveRole::Weights;
+    if (isGather ? joinAtFirst(group) : joinAtLast(group))
+      fewer += size - 1;
+  }
+  return fewer;
+}
+
+namespace {
+struct JoinFetchesPass : meshwright::impl::JoinFetchesPassBase<JoinFetchesPass> {
+  using JoinFetchesPassBase::JoinFetchesPassBase;
+
+  void runOnOperation() override {
+    func::FuncOp func = getOperation();
+    MeshAttr mesh = getSpmdMesh(func);
+    if (!mesh || func.isExternal() || !func.getBody().hasOneBlock())
+      return markAllAnalysesPreserved();
+    if (failed(verifyDevice(mesh, func)))
+      return signalPassFailure();
+    CostModel model(mesh);
+    FetchJoiner joiner(func, model, ahead.number);
+    int64_t fewer = joiner.run();
+    if (!fewer)
+      return markAllAnalysesPreserved();
+    DistDialect::getDecisionLog(&getContext())
+        .add("join-fetches", Outcome::Applied, func.getLoc(),
+             llvm::formatv("{0} small weights and gradients travel in the launch of a neighbour", fewer).str(),
+             {{"launches_saved", double(fewer)}, {"saved_seconds", double(joiner.getSavedTime()) * 1e-12}});
+  }
+};
+} // namespace
