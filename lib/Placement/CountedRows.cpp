@@ -30,6 +30,7 @@ struct Rows {
 
 class RowsProof {
 public:
+  explicit RowsProof(const PlacementAnalysis &layouts) : layouts(layouts) {}
   LogicalResult visit(Operation *op);
 
 private:
@@ -43,7 +44,13 @@ private:
                               bool gathers);
   LogicalResult visitOther(Operation *op);
   LogicalResult visitCollective(CollectiveOpInterface op);
+  /// Returns true if a value may meet rows of any numbers: the caller vouches for it, or its rows are equal.
+  bool fitsAll(Value value, int64_t dim) const;
+  /// Checks that the operands that meet true rows, whose factors are given, are such rows.
+  LogicalResult checkOthers(Operation *op, const FactorRule &rule, const FactorRule::DimFactors &factors,
+                            const Rows &rows);
 
+  const PlacementAnalysis &layouts;
   llvm::DenseMap<Value, Rows> rowsOf;
   /// For numbers of rows that a collective gives, the operand from which they come.
   llvm::DenseMap<Value, Value> sources;
@@ -56,11 +63,24 @@ static void note(InFlightDiagnostic &error, const Rows &rows, StringRef what) {
                                          << rows.tokens << ", whose numbers are here";
 }
 
+bool RowsProof::fitsAll(Value value, int64_t dim) const {
+  const Layout *layout = layouts.lookup(value);
+  return isa<BlockArgument>(value) || (layout && llvm::all_of(layout->dims[dim].factors, [](const LayoutFactor &factor) {
+           return factor.uniform || factor.padded == 1;
+         }));
+}
+
 LogicalResult RowsProof::checkReturn(Operation *op, unsigned operand, const Rows &want) {
   auto have = rowsOf.find(op->getOperand(operand));
-  // The caller vouches for an argument.
-  if (have == rowsOf.end())
+  if (have == rowsOf.end() && fitsAll(op->getOperand(operand), want.dim))
     return success();
+  if (have == rowsOf.end()) {
+    InFlightDiagnostic error = op->emitOpError()
+                               << "expected rows that were compacted by the numbers that it reads, got rows in operand "
+                               << operand << " that were not compacted";
+    note(error, want, "their places");
+    return error;
+  }
   if (have->second.isAs(want) && have->second.dim == want.dim)
     return success();
   InFlightDiagnostic error = op->emitOpError() << "expected rows that were compacted by the numbers that it reads, got "
@@ -95,6 +115,21 @@ LogicalResult RowsProof::visitCollective(CollectiveOpInterface op) {
       return op->emitOpError() << "moves dimension " << own.dim << " of operand " << i
                                << ", whose true rows have numbers: expected dist.expand before";
     rowsOf[op->getResult(i)] = own;
+  }
+  return success();
+}
+
+LogicalResult RowsProof::checkOthers(Operation *op, const FactorRule &rule, const FactorRule::DimFactors &factors,
+                                     const Rows &rows) {
+  for (auto [i, dims] : llvm::enumerate(rule.operands)) {
+    Value operand = op->getOperand(i);
+    auto at = llvm::find(dims, factors);
+    if (at == dims.end() || rowsOf.contains(operand) || fitsAll(operand, at - dims.begin()))
+      continue;
+    InFlightDiagnostic error = op->emitOpError() << "joins true rows with operand " << i
+                                                 << ", whose rows were not compacted: expected dist.compact before";
+    note(error, rows, "the rows");
+    return error;
   }
   return success();
 }
@@ -141,6 +176,8 @@ LogicalResult RowsProof::visitOther(Operation *op) {
     }
     if (!isKept)
       return refuse();
+    if (failed(checkOthers(op, *rule, factors, rows)))
+      return failure();
   }
   return success();
 }
@@ -164,8 +201,8 @@ LogicalResult RowsProof::visit(Operation *op) {
   return visitOther(op);
 }
 
-LogicalResult meshwright::verifyCountedRows(func::FuncOp func) {
-  RowsProof proof;
+LogicalResult meshwright::verifyCountedRows(func::FuncOp func, const PlacementAnalysis &layouts) {
+  RowsProof proof(layouts);
   for (Operation &op : func.getBody().front())
     if (failed(proof.visit(&op)))
       return failure();
