@@ -8,6 +8,7 @@
 #include "meshwright/lib/Placement/CountedRows.h"
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Nn.h"
 
 #include "llvm/ADT/DenseMap.h"
 
@@ -43,7 +44,9 @@ private:
   LogicalResult visitExchange(CollectiveOpInterface op, int64_t tokens, int64_t sum, ArrayRef<int64_t> dims,
                               bool gathers);
   LogicalResult visitOther(Operation *op);
-  LogicalResult visitCollective(CollectiveOpInterface op);
+  void visitCollective(CollectiveOpInterface op);
+  /// Returns true if an op adds padding behind the rows of its operand, or drops it.
+  bool keepsTrueRows(Operation *op, const Rows &rows) const;
   /// Returns true if a value may meet rows of any numbers: the caller vouches for it, or its rows are equal.
   bool fitsAll(Value value, int64_t dim) const;
   /// Checks that the operands that meet true rows, whose factors are given, are such rows.
@@ -104,19 +107,13 @@ LogicalResult RowsProof::visitExchange(CollectiveOpInterface op, int64_t tokens,
   return success();
 }
 
-/// Rows that move as they are, or whose features move.
-LogicalResult RowsProof::visitCollective(CollectiveOpInterface op) {
-  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
-    auto rows = rowsOf.find(op->getOperand(i));
-    if (rows == rowsOf.end())
-      continue;
-    Rows own = rows->second;
-    if (op.getLostDim(i) == own.dim || op.getGainedDim(i) == own.dim || op.getShardings(i))
-      return op->emitOpError() << "moves dimension " << own.dim << " of operand " << i
-                               << ", whose true rows have numbers: expected dist.expand before";
-    rowsOf[op->getResult(i)] = own;
-  }
-  return success();
+/// Rows move as they are: their layout says which of them a rank has, and the ops that compact and expand read all.
+void RowsProof::visitCollective(CollectiveOpInterface op) {
+  for (unsigned i = 0; i < op->getNumOperands(); ++i)
+    if (auto rows = rowsOf.find(op->getOperand(i)); rows != rowsOf.end()) {
+      Rows own = rows->second;
+      rowsOf[op->getResult(i)] = own;
+    }
 }
 
 LogicalResult RowsProof::checkOthers(Operation *op, const FactorRule &rule, const FactorRule::DimFactors &factors,
@@ -134,6 +131,14 @@ LogicalResult RowsProof::checkOthers(Operation *op, const FactorRule &rule, cons
   return success();
 }
 
+bool RowsProof::keepsTrueRows(Operation *op, const Rows &rows) const {
+  if (isa<PadOp>(op))
+    return true;
+  auto slice = dyn_cast<nn::SliceOp>(op);
+  return slice && slice.getStarts()[rows.dim] == 0 && slice.getStrides()[rows.dim] == 1 &&
+         slice.getLimits()[rows.dim] >= rows.sum;
+}
+
 /// An op computes rows one by one, of operands that have the same ones.
 LogicalResult RowsProof::visitOther(Operation *op) {
   std::optional<FactorRule> rule;
@@ -143,6 +148,10 @@ LogicalResult RowsProof::visitOther(Operation *op) {
     if (found == rowsOf.end())
       continue;
     Rows rows = found->second;
+    if (keepsTrueRows(op, rows)) {
+      rowsOf[op->getResult(0)] = rows;
+      continue;
+    }
     auto ruled = dyn_cast<ShardingRuleOpInterface>(op);
     if (!rule && ruled)
       rule = ruled.getFactorRule();
@@ -196,8 +205,10 @@ LogicalResult RowsProof::visit(Operation *op) {
     return visitExchange(gather, gather.getTokens(), gather.getRows(), gather.getDims(), /*gathers=*/true);
   if (auto scatter = dyn_cast<ReduceScatterVOp>(op))
     return visitExchange(scatter, scatter.getTokens(), scatter.getRows(), scatter.getDims(), /*gathers=*/false);
-  if (auto collective = dyn_cast<CollectiveOpInterface>(op))
-    return visitCollective(collective);
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op)) {
+    visitCollective(collective);
+    return success();
+  }
   return visitOther(op);
 }
 

@@ -34,7 +34,7 @@ PLANS = {
     "dp": dict(mesh={"dp": 2}),
     "groups": dict(mesh={"tp": 4}, data_parallel_attention=2),
     "sum": dict(mesh={"tp": 4}, data_parallel_attention=2, token_gather="sum"),
-    "sum, ranks of one": dict(mesh={"tp": 2}, data_parallel_attention=2, token_gather="sum"),
+    "sum, ranks of one": dict(mesh={"tp": 2}, data_parallel_attention=2, token_gather="sum", sequence_parallel="on"),
     "sequence": dict(mesh={"tp": 2}, cache_sharding="sequence"),
     "groups, sequence": dict(mesh={"tp": 4}, data_parallel_attention=2, cache_sharding="sequence"),
 }

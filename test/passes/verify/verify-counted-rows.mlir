@@ -85,3 +85,38 @@ func.func @joined(%x: tensor<8x2xf32> {dist.sharding = #whole, dist.global = ten
   %5 = dist.expand %4 counts %n tokens 4 rows 4 dim 0 : (tensor<4x2xf32>, tensor<2xi64>) -> tensor<8x2xf32>
   return %5 : tensor<8x2xf32>
 }
+
+// -----
+
+// Ranks have some of the true rows each, behind which one is padding.
+
+#all = #dist.sharding<@mesh, [{}]>
+#whole = #dist.sharding<@mesh, [{}, {}]>
+dist.mesh @mesh = <["tp"=2]>
+func.func @scattered(%x: tensor<8x2xf32> {dist.sharding = #whole, dist.global = tensor<8x2xf32>}, %n: tensor<2xi64> {dist.sharding = #all, dist.global = tensor<2xi64>})
+    -> (tensor<8x2xf32> {dist.sharding = #whole, dist.global = tensor<8x2xf32>}) attributes {dist.spmd = @mesh} {
+  %0 = dist.compact %x counts %n tokens 4 rows 5 dim 0 : (tensor<8x2xf32>, tensor<2xi64>) -> tensor<5x2xf32>
+  %1 = dist.pad %0 dims [0] : (tensor<5x2xf32>) -> tensor<6x2xf32>
+  %2 = dist.slice %1 axes ["tp"] dims [0] : (tensor<6x2xf32>) -> tensor<3x2xf32>
+  %3 = nn.relu %2 : tensor<3x2xf32>
+  %4 = dist.all_gather %3 axes ["tp"] dims [0] : (tensor<3x2xf32>) -> tensor<6x2xf32>
+  %5 = nn.slice %4 starts [0, 0] limits [5, 2] strides [1, 1] : (tensor<6x2xf32>) -> tensor<5x2xf32>
+  %6 = dist.expand %5 counts %n tokens 4 rows 5 dim 0 : (tensor<5x2xf32>, tensor<2xi64>) -> tensor<8x2xf32>
+  return %6 : tensor<8x2xf32>
+}
+
+// -----
+
+// The rows behind the first one take its place.
+
+#all = #dist.sharding<@mesh, [{}]>
+#whole = #dist.sharding<@mesh, [{}, {}]>
+dist.mesh @mesh = <["tp"=2]>
+// expected-note@below {{its rows have up to 4 true rows of groups of 4, whose numbers are here}}
+func.func @shifted(%x: tensor<8x2xf32> {dist.sharding = #whole, dist.global = tensor<8x2xf32>}, %n: tensor<2xi64> {dist.sharding = #all, dist.global = tensor<2xi64>})
+    -> (tensor<3x2xf32> {dist.sharding = #whole, dist.global = tensor<3x2xf32>}) attributes {dist.spmd = @mesh} {
+  %0 = dist.compact %x counts %n tokens 4 rows 4 dim 0 : (tensor<8x2xf32>, tensor<2xi64>) -> tensor<4x2xf32>
+  // expected-error@below {{'nn.slice' op joins rows of operand 0, of which those behind the true ones would count: expected dist.expand before}}
+  %1 = nn.slice %0 starts [1, 0] limits [4, 2] strides [1, 1] : (tensor<4x2xf32>) -> tensor<3x2xf32>
+  return %1 : tensor<3x2xf32>
+}
