@@ -14,7 +14,8 @@ namespace meshwright {
 
 /// Proves that true rows (`dist.compact`, `dist.all_gather_v`) meet rows of the same numbers alone, go back to
 /// the places from which they come (`dist.expand`, `dist.reduce_scatter_v`), and that no op joins rows: those
-/// behind the true ones would count. The caller vouches for arguments. Fails with an error at the first op for which this does not hold.
+/// behind the true ones would count. The caller vouches for arguments, and layouts say which rows a rank has. Fails
+/// with an error at the first op for which this does not hold.
 mlir::LogicalResult verifyCountedRows(mlir::func::FuncOp func, const PlacementAnalysis &layouts);
 
 } // namespace meshwright

@@ -49,7 +49,7 @@ def Placement_PagesOpInterface : OpInterface<"PagesOpInterface"> {
   let description = [{
     What an op does with caches in pages, or with attention over parts of the keys. `verifyPages` proves that the
     rows of a step are written before an op reads them, and that each part is merged once. The models are external
-    (`lib/Placement/Pages.cpp`).
+    (`lib/Placement/PagesModels.cpp`).
   }];
   let methods = [
     InterfaceMethod<"The operand of which the only result has other rows. None if there is none.",
