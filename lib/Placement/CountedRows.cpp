@@ -8,6 +8,7 @@
 #include "meshwright/lib/Placement/CountedRows.h"
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/dialects/Nn/Nn.h"
 
 #include "llvm/ADT/DenseMap.h"
 
@@ -30,6 +31,7 @@ struct Rows {
 
 class RowsProof {
 public:
+  explicit RowsProof(const PlacementAnalysis &layouts) : layouts(layouts) {}
   LogicalResult visit(Operation *op);
 
 private:
@@ -42,8 +44,16 @@ private:
   LogicalResult visitExchange(CollectiveOpInterface op, int64_t tokens, int64_t sum, ArrayRef<int64_t> dims,
                               bool gathers);
   LogicalResult visitOther(Operation *op);
-  LogicalResult visitCollective(CollectiveOpInterface op);
+  void visitCollective(CollectiveOpInterface op);
+  /// Returns true if an op adds padding behind the rows of its operand, or drops it.
+  bool keepsTrueRows(Operation *op, const Rows &rows) const;
+  /// Returns true if a value may meet rows of any numbers: the caller vouches for it, or its rows are equal.
+  bool fitsAll(Value value, int64_t dim) const;
+  /// Checks that the operands that meet true rows, whose factors are given, are such rows.
+  LogicalResult checkOthers(Operation *op, const FactorRule &rule, const FactorRule::DimFactors &factors,
+                            const Rows &rows);
 
+  const PlacementAnalysis &layouts;
   llvm::DenseMap<Value, Rows> rowsOf;
   /// For numbers of rows that a collective gives, the operand from which they come.
   llvm::DenseMap<Value, Value> sources;
@@ -56,11 +66,24 @@ static void note(InFlightDiagnostic &error, const Rows &rows, StringRef what) {
                                          << rows.tokens << ", whose numbers are here";
 }
 
+bool RowsProof::fitsAll(Value value, int64_t dim) const {
+  const Layout *layout = layouts.lookup(value);
+  return isa<BlockArgument>(value) || (layout && llvm::all_of(layout->dims[dim].factors, [](const LayoutFactor &factor) {
+           return factor.uniform || factor.padded == 1;
+         }));
+}
+
 LogicalResult RowsProof::checkReturn(Operation *op, unsigned operand, const Rows &want) {
   auto have = rowsOf.find(op->getOperand(operand));
-  // The caller vouches for an argument.
-  if (have == rowsOf.end())
+  if (have == rowsOf.end() && fitsAll(op->getOperand(operand), want.dim))
     return success();
+  if (have == rowsOf.end()) {
+    InFlightDiagnostic error = op->emitOpError()
+                               << "expected rows that were compacted by the numbers that it reads, got rows in operand "
+                               << operand << " that were not compacted";
+    note(error, want, "their places");
+    return error;
+  }
   if (have->second.isAs(want) && have->second.dim == want.dim)
     return success();
   InFlightDiagnostic error = op->emitOpError() << "expected rows that were compacted by the numbers that it reads, got "
@@ -84,19 +107,36 @@ LogicalResult RowsProof::visitExchange(CollectiveOpInterface op, int64_t tokens,
   return success();
 }
 
-/// Rows that move as they are, or whose features move.
-LogicalResult RowsProof::visitCollective(CollectiveOpInterface op) {
-  for (unsigned i = 0; i < op->getNumOperands(); ++i) {
-    auto rows = rowsOf.find(op->getOperand(i));
-    if (rows == rowsOf.end())
+/// Rows move as they are: their layout says which of them a rank has, and the ops that compact and expand read all.
+void RowsProof::visitCollective(CollectiveOpInterface op) {
+  for (unsigned i = 0; i < op->getNumOperands(); ++i)
+    if (auto rows = rowsOf.find(op->getOperand(i)); rows != rowsOf.end()) {
+      Rows own = rows->second;
+      rowsOf[op->getResult(i)] = own;
+    }
+}
+
+LogicalResult RowsProof::checkOthers(Operation *op, const FactorRule &rule, const FactorRule::DimFactors &factors,
+                                     const Rows &rows) {
+  for (auto [i, dims] : llvm::enumerate(rule.operands)) {
+    Value operand = op->getOperand(i);
+    auto at = llvm::find(dims, factors);
+    if (at == dims.end() || rowsOf.contains(operand) || fitsAll(operand, at - dims.begin()))
       continue;
-    Rows own = rows->second;
-    if (op.getLostDim(i) == own.dim || op.getGainedDim(i) == own.dim || op.getShardings(i))
-      return op->emitOpError() << "moves dimension " << own.dim << " of operand " << i
-                               << ", whose true rows have numbers: expected dist.expand before";
-    rowsOf[op->getResult(i)] = own;
+    InFlightDiagnostic error = op->emitOpError() << "joins true rows with operand " << i
+                                                 << ", whose rows were not compacted: expected dist.compact before";
+    note(error, rows, "the rows");
+    return error;
   }
   return success();
+}
+
+bool RowsProof::keepsTrueRows(Operation *op, const Rows &rows) const {
+  if (isa<PadOp>(op))
+    return true;
+  auto slice = dyn_cast<nn::SliceOp>(op);
+  return slice && slice.getStarts()[rows.dim] == 0 && slice.getStrides()[rows.dim] == 1 &&
+         slice.getLimits()[rows.dim] >= rows.sum;
 }
 
 /// An op computes rows one by one, of operands that have the same ones.
@@ -108,6 +148,10 @@ LogicalResult RowsProof::visitOther(Operation *op) {
     if (found == rowsOf.end())
       continue;
     Rows rows = found->second;
+    if (keepsTrueRows(op, rows)) {
+      rowsOf[op->getResult(0)] = rows;
+      continue;
+    }
     auto ruled = dyn_cast<ShardingRuleOpInterface>(op);
     if (!rule && ruled)
       rule = ruled.getFactorRule();
@@ -141,6 +185,8 @@ LogicalResult RowsProof::visitOther(Operation *op) {
     }
     if (!isKept)
       return refuse();
+    if (failed(checkOthers(op, *rule, factors, rows)))
+      return failure();
   }
   return success();
 }
@@ -159,13 +205,15 @@ LogicalResult RowsProof::visit(Operation *op) {
     return visitExchange(gather, gather.getTokens(), gather.getRows(), gather.getDims(), /*gathers=*/true);
   if (auto scatter = dyn_cast<ReduceScatterVOp>(op))
     return visitExchange(scatter, scatter.getTokens(), scatter.getRows(), scatter.getDims(), /*gathers=*/false);
-  if (auto collective = dyn_cast<CollectiveOpInterface>(op))
-    return visitCollective(collective);
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op)) {
+    visitCollective(collective);
+    return success();
+  }
   return visitOther(op);
 }
 
-LogicalResult meshwright::verifyCountedRows(func::FuncOp func) {
-  RowsProof proof;
+LogicalResult meshwright::verifyCountedRows(func::FuncOp func, const PlacementAnalysis &layouts) {
+  RowsProof proof(layouts);
   for (Operation &op : func.getBody().front())
     if (failed(proof.visit(&op)))
       return failure();

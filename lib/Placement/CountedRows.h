@@ -8,14 +8,15 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_COUNTEDROWS_H
 #define MESHWRIGHT_LIB_PLACEMENT_COUNTEDROWS_H
 
-#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "meshwright/lib/Placement/PlacementAnalysis.h"
 
 namespace meshwright {
 
 /// Proves that true rows (`dist.compact`, `dist.all_gather_v`) meet rows of the same numbers alone, go back to
 /// the places from which they come (`dist.expand`, `dist.reduce_scatter_v`), and that no op joins rows: those
-/// behind the true ones would count. Fails with an error at the first op for which this does not hold.
-mlir::LogicalResult verifyCountedRows(mlir::func::FuncOp func);
+/// behind the true ones would count. The caller vouches for arguments, and layouts say which rows a rank has. Fails
+/// with an error at the first op for which this does not hold.
+mlir::LogicalResult verifyCountedRows(mlir::func::FuncOp func, const PlacementAnalysis &layouts);
 
 } // namespace meshwright
 

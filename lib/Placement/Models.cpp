@@ -119,6 +119,7 @@ void meshwright::registerPlacementModels(DialectRegistry &registry) {
     attachTableModels(context);
     attachAttentionModels(context);
     attachRowModels(context);
+    attachPagesModels(context);
   });
   registry.addExtension(+[](MLIRContext *context, DistDialect *) {
     PlaceOp::attachInterface<PlaceModel>(*context);

@@ -35,6 +35,7 @@ void attachMovementModels(mlir::MLIRContext *context);
 void attachTableModels(mlir::MLIRContext *context);
 void attachAttentionModels(mlir::MLIRContext *context);
 void attachRowModels(mlir::MLIRContext *context);
+void attachPagesModels(mlir::MLIRContext *context);
 
 } // namespace meshwright::layout_transfer
 

@@ -44,4 +44,34 @@ def Placement_LayoutOpInterface : OpInterface<"LayoutOpInterface"> {
   ];
 }
 
+def Placement_PagesOpInterface : OpInterface<"PagesOpInterface"> {
+  let cppNamespace = "::meshwright";
+  let description = [{
+    What an op does with caches in pages, or with attention over parts of the keys. `verifyPages` proves that the
+    rows of a step are written before an op reads them, and that each part is merged once. The models are external
+    (`lib/Placement/PagesModels.cpp`).
+  }];
+  let methods = [
+    InterfaceMethod<"The operand of which the only result has other rows. None if there is none.",
+                    "std::optional<unsigned>", "getWritten", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return std::nullopt; }]>,
+    InterfaceMethod<"The operands that are caches. The op reads rows of its step, too, which the function writes "
+                    "before.",
+                    "::llvm::SmallVector<unsigned, 2>", "getCaches", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return {}; }]>,
+    InterfaceMethod<"The number of each range of pages among those of all ranks: no two have one number. Null if "
+                    "pages have no ranges.",
+                    "::mlir::Value", "getRangeNumbers", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return {}; }]>,
+    InterfaceMethod<"The dimension of the results that has one for each part of the keys. The second result is the "
+                    "log-sum-exp of the first one. None if results are those of all keys.",
+                    "std::optional<int64_t>", "getPartsDim", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return std::nullopt; }]>,
+    InterfaceMethod<"The dimension of parts that the op merges. The first operands are those results. None if the "
+                    "op merges none.",
+                    "std::optional<int64_t>", "getMergedDim", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return std::nullopt; }]>
+  ];
+}
+
 #endif

@@ -22,7 +22,9 @@ def VerifyPlacementPass : Pass<"verify-placement", "::mlir::func::FuncOp"> {
     - a result with another layout than the signature promises;
     - rows of experts of two routings, or choices that are not those of the rows;
     - true rows of groups that meet others, go to other places than those from which they come, or that an
-      op sums.
+      op sums;
+    - pages that an op reads before the rows of the step are written;
+    - parts of attention to dealt pages that are merged twice, or without the others.
 
     In a function of launches, the pass also proves that
     - each start has exactly one wait;

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Placement/CountedRows.h"
+#include "meshwright/lib/Placement/Pages.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/passes/verify/Passes.h"
@@ -26,10 +27,12 @@ struct VerifyPlacementPass : meshwright::impl::VerifyPlacementPassBase<VerifyPla
     func::FuncOp func = getOperation();
     if (func.isExternal())
       return;
-    bool isSpmd = func->hasAttr(dist::DistDialect::kSpmdAttr);
-    if ((isSpmd && (failed(getAnalysis<SharedPlacementAnalysis>().placement) ||
-                    failed(verifyCountedRows(func)))) ||
-        failed(verifyRaces(func)))
+    if (func->hasAttr(dist::DistDialect::kSpmdAttr)) {
+      const FailureOr<PlacementAnalysis> &placement = getAnalysis<SharedPlacementAnalysis>().placement;
+      if (failed(placement) || failed(verifyCountedRows(func, *placement)) || failed(verifyPages(func, *placement)))
+        return signalPassFailure();
+    }
+    if (failed(verifyRaces(func)))
       signalPassFailure();
   }
 };

@@ -792,6 +792,10 @@ ArrayRef<FaultKind> meshwright::test::getFaultKinds() {
       {"swap-states", swapStates},       {"wrong-routing", wrongRouting},
       {"wrong-form", wrongForm},
       {"misread-rows", misreadRows},     {"reduce-sharded", reduceSharded},
+      {"wrong-tables", wrongTables},     {"wrong-cache", wrongCache},
+      {"stale-pages", stalePages},       {"wrong-parts", wrongParts},
+      {"wrong-counts", wrongCounts},     {"sum-rows", sumRows},
+      {"residual-in-sum", residualInSum},
   };
   return kinds;
 }

@@ -42,6 +42,9 @@ CollectFaults reduceReplicated, gatherReplicated, localCollective, wrongMask, co
 // The kinds of RoutingFaults.cpp and FormFaults.cpp.
 CollectFaults wrongRouting, misreadRows, wrongForm;
 
+// The kinds of ServingFaults.cpp.
+CollectFaults wrongTables, wrongCache, stalePages, wrongParts, wrongCounts, sumRows, residualInSum;
+
 } // namespace meshwright::test
 
 #endif // MESHWRIGHT_TEST_LIB_PLACEMENTFAULTS_H

@@ -17,6 +17,8 @@
 #include "TestMutateLaunches.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Placement/CountedRows.h"
+#include "meshwright/lib/Placement/Pages.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
@@ -78,7 +80,9 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
     ScopedDiagnosticHandler silent(&getContext(), [](Diagnostic &) { return success(); });
     if (failed(verify(*copy)))
       return Result::Invalid;
-    if (failed(verifyPlacement(func)))
+    // As the pass `verify-placement` does.
+    FailureOr<PlacementAnalysis> changed = PlacementAnalysis::run(func);
+    if (failed(changed) || failed(verifyCountedRows(func, *changed)) || failed(verifyPages(func, *changed)))
       return Result::Caught;
     if (!write.empty())
       writeProgram(*copy, faultKind.name, description, !excuse.empty());
