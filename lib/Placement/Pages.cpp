@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/Models.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/IR/Matchers.h"
 #include "llvm/ADT/SetVector.h"
@@ -25,7 +26,8 @@ struct Contents {
   llvm::SetVector<BlockArgument> arguments;
 };
 
-/// A value with a result of attention for each part of the keys.
+/// A value with a result of attention for each part of the keys, along a dimension. It is negative if a reshape gave
+/// the parts to several dimensions, or to one of several of one element.
 struct Parts {
   Operation *attention = nullptr;
   unsigned result = 0;
@@ -171,7 +173,7 @@ LogicalResult PagesProof::checkMerge(Operation *op, int64_t dim) {
   if (!parts.attention && !lses.attention)
     return success();
   for (auto [operand, have] : {std::pair(0, parts), std::pair(1, lses)})
-    if (have.attention && (have.dim != dim || int(have.result) != operand))
+    if (have.attention && ((have.dim >= 0 && have.dim != dim) || int(have.result) != operand))
       return op->emitOpError() << "expected operand " << operand << " to be result " << operand
                                << " of attention, with its parts along dimension " << dim << ", got result "
                                << have.result << " with parts along dimension " << have.dim;
@@ -183,6 +185,13 @@ LogicalResult PagesProof::checkMerge(Operation *op, int64_t dim) {
     if (have.attention)
       error.attachNote(have.attention->getLoc()) << "operand " << operand << " is of the attention from here";
   return error;
+}
+
+/// The dimension of a reshaped value that has the parts of another one. Negative if it is not at the same place.
+static int64_t getReshapedDim(Value from, Value to, int64_t dim) {
+  ArrayRef<int64_t> have = shapeOf(from), want = shapeOf(to);
+  size_t end = dim + 1;
+  return want.size() >= end && have.take_front(end) == want.take_front(end) ? dim : -1;
 }
 
 /// Follows parts through ops that treat them one by one. An op that computes with them together, as an expanded merge
@@ -199,9 +208,20 @@ LogicalResult PagesProof::passParts(Operation *op) {
           partsOf[result] = parts;
       continue;
     }
+    // A view has each element once.
+    if (op->hasTrait<View>() && i == 0) {
+      int64_t dim = parts.dim < 0 ? -1 : getReshapedDim(operand, op->getResult(0), parts.dim);
+      partsOf[op->getResult(0)] = {parts.attention, parts.result, dim};
+      continue;
+    }
     auto ruled = dyn_cast<ShardingRuleOpInterface>(op);
     if (!ruled)
       continue;
+    if (parts.dim < 0) {
+      if (op->hasTrait<Reindexes>())
+        partsOf[op->getResult(0)] = parts;
+      continue;
+    }
     if (!rule)
       rule = ruled.getFactorRule();
     const FactorRule::DimFactors &factors = rule->operands[i][parts.dim];
