@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Weights/Weights.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Verifier.h"
@@ -218,10 +219,6 @@ public:
   }
 
 private:
-  static StringAttr getParameter(FunctionOpInterface function, unsigned arg) {
-    return function.getArgAttrOfType<StringAttr>(arg, nn::NnDialect::kParameterAttr);
-  }
-
   /// Cuts the layers of a function. Marks their ops, and the weights that no other op of the forward
   /// pass uses.
   size_t cutLayers(FunctionOpInterface function) {
@@ -232,16 +229,20 @@ private:
       return 0;
     SmallVector<Operation *> cut = layers.cut(end);
     out.insert(cut.begin(), cut.end());
+    WeightFinder weights(module);
     for (BlockArgument arg : block.getArguments()) {
-      StringAttr name = getParameter(function, arg.getArgNumber());
+      std::optional<Weight> weight = weights.find(arg);
+      if (!weight)
+        continue;
+      names[arg] = weight->name;
       auto isCut = [&](Operation *user) { return out.contains(user); };
       // Ops behind the layers may update the weight.
       auto isBehind = [&](Operation *user) {
         return isCut(user) || (user->getBlock() == &block && cut.back()->isBeforeInBlock(user));
       };
-      if (name && llvm::any_of(arg.getUsers(), isCut) && llvm::all_of(arg.getUsers(), isBehind)) {
-        states.insert(name);
-        trained.insert(name);
+      if (llvm::any_of(arg.getUsers(), isCut) && llvm::all_of(arg.getUsers(), isBehind)) {
+        states.insert(weight->name);
+        trained.insert(weight->name);
       }
     }
     return count;
@@ -257,10 +258,8 @@ private:
     value = resolve(value);
     if (Operation *op = value.getDefiningOp())
       return out.contains(op);
-    auto arg = cast<BlockArgument>(value);
-    auto function = dyn_cast<FunctionOpInterface>(arg.getOwner()->getParentOp());
-    StringAttr name = function ? getParameter(function, arg.getArgNumber()) : StringAttr();
-    return name && states.contains(name);
+    auto name = names.find(value);
+    return name != names.end() && states.contains(name->second);
   }
 
   /// Marks an op that depends on layers that are left out. Returns false if it has to stay.
@@ -336,6 +335,8 @@ private:
   llvm::SmallPtrSet<Operation *, 32> out;
   /// The states that are left out, and the parameters among them that the layers use.
   llvm::StringSet<> states, trained;
+  /// The names of arguments that are weights.
+  DenseMap<Value, StringAttr> names;
   /// The value that stands for one that depends on layers in part.
   DenseMap<Value, Value> kept;
 };
