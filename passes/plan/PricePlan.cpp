@@ -81,12 +81,15 @@ PlanPrice PlanPricer::price(IsolatedModule &copy, const ParallelizeOptions &opti
   if (!entry)
     return refuse();
   Memory counted = countMemory(entry);
-  FailureOr<Traffic> traffic = countTraffic(entry);
+  for (nn::CallStep step : nn::getSteps(entry)) {
+    FailureOr<Traffic> traffic = countTraffic(step.function);
+    if (failed(traffic))
+      return refuse();
+    price.bytes += step.getRuns() * traffic->bytes;
+  }
   // The pipeline proves the plan that is chosen.
-  if (failed(traffic) ||
-      failed(copy.run(*module, [](OpPassManager &pm) { buildSchedulePhase(pm); })))
+  if (failed(copy.run(*module, [](OpPassManager &pm) { buildSchedulePhase(pm); })))
     return refuse();
-  price.bytes = traffic->bytes;
   addSchedule(getDefaultEntry(*module), counted, price);
   return price;
 }

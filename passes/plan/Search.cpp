@@ -290,6 +290,7 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   }
   if (!best)
     return false;
+  numDropped = estimates.getNumPlans() - int64_t(ranked.size() - next);
   for (; next < ranked.size(); ++next) {
     plans.push_back(*ranked[next]);
     plans.back().isEstimate = true;
@@ -364,14 +365,15 @@ std::vector<const PricedPlan *> PlanSearch::rank() const {
   });
   std::vector<const PricedPlan *> ranked;
   llvm::StringSet<> seen;
-  if (const PricedPlan *best = getBest()) {
+  const PricedPlan *best = getBest();
+  if (best) {
     ranked.push_back(best);
     seen.insert(getMeshText(best->options));
   }
   bool hasOneMesh = llvm::all_equal(
       llvm::map_range(order, [](const PricedPlan *plan) { return getMeshText(plan->options); }));
   for (const PricedPlan *plan : order)
-    if (plan != ranked.front() && (hasOneMesh || seen.insert(getMeshText(plan->options)).second))
+    if (plan != best && (hasOneMesh || seen.insert(getMeshText(plan->options)).second))
       ranked.push_back(plan);
   return ranked;
 }

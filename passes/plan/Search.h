@@ -47,7 +47,8 @@ public:
   bool fits(const PlanPrice &price) const {
     return price.isPlanned() && (!memoryLimit || price.memory <= memoryLimit);
   }
-  int64_t getNumPlans() const { return int64_t(plans.size()); }
+  /// Plans that were priced, as a whole or on short programs.
+  int64_t getNumPlans() const { return int64_t(plans.size()) + numDropped; }
   /// The first refusal; empty if there is none.
   mlir::StringRef getRefusal() const;
 
@@ -89,6 +90,8 @@ private:
   /// One for each thread that has had work.
   std::vector<std::unique_ptr<PlanPricer>> pricers;
   std::vector<PricedPlan> plans;
+  /// Plans of short programs that are not kept.
+  int64_t numDropped = 0;
   /// Candidates that need the least memory by the short programs, if no plan of these fits.
   std::vector<Candidate> least;
   llvm::StringMap<size_t> numbers;
