@@ -14,10 +14,27 @@
 
 #include "llvm/ADT/StringExtras.h"
 
+#include <utility>
+
 using namespace mlir;
 using namespace meshwright;
 
+int64_t meshwright::countOps(ModuleOp module) {
+  int64_t count = 0, forward = 0;
+  module.walk<WalkOrder::PreOrder>([&](Operation *op) {
+    if (isa<FunctionOpInterface>(op))
+      forward = 0;
+    // A backward pass has about two ops for each op before it.
+    if (isa<nn::GradientOp>(op))
+      count += 2 * std::exchange(forward, 0);
+    ++count;
+    ++forward;
+  });
+  return count;
+}
+
 ProgramExtents::ProgramExtents(ModuleOp module, const Device &device) {
+  numOps = countOps(module);
   for (auto state : module.getOps<nn::StateOp>())
     if (state.isTrained()) {
       trains = true;
@@ -43,7 +60,6 @@ ProgramExtents::ProgramExtents(ModuleOp module, const Device &device) {
   }
   auto lower = [](int64_t &least, int64_t size) { least = least ? std::min(least, size) : size; };
   module.walk([&](Operation *op) {
-    ++numOps;
     hasGradients |= isa<nn::GradientOp>(op);
     if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
       lower(keyValueHeads, attention.getKey().getType().getDimSize(1));
@@ -108,9 +124,6 @@ static ParallelizeOptions withMesh(const ParallelizeOptions &request, ArrayRef<A
   options.ranks = 0;
   options.isMeshAuto = false;
   options.objective = std::nullopt;
-  bool hasContext = false;
-  for (auto [role, size] : llvm::zip_equal(roles, sizes))
-    hasContext |= (role == AxisRole::Ring || role == AxisRole::Ulysses) && size > 1;
   for (auto [role, size] : llvm::zip_equal(roles, sizes)) {
     std::string name = getAxisName(request, role);
     if (size > 1)

@@ -33,6 +33,9 @@ struct ProgramExtents {
   int64_t numOps = 0;
 };
 
+/// The ops that the phases plan. Those of a forward pass count for its derivative, too.
+int64_t countOps(mlir::ModuleOp module);
+
 /// Options with a mesh, all else as the user asks.
 struct Candidate {
   ParallelizeOptions options;

@@ -19,7 +19,7 @@ using namespace mlir;
 using namespace meshwright;
 
 /// Plans of ops that a search may price: some seconds of work.
-static constexpr int64_t kMaxWork = 20000;
+static constexpr int64_t kMaxWork = 40000;
 static constexpr int64_t kFewestPlans = 16, kMostPlans = 600;
 /// Estimates that take about the time of a plan.
 static constexpr int64_t kEstimatesOfPlan = 4;
@@ -30,6 +30,8 @@ static constexpr int kLeastRounds = 4;
 static constexpr size_t kWholePlans = 2, kMostWholePlans = 6;
 /// Plans that are priced before bounds are compared again.
 static constexpr size_t kBatch = 8;
+/// Meshes on which two options change at once.
+static constexpr size_t kMeshesWithPairs = 3;
 /// Options of meshes that are worse by more than this factor are not tried.
 static constexpr double kOptionGain = 1.25;
 /// Plans within this factor are equal, and the simplest wins.
@@ -47,9 +49,7 @@ PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
     : program(program), request(request), extents(extents),
       objective(request.objective.value_or(Objective::Time)), memoryLimit(memoryLimit),
       shorts(shorts) {
-  // A backward pass and an update have about three times the ops.
-  int64_t numOps = std::max<int64_t>(extents.numOps, 1) * (extents.hasGradients ? 3 : 1);
-  maxPlans = std::clamp(kMaxWork / numOps, kFewestPlans, kMostPlans);
+  maxPlans = std::clamp(kMaxWork / std::max<int64_t>(extents.numOps, 1), kFewestPlans, kMostPlans);
 }
 
 PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
@@ -223,16 +223,24 @@ PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
   return all;
 }
 
-void PlanSearch::improve(size_t plan) {
-  while (!isSpent()) {
-    std::vector<ParallelizeOptions> next = getNeighbours(plans[plan].options);
-    std::vector<size_t> priced = price(next);
+void PlanSearch::improve(size_t plan, bool triesPairs) {
+  for (bool isPair = false; !isSpent();) {
+    std::vector<ParallelizeOptions> next;
+    for (const ParallelizeOptions &changed : getNeighbours(plans[plan].options))
+      if (isPair)
+        llvm::append_range(next, getNeighbours(changed));
+      else
+        next.push_back(changed);
+    // Most pairs are not priced yet.
+    if (isPair && int64_t(next.size()) > maxPlans - getNumPlans())
+      next.resize(maxPlans - getNumPlans());
     size_t best = plan;
-    for (size_t i : priced)
+    for (size_t i : price(next))
       if (isBetter(plans[i].price, plans[best].price))
         best = i;
-    if (best == plan)
+    if (best == plan && (isPair || !triesPairs))
       return;
+    isPair = best == plan;
     plan = best;
   }
 }
@@ -245,9 +253,7 @@ void PlanSearch::run(ArrayRef<Candidate> candidates) {
 
 bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate> candidates) {
   ProgramExtents fewer = extents;
-  fewer.numOps = 0;
-  for (ModuleOp module : {*shortPrograms.few, *shortPrograms.more})
-    module.walk([&](Operation *) { ++fewer.numOps; });
+  fewer.numOps = countOps(*shortPrograms.few) + countOps(*shortPrograms.more);
   // A ceiling is one of the whole program.
   ParallelizeOptions open = request;
   open.memoryCeiling = std::nullopt;
@@ -315,7 +321,13 @@ void PlanSearch::search(ArrayRef<Candidate> candidates) {
   llvm::stable_sort(order,
                     [&](size_t a, size_t b) { return isBetter(plans[a].price, plans[b].price); });
   for (size_t i : order)
-    improve(i);
+    improve(i, /*triesPairs=*/false);
+  std::vector<size_t> first;
+  for (const PricedPlan *found : rank())
+    if (fits(found->price) && first.size() < kMeshesWithPairs)
+      first.push_back(found - plans.data());
+  for (size_t i : first)
+    improve(i, /*triesPairs=*/true);
 }
 
 /// Plans of fewer axes and fewer stated options are simpler.

@@ -70,7 +70,8 @@ private:
   /// be planned are left out.
   std::vector<Candidate> estimate(mlir::ArrayRef<Candidate> candidates);
   void priceMeshes(mlir::ArrayRef<Candidate> candidates);
-  void improve(size_t plan);
+  /// Changes one option at a time; then two at once, if one alone does not help.
+  void improve(size_t plan, bool triesPairs);
   /// Options of which one differs from those of a plan.
   std::vector<ParallelizeOptions> getNeighbours(const ParallelizeOptions &options) const;
   /// Adds options that save memory at the cost of time. Scattered tokens may save memory or take more.

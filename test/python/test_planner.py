@@ -51,7 +51,7 @@ def test_brute_force(bench, seed, ranks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed, ranks", [(1, 2), (4, 6), (5, 4), (6, 2), (7, 6), (8, 4)])
+@pytest.mark.parametrize("seed, ranks", [(1, 2), (4, 2), (6, 2), (2, 4), (5, 4), (7, 6)])
 def test_brute_force_more(bench, seed, ranks):
     """More of them by bench/planner.py."""
     assert bench.measure(seed, ranks, most=200)["ratio"] <= 1.01
