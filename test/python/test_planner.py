@@ -45,13 +45,13 @@ def seconds(plan):
     return plan.report("json")["communication"]["run_seconds"]
 
 
-@pytest.mark.parametrize("seed, ranks", [(0, 4), (3, 2)])
+@pytest.mark.parametrize("seed, ranks", [(0, 4), (6, 2)])
 def test_brute_force(bench, seed, ranks):
     assert bench.measure(seed, ranks, most=60)["ratio"] <= 1.01
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed, ranks", [(1, 2), (4, 2), (6, 2), (2, 4), (5, 4), (7, 6)])
+@pytest.mark.parametrize("seed, ranks", [(1, 2), (4, 2), (3, 2), (2, 4), (5, 4), (7, 6)])
 def test_brute_force_more(bench, seed, ranks):
     """More of them by bench/planner.py."""
     assert bench.measure(seed, ranks, most=200)["ratio"] <= 1.01
