@@ -13,6 +13,7 @@
 #ifndef MESHWRIGHT_LIB_COSTMODEL_RATES_H
 #define MESHWRIGHT_LIB_COSTMODEL_RATES_H
 
+#include "llvm/ADT/ArrayRef.h"
 #include "llvm/ADT/SmallVector.h"
 #include "llvm/ADT/StringRef.h"
 
