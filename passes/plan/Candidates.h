@@ -17,7 +17,7 @@
 
 namespace meshwright {
 
-/// What a global program has that axes may divide.
+/// The sizes of a global program that axes may divide.
 struct ProgramExtents {
   explicit ProgramExtents(mlir::ModuleOp module, const Device &device);
 

@@ -66,8 +66,7 @@ private:
   std::vector<size_t> price(mlir::ArrayRef<ParallelizeOptions> options);
   /// Calls a function with each number below `count`, on the threads of the pricers.
   void forEach(size_t count, llvm::function_ref<void(PlanPricer &, size_t)> work);
-  /// Estimates candidates that are too many to plan, in the order of their bounds. Those that cannot
-  /// be planned are left out.
+  /// Sorts candidates that are too many to plan by estimates. Leaves out candidates without a plan.
   std::vector<Candidate> estimate(mlir::ArrayRef<Candidate> candidates);
   void priceMeshes(mlir::ArrayRef<Candidate> candidates);
   /// Changes one option at a time; then two at once, if one alone does not help.

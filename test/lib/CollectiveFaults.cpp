@@ -26,18 +26,13 @@ using namespace meshwright::dist;
 
 using Faults = std::vector<Fault>;
 
-static bool isFloatTensor(Value value) {
-  auto type = dyn_cast<RankedTensorType>(value.getType());
-  return type && isa<FloatType>(type.getElementType());
-}
-
 /// Visits each axis of the mesh over which a value of floats is replicated.
 static void
 forEachReplicated(func::FuncOp func, const PlacementAnalysis &analysis,
                   function_ref<void(Value value, ArrayAttr axes, int64_t size)> visit) {
   MeshAttr mesh = analysis.getMesh();
   auto visitValue = [&](Value value) {
-    if (!isFloatTensor(value) || value.use_empty())
+    if (!isFloats(value) || value.use_empty())
       return;
     for (auto [i, axis] : llvm::enumerate(mesh.getAxes())) {
       Axis whole{static_cast<int>(i), 1, axis.getSize()};
@@ -72,7 +67,7 @@ void test::reduceSharded(func::FuncOp func, const PlacementAnalysis &analysis, F
   for (Operation &op : func.getBody().front())
     for (Value value : op.getResults()) {
       AxisList axes = analysis.getLayout(value).getShardedAxes();
-      if (!isFloatTensor(value) || !read.contains(value) || axes.empty())
+      if (!isFloats(value) || !read.contains(value) || axes.empty())
         continue;
       Location loc = value.getLoc();
       ArrayAttr attr = getAxesAttr(func.getContext(), axes, analysis.getMesh());
@@ -202,7 +197,7 @@ static bool needsStatement(func::FuncOp func, Operation *op, const PlacementAnal
 
 void test::constantInSum(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
   func.walk([&](nn::ReduceOp op) {
-    if (!analysis.getLayout(op.getResult()).isUnreduced() || !isFloatTensor(op.getInput()) ||
+    if (!analysis.getLayout(op.getResult()).isUnreduced() || !isFloats(op.getInput()) ||
         analysis.getLayout(op.getInput()).isUnreduced())
       return;
     faults.push_back({"sum of a constant in place of a value", op.getLoc(), [op]() mutable {

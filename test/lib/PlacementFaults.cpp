@@ -37,8 +37,7 @@ OpBuilder after(Operation *op) {
 }
 
 bool isFloatTensor(Value value) {
-  auto type = dyn_cast<RankedTensorType>(value.getType());
-  return type && isa<FloatType>(type.getElementType()) && type.getRank() > 0;
+  return isFloats(value) && cast<RankedTensorType>(value.getType()).getRank() > 0;
 }
 
 template <typename Visit> void forEachValue(func::FuncOp func, Visit visit) {

@@ -27,11 +27,6 @@ using namespace meshwright::test;
 
 using Faults = std::vector<Fault>;
 
-static bool isFloatTensor(Value value) {
-  auto type = dyn_cast<RankedTensorType>(value.getType());
-  return type && isa<FloatType>(type.getElementType());
-}
-
 static bool isNumbers(Value value) { return getElementTypeOrSelf(value.getType()).isInteger(64); }
 
 /// A part of a value along a dimension.
@@ -304,7 +299,7 @@ void test::wrongParts(func::FuncOp func, const PlacementAnalysis &, Faults &faul
 // True rows
 //===----------------------------------------------------------------------===//
 
-/// Other numbers of true rows than those that the others read, and rows that were not compacted.
+/// An op counts true rows by other numbers than its neighbours, or takes rows that were not compacted.
 void test::wrongCounts(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
   auto change = [&](Operation *op, OpOperand &counts, int64_t tokens) {
     faults.push_back({"other numbers in operand " + std::to_string(counts.getOperandNumber()) + " of " +
@@ -361,7 +356,7 @@ static llvm::MapVector<Value, int64_t> findTrueRows(func::FuncOp func) {
 /// Rows behind the true ones count: they are summed, or go where others were.
 void test::sumRows(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
   for (auto [value, dim] : findTrueRows(func)) {
-    if (!isFloatTensor(value) || value.use_empty())
+    if (!isFloats(value) || value.use_empty())
       continue;
     auto change = [&, value = value](StringRef what, std::function<Value(OpBuilder &)> make) {
       faults.push_back({what.str(), value.getLoc(), [value, make = std::move(make)] { rewire(value, make); }});
@@ -415,7 +410,7 @@ void test::residualInSum(func::FuncOp func, const PlacementAnalysis &analysis, F
       for (OpOperand &operand : op.getOpOperands()) {
         Value parts = operand.get();
         const Layout &layout = analysis.getLayout(parts);
-        if (!isFloatTensor(parts) || !layout.isUnreduced() || layout.getReduction() != ReductionKind::Sum)
+        if (!isFloats(parts) || !layout.isUnreduced() || layout.getReduction() != ReductionKind::Sum)
           continue;
         auto residual = llvm::find_if(llvm::reverse(before), [&](Value value) {
           return value.getType() == parts.getType() && read.contains(value) &&

@@ -1,4 +1,4 @@
-//===- Uses.cpp - whether a program depends on a value --------------------===//
+//===- Uses.cpp - values, and what depends on them ------------------------===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -16,6 +16,11 @@
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::test;
+
+bool test::isFloats(Value value) {
+  auto type = dyn_cast<RankedTensorType>(value.getType());
+  return type && isa<FloatType>(type.getElementType());
+}
 
 bool test::reads(OpOperand &operand) {
   return operand.getOperandNumber() == 0 || !isa<dist::AfterOp>(operand.getOwner());

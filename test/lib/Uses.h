@@ -1,4 +1,4 @@
-//===- Uses.h - whether a program depends on a value ------------*- C++ -*-===//
+//===- Uses.h - values, and what depends on them ---------------*- C++ -*-===//
 //
 // Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
@@ -11,6 +11,9 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 namespace meshwright::test {
+
+/// Returns true if a value is a tensor of floats.
+bool isFloats(mlir::Value value);
 
 /// Returns true if an op reads an operand. It may only wait for it.
 bool reads(mlir::OpOperand &operand);
