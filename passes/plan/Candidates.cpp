@@ -62,6 +62,7 @@ ProgramExtents::ProgramExtents(ModuleOp module, const Device &device) {
   module.walk([&](Operation *op) {
     hasGradients |= isa<nn::GradientOp>(op);
     if (auto attention = dyn_cast<nn::AttentionOp>(op)) {
+      lower(heads, attention.getQuery().getType().getDimSize(1));
       lower(keyValueHeads, attention.getKey().getType().getDimSize(1));
       tokens = std::max({tokens, attention.getQuery().getType().getDimSize(2),
                          attention.getKey().getType().getDimSize(2)});
@@ -89,6 +90,18 @@ int64_t meshwright::getAxisSize(const ParallelizeOptions &options, AxisRole role
     if (axis.name == getAxisName(options, role) && options.axes.mayHave(role))
       return axis.size;
   return 1;
+}
+
+bool meshwright::givesEachRankWork(const ParallelizeOptions &options,
+                                   const ProgramExtents &extents) {
+  auto size = [&](AxisRole role) { return getAxisSize(options, role); };
+  // Ranks have equal parts, so the last ones may have none.
+  auto reachesAll = [](int64_t extent, int64_t ranks) {
+    return extent == 0 || llvm::divideCeil(extent, ranks) * (ranks - 1) < uint64_t(extent);
+  };
+  return reachesAll(extents.batch, size(AxisRole::Data) * size(AxisRole::Gtp)) &&
+         reachesAll(extents.tokens, size(AxisRole::Ring) * size(AxisRole::Ulysses)) &&
+         reachesAll(extents.heads, size(AxisRole::Ulysses) * size(AxisRole::Tensor));
 }
 
 /// The roles with an axis of their own, in the order of the axes.
@@ -159,8 +172,9 @@ static void addCandidates(ParallelizeOptions options, const ProgramExtents &exte
   candidate.options = options;
   found.push_back(candidate);
   if (extents.experts && options.axes.get(AxisRole::Expert).kind == AxisChoice::Auto)
-    for (ArrayRef<AxisRole> roles : {ArrayRef({AxisRole::Tensor}), ArrayRef({AxisRole::Data}),
-                                     ArrayRef({AxisRole::Data, AxisRole::Tensor})}) {
+    for (const SmallVector<AxisRole, 2> &roles :
+         std::initializer_list<SmallVector<AxisRole, 2>>{
+             {AxisRole::Tensor}, {AxisRole::Data}, {AxisRole::Data, AxisRole::Tensor}}) {
       std::vector<std::string> names;
       int64_t ranks = 1;
       for (AxisRole role : roles) {

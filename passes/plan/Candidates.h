@@ -23,8 +23,8 @@ struct ProgramExtents {
 
   /// The largest dimension 0 of an input, and the most tokens of a sequence.
   int64_t batch = 1, tokens = 1;
-  /// The fewest key/value heads of an attention op, and the fewest experts; 0 if there are none.
-  int64_t keyValueHeads = 0, experts = 0;
+  /// The fewest heads and key/value heads of an attention op, and the fewest experts; 0 if there are none.
+  int64_t heads = 0, keyValueHeads = 0, experts = 0;
   /// True if the program has gradients, if it updates states by them, and if it serves.
   bool hasGradients = false, trains = false, serves = false;
   /// Bytes of parameters and trained states, and seconds of the products of one call on one rank.
@@ -43,6 +43,9 @@ struct Candidate {
   double leastSeconds = 0;
   int64_t leastWeights = 0;
 };
+
+/// Returns true if no rank of the mesh is without rows of the batch, tokens or heads.
+bool givesEachRankWork(const ParallelizeOptions &options, const ProgramExtents &extents);
 
 /// The size of the axis of a role; 1 if the options have none of the role's name.
 int64_t getAxisSize(const ParallelizeOptions &options, AxisRole role);

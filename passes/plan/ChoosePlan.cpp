@@ -47,6 +47,16 @@ static FailureOr<int64_t> takeRanks(ModuleOp module, const ParallelizeOptions &r
   return ranks;
 }
 
+/// Returns true for an axis that has a usual name of pipelines, and that no option gives a role.
+static bool isPipelineAxis(const ParallelizeOptions &options, StringRef name) {
+  if (!llvm::is_contained({"pp", "pipe", "pipeline"}, name))
+    return false;
+  return llvm::none_of(kAxisRoles, [&](const AxisRoleDescription &known) {
+    AxisChoice choice = options.axes.get(known.role);
+    return choice.kind == AxisChoice::Named && llvm::is_contained(llvm::split(choice.name, ','), name);
+  });
+}
+
 /// The options of a plan without what is as usual.
 static std::string describe(const ParallelizeOptions &options) {
   ParallelizeOptions shown = options;
@@ -154,7 +164,19 @@ FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
     if (candidates.empty())
       return module.emitError() << "ranks: no axis is left to choose: expected that one of "
                                    "data-parallel and tensor-parallel is not 'none'";
+    if (llvm::none_of(candidates, [&](const Candidate &candidate) {
+          return givesEachRankWork(candidate.options, extents);
+        }))
+      return module.emitError() << "ranks: no mesh of " << *ranks
+                                << " ranks gives each of them work: expected factors that fit a batch of "
+                                << extents.batch << ", " << extents.tokens << " tokens and "
+                                << extents.heads << " heads";
   } else {
+    for (const MeshAxisOption &axis : base.mesh.axes)
+      if (isPipelineAxis(base, axis.name))
+        return module.emitError() << "mesh axis \"" << axis.name
+                                  << "\": layers are not divided over pipeline stages: expected axes of "
+                                     "data, tensor, context or expert parallelism, or of weights in shards";
     base.objective = std::nullopt;
     candidates.push_back({base});
   }

@@ -174,6 +174,29 @@ def test_stated_options_stay(model):
     assert all(other["options"]["overlap"] == "off" for other in report["alternatives"])
 
 
+def test_experts():
+    """Experts have candidates of their own, on one axis and on two."""
+    tf = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = tf.MixtralConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+                              num_key_value_heads=2, vocab_size=99, num_local_experts=4, use_cache=False)
+    ids = torch.randint(99, (2, 9))
+    model = mw.from_torch(tf.MixtralForCausalLM(config).eval(), (), {"input_ids": ids})
+    plan = model.parallelize(ranks=4)
+    plan.check(input_ids=ids)
+    assert any("expert_parallel" in other["options"] for other in plan.report("json")["alternatives"])
+
+
+def test_each_rank_has_work():
+    """7 ranks divide neither 2 rows, nor 10 tokens, nor 4 heads."""
+    tf = pytest.importorskip("transformers")
+    config = tf.GPT2Config(n_embd=32, n_layer=1, n_head=4, vocab_size=99, n_positions=16, use_cache=False)
+    model = mw.from_torch(tf.GPT2LMHeadModel(config).eval(), (), {"input_ids": torch.randint(99, (2, 10))})
+    with pytest.raises(mw.Error, match="no mesh of 7 ranks gives each of them work: expected factors that fit a "
+                                       "batch of 2, 10 tokens and 4 heads"):
+        model.parallelize(ranks=7)
+
+
 def test_least_ceiling(model):
     """The ceiling that the error names is enough."""
     with pytest.raises(mw.Error, match=r"no plan for 4 ranks fits in 1024 bytes .* least that is needed is") as error:
@@ -191,6 +214,7 @@ def test_least_ceiling(model):
     ({"ranks": 2, "mesh": {"tp": 4}}, "ranks and mesh are both given"),
     ({"ranks": 2, "objective": "speed"}, "objective: expected time, memory or time-then-memory, got 'speed'"),
     ({"mesh": "auto"}, "mesh=auto: the program has no mesh"),
+    ({"mesh": {"dp": 2, "pp": 2}, "objective": "time"}, 'mesh axis "pp": layers are not divided over pipeline stages'),
 ])
 def test_errors(model, options, message):
     with pytest.raises(mw.Error, match=message):
