@@ -72,10 +72,12 @@ def brute_force(model, ranks, trains, most=600):
     best = (float("inf"), None)
     for options in combinations(ranks, trains, most):
         try:
-            seconds = model.parallelize(**options).report("json")["communication"]["run_seconds"]
+            communication = model.parallelize(**options).report("json").get("communication")
         except mw.Error:
             continue
-        best = min(best, (seconds, str(options)))
+        # A plan that cannot be scheduled has no times.
+        if communication:
+            best = min(best, (communication["run_seconds"], str(options)))
     return best
 
 
