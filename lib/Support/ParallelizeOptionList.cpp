@@ -111,3 +111,9 @@ llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions()
   }();
   return all;
 }
+
+llvm::ArrayRef<llvm::StringRef> meshwright::getPlannedOptions() {
+  static constexpr llvm::StringRef names[] = {"sequence-parallel", "overlap",   "shard-optimizer",
+                                        "gtp-keep",          "recompute", "shard-saved"};
+  return names;
+}

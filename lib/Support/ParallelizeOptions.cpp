@@ -321,9 +321,17 @@ struct Parser {
 
   /// Checks options against each other.
   LogicalResult check() {
-    if (options.ranks > 0 && !options.mesh.empty())
-      return error("ranks and mesh are both given: expected the number of ranks, for which the planner "
-                   "chooses a mesh, or the mesh");
+    if (options.ranks == 0)
+      return success();
+    if (!options.mesh.stages.empty())
+      return error("ranks and a mesh for each stage are both given: expected ranks, with or without axes "
+                   "that all stages share, or the meshes");
+    int64_t stated = 1;
+    for (const MeshAxisOption &axis : options.mesh.axes)
+      stated *= axis.size;
+    if (options.ranks % stated != 0)
+      return error("ranks: expected a multiple of " + Twine(stated) + ", the ranks of the axes that mesh states, got " +
+                   Twine(options.ranks));
     return success();
   }
 
@@ -485,6 +493,8 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
     std::string plain = unquote(value);
     if (failed(parser.parseOption(key, plain)))
       return failure();
+    if (plain == "auto" && llvm::is_contained(getPlannedOptions(), key))
+      parser.options.statedAuto.push_back(key);
   }
   if (failed(parser.check()))
     return failure();

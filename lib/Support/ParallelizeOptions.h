@@ -25,6 +25,7 @@
 #include "meshwright/lib/Support/SequenceOrder.h"
 
 #include "llvm/ADT/ArrayRef.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/ADT/Twine.h"
 
@@ -189,12 +190,16 @@ struct FoldRule {
 struct ParallelizeOptions {
   /// If empty, the IR has the mesh.
   MeshOption mesh;
-  /// The planner chooses a mesh of so many ranks; 0: `mesh`, or the IR, has the mesh.
+  /// The planner chooses a mesh of so many ranks, which has the axes of `mesh`; 0: `mesh`, or the IR, has
+  /// the mesh.
   int64_t ranks = 0;
   /// With `mesh=auto` the planner chooses a mesh of `ranks` ranks, or of as many as the IR's has.
   bool isMeshAuto = false;
   /// If set, the planner compares finished plans for the options that are `auto`.
   std::optional<Objective> objective;
+  /// The options that a user spells out as `auto`, of `getPlannedOptions`: the planner compares finished
+  /// plans for these. Options that a user leaves out are chosen without plans.
+  std::vector<std::string> statedAuto;
   /// The axes of data, tensor and context parallelism.
   AxisChoices axes;
   OnOffAuto sequenceParallel = OnOffAuto::Auto;
@@ -245,8 +250,21 @@ struct ParallelizeOptions {
     return axes.mayHave(AxisRole::Ulysses) || axes.mayHave(AxisRole::Ring);
   }
 
+  /// Returns true if the planner chooses the mesh or each option that is `auto`.
+  bool asksForAll() const { return ranks > 0 || isMeshAuto || objective.has_value(); }
   /// Returns true if the planner chooses options.
-  bool asksPlanner() const { return ranks > 0 || isMeshAuto || objective.has_value(); }
+  bool asksPlanner() const { return asksForAll() || !statedAuto.empty(); }
+  /// Returns true if the planner chooses the option of that name, of `getPlannedOptions`.
+  bool asksFor(llvm::StringRef option) const {
+    return asksForAll() || llvm::is_contained(statedAuto, option);
+  }
+  /// Removes what asks the planner. Options stay as they are.
+  void forgetPlanner() {
+    ranks = 0;
+    isMeshAuto = false;
+    objective = std::nullopt;
+    statedAuto.clear();
+  }
 
   /// The groups of requests of a program that serves: ranks of different groups compute different
   /// requests.
@@ -262,6 +280,9 @@ struct ParallelizeOptions {
   /// The text from which `parseParallelizeOptions` reads equal options.
   std::string str() const;
 };
+
+/// The options that the planner chooses where they are `auto`, besides axes.
+llvm::ArrayRef<llvm::StringRef> getPlannedOptions();
 
 /// Reads `key=value` pairs that white space separates. A value may contain white space
 /// within brackets, braces or quotes. An underscore in a key counts as a dash.

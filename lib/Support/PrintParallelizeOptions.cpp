@@ -94,7 +94,8 @@ std::string ParallelizeOptions::str() const {
         os << space << known.option << "=" << gtpAxes;
       else
         os << space << known.option << "=" << axis;
-  os << space << "sequence-parallel=" << sequenceParallel;
+  if (sequenceParallel != OnOffAuto::Auto)
+    os << space << "sequence-parallel=" << sequenceParallel;
   if (cacheSharding != CacheSharding::Auto)
     os << space << "cache-sharding=" << cacheSharding;
   if (dpAttention.groups.number != 1)
@@ -152,5 +153,7 @@ std::string ParallelizeOptions::str() const {
     os << space << "reduce-type=" << reduceTypes;
   if (!target.empty())
     os << space << "target=" << target;
+  for (const std::string &name : statedAuto)
+    os << space << name << "=auto";
   return result;
 }

@@ -7,6 +7,7 @@
 
 #include "meshwright/passes/plan/Candidates.h"
 
+#include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
@@ -86,10 +87,14 @@ static std::string getAxisName(const ParallelizeOptions &options, AxisRole role)
 }
 
 int64_t meshwright::getAxisSize(const ParallelizeOptions &options, AxisRole role) {
+  if (!options.axes.mayHave(role))
+    return 1;
+  int64_t size = 1;
+  std::string names = getAxisName(options, role);
   for (const MeshAxisOption &axis : options.mesh.axes)
-    if (axis.name == getAxisName(options, role) && options.axes.mayHave(role))
-      return axis.size;
-  return 1;
+    if (llvm::is_contained(llvm::split(names, ','), axis.name))
+      size *= axis.size;
+  return size;
 }
 
 bool meshwright::givesEachRankWork(const ParallelizeOptions &options,
@@ -108,6 +113,12 @@ bool meshwright::givesEachRankWork(const ParallelizeOptions &options,
 static std::vector<AxisRole> getRoles(const ParallelizeOptions &request,
                                       const ProgramExtents &extents, bool storesShards) {
   std::vector<AxisRole> roles;
+  // An axis of the request has its size.
+  auto isStated = [&](AxisRole role) {
+    return llvm::any_of(request.mesh.axes, [&](const MeshAxisOption &axis) {
+      return axis.name == getAxisName(request, role);
+    });
+  };
   auto add = [&](AxisRole role, bool isUseful) {
     AxisChoice choice = request.axes.get(role);
     bool isContext = role == AxisRole::Ring || role == AxisRole::Ulysses;
@@ -118,7 +129,7 @@ static std::vector<AxisRole> getRoles(const ParallelizeOptions &request,
                 llvm::none_of(roles, [&](AxisRole other) {
                   return getAxisName(request, other) == choice.name;
                 });
-    if (isUseful && isOpen)
+    if (isUseful && isOpen && !isStated(role))
       roles.push_back(role);
   };
   bool hasSequences = extents.keyValueHeads > 0 && !extents.serves;
@@ -134,9 +145,7 @@ static std::vector<AxisRole> getRoles(const ParallelizeOptions &request,
 static ParallelizeOptions withMesh(const ParallelizeOptions &request, ArrayRef<AxisRole> roles,
                                    ArrayRef<int64_t> sizes) {
   ParallelizeOptions options = request;
-  options.ranks = 0;
-  options.isMeshAuto = false;
-  options.objective = std::nullopt;
+  options.forgetPlanner();
   for (auto [role, size] : llvm::zip_equal(roles, sizes)) {
     std::string name = getAxisName(request, role);
     if (size > 1)
@@ -194,29 +203,119 @@ static void addCandidates(ParallelizeOptions options, const ProgramExtents &exte
   }
 }
 
+/// Returns true if an option gives the axis a role.
+static bool hasRole(const ParallelizeOptions &options, StringRef axis) {
+  return llvm::any_of(kAxisRoles, [&](const AxisRoleDescription &known) {
+    AxisChoice choice = options.axes.get(known.role);
+    if (choice.kind == AxisChoice::Auto)
+      return axis == getAxisName(options, known.role);
+    return choice.kind == AxisChoice::Named &&
+           llvm::is_contained(llvm::split(choice.name, ','), axis);
+  });
+}
+
+/// The request with each role for the axes of its mesh that have none.
+static std::vector<ParallelizeOptions> giveRoles(const ParallelizeOptions &request,
+                                                 const ProgramExtents &extents, bool storesShards) {
+  std::vector<ParallelizeOptions> all{request};
+  for (const MeshAxisOption &axis : request.mesh.axes) {
+    if (hasRole(request, axis.name))
+      continue;
+    std::vector<ParallelizeOptions> given;
+    for (const ParallelizeOptions &options : all) {
+      auto give = [&](AxisRole role, const std::string &name) {
+        // A role that an option names has its axis.
+        if (options.axes.get(role).kind == AxisChoice::Named || request.axes.isSet(role))
+          return;
+        given.push_back(options);
+        given.back().axes.set(role, AxisChoice::get(name));
+        if (role == AxisRole::Ring && !request.axes.isSet(AxisRole::Ulysses))
+          given.back().axes.set(AxisRole::Ulysses, AxisChoice());
+      };
+      give(AxisRole::Data, axis.name);
+      if (extents.keyValueHeads > 0 && !extents.serves && axis.name != getAxisName(options, AxisRole::Ulysses))
+        give(AxisRole::Ring, axis.name);
+      if (storesShards) {
+        give(AxisRole::Gtp, axis.name);
+        give(AxisRole::Gtp, axis.name + "," + getAxisName(options, AxisRole::Gtp));
+      }
+    }
+    all = std::move(given);
+  }
+  return all;
+}
+
 std::vector<Candidate> meshwright::listCandidates(const ParallelizeOptions &request, int64_t ranks,
                                                   const ProgramExtents &extents,
                                                   int64_t memoryLimit) {
   bool storesShards = extents.trains || (memoryLimit && extents.weights > memoryLimit / 2);
-  std::vector<AxisRole> roles = getRoles(request, extents, storesShards);
+  int64_t stated = 1;
+  for (const MeshAxisOption &axis : request.mesh.axes)
+    stated *= axis.size;
   std::vector<Candidate> found;
-  if (roles.empty())
-    return found;
-  SmallVector<int64_t> sizes(roles.size(), 1);
-  auto divide = [&](auto &&self, size_t i, int64_t rest) -> void {
-    if (i + 1 == roles.size()) {
-      sizes[i] = rest;
-      return addCandidates(withMesh(request, roles, sizes), extents, found);
-    }
-    for (int64_t size = 1; size <= rest; ++size)
-      if (rest % size == 0) {
-        sizes[i] = size;
-        self(self, i + 1, rest / size);
+  for (const ParallelizeOptions &options : giveRoles(request, extents, storesShards)) {
+    std::vector<AxisRole> roles = getRoles(options, extents, storesShards);
+    SmallVector<int64_t> sizes(roles.size(), 1);
+    auto divide = [&](auto &&self, size_t i, int64_t rest) -> void {
+      if (i == roles.size()) {
+        if (rest == 1 && (i > 0 || stated > 1))
+          addCandidates(withMesh(options, roles, sizes), extents, found);
+        return;
       }
-  };
-  divide(divide, 0, ranks);
+      for (int64_t size = 1; size <= rest; ++size)
+        if (rest % size == 0) {
+          sizes[i] = size;
+          self(self, i + 1, rest / size);
+        }
+    };
+    divide(divide, 0, ranks / stated);
+  }
   llvm::stable_sort(found, [](const Candidate &a, const Candidate &b) {
     return a.options.mesh.axes.size() < b.options.mesh.axes.size();
   });
+  return found;
+}
+
+/// The axes of the mesh of the options, or else of the program; none if there are several meshes.
+static std::vector<MeshAxisOption> getAxes(ModuleOp module, const ParallelizeOptions &options) {
+  if (!options.mesh.empty())
+    return options.mesh.axes;
+  std::vector<MeshAxisOption> axes;
+  auto meshes = module.getOps<dist::MeshOp>();
+  if (llvm::hasSingleElement(meshes))
+    for (dist::MeshAxisAttr axis : (*meshes.begin()).getMesh().getAxes())
+      axes.push_back({axis.getName().str(), axis.getSize()});
+  return axes;
+}
+
+std::vector<Candidate> meshwright::listContexts(ModuleOp module,
+                                                const ParallelizeOptions &options) {
+  std::vector<Candidate> found{{options}};
+  bool isOpen = llvm::any_of(ArrayRef({AxisRole::Ulysses, AxisRole::Ring}), [&](AxisRole role) {
+    return options.axes.get(role).kind == AxisChoice::Auto;
+  });
+  if (!isOpen)
+    return found;
+  ParallelizeOptions others = options;
+  for (AxisRole role : {AxisRole::Ulysses, AxisRole::Ring})
+    others.axes.set(role, AxisChoice::get(""));
+  std::vector<std::string> free{""};
+  for (const MeshAxisOption &axis : getAxes(module, options))
+    if (axis.size > 1 && !hasRole(others, axis.name))
+      free.push_back(axis.name);
+  auto getChoices = [&](AxisRole role) {
+    AxisChoice own = options.axes.get(role);
+    return own.kind == AxisChoice::Auto
+               ? free
+               : std::vector<std::string>{own.kind == AxisChoice::Named ? own.name : ""};
+  };
+  for (const std::string &ulysses : getChoices(AxisRole::Ulysses))
+    for (const std::string &ring : getChoices(AxisRole::Ring)) {
+      if (ulysses == ring)
+        continue;
+      found.push_back({options});
+      found.back().options.axes.set(AxisRole::Ulysses, AxisChoice::get(ulysses));
+      found.back().options.axes.set(AxisRole::Ring, AxisChoice::get(ring));
+    }
   return found;
 }

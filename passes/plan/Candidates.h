@@ -52,9 +52,14 @@ int64_t getAxisSize(const ParallelizeOptions &options, AxisRole role);
 
 /// Returns each way to divide ranks among the axes of the roles that the program has a use for and that
 /// the request leaves open, and for experts and for heads that an axis does not divide the options that
-/// go with a mesh. The simplest are first.
+/// go with a mesh. The simplest are first. Axes of the request's mesh stay, outermost. One that has no
+/// role gets each role that may have an axis of any name.
 std::vector<Candidate> listCandidates(const ParallelizeOptions &request, int64_t ranks,
                                       const ProgramExtents &extents, int64_t memoryLimit);
+
+/// Returns the options as they are, and with each way to give free axes of the mesh to the roles of context
+/// parallelism that the options leave open.
+std::vector<Candidate> listContexts(mlir::ModuleOp module, const ParallelizeOptions &options);
 
 } // namespace meshwright
 

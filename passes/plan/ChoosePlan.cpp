@@ -63,10 +63,8 @@ static std::string describe(const ParallelizeOptions &options) {
   shown.device.clear();
   shown.target.clear();
   std::string text = shown.str();
-  StringRef usual = " sequence-parallel=auto";
-  if (size_t at = text.find(usual.str()); at != std::string::npos)
-    text.erase(at, usual.size());
-  return text;
+  // A plan without options has a name, too.
+  return text.empty() ? "sequence-parallel=auto" : text;
 }
 
 /// Why a plan lost to the chosen one.
@@ -138,12 +136,35 @@ static LogicalResult reportNoPlan(ModuleOp module, PlanSearch &search,
                             << formatBytes(bytes) << "), with " << describe(options);
 }
 
+/// Chooses the options that a user spells out as auto. They stay auto where no plan can be made: then the
+/// pipeline reports why.
+static ParallelizeOptions chooseStated(ModuleOp module, const ParallelizeOptions &request,
+                                       const ProgramExtents &extents) {
+  ParallelizeOptions base = request;
+  base.forgetPlanner();
+  PlanSearch search(module, request, extents, request.memoryCeiling.value_or(0));
+  search.run({Candidate{base}});
+  const PricedPlan *best = search.getBest();
+  if (!best)
+    return base;
+  logChoice(module, search, Objective::Time);
+  return best->options;
+}
+
 FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
                                                      const ParallelizeOptions &request) {
   auto entries = nn::getEntries(module);
+  bool isSpmd = llvm::any_of(entries, [](FunctionOpInterface entry) {
+    return entry->hasAttr(dist::DistDialect::kSpmdAttr);
+  });
+  if (!request.asksForAll() && (entries.empty() || isSpmd)) {
+    ParallelizeOptions base = request;
+    base.forgetPlanner();
+    return base;
+  }
   if (entries.empty())
     return module.emitError() << "the planner expects a program with an entry, got none";
-  if (entries.front()->hasAttr(dist::DistDialect::kSpmdAttr))
+  if (isSpmd)
     return module.emitError() << "the planner expects a global program, got an SPMD program, which "
                                  "has its mesh: expected neither ranks nor mesh=auto nor objective";
   ParallelizeOptions base = request;
@@ -155,6 +176,8 @@ FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
   Objective objective = request.objective.value_or(Objective::Time);
   int64_t limit = request.memoryCeiling.value_or(device->memorySize);
   ProgramExtents extents(module, *device);
+  if (!request.asksForAll())
+    return chooseStated(module, request, extents);
   std::vector<Candidate> candidates;
   if (request.ranks || request.isMeshAuto) {
     FailureOr<int64_t> ranks = takeRanks(module, request);
@@ -177,8 +200,8 @@ FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
         return module.emitError() << "mesh axis \"" << axis.name
                                   << "\": layers are not divided over pipeline stages: expected axes of "
                                      "data, tensor, context or expert parallelism, or of weights in shards";
-    base.objective = std::nullopt;
-    candidates.push_back({base});
+    base.forgetPlanner();
+    candidates = listContexts(module, base);
   }
   PlanSearch search(module, request, extents, limit);
   search.run(candidates);

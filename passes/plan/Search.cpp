@@ -199,27 +199,44 @@ std::vector<ParallelizeOptions> PlanSearch::listFrugal(ArrayRef<Candidate> candi
 std::vector<ParallelizeOptions>
 PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
   std::vector<ParallelizeOptions> all;
-  auto vary = [&](auto member, auto value) {
+  auto vary = [&](bool isOpen, auto member, auto... values) {
     // A stated value stays.
-    if (request.*member != decltype(value)::Auto || options.*member == value)
+    if (!isOpen || request.*member != std::decay_t<decltype(request.*member)>::Auto)
       return;
-    all.push_back(options);
-    all.back().*member = value;
+    for (auto value : {values...})
+      if (options.*member != value) {
+        all.push_back(options);
+        all.back().*member = value;
+      }
   };
-  auto varySwitch = [&](OnOffAuto ParallelizeOptions::*member) {
-    for (OnOffAuto value : {OnOffAuto::On, OnOffAuto::Off})
-      vary(member, value);
+  auto varySwitch = [&](StringRef name, OnOffAuto ParallelizeOptions::*member) {
+    vary(request.asksFor(name), member, OnOffAuto::On, OnOffAuto::Off);
   };
-  if (getAxisSize(options, AxisRole::Tensor) > 1 || !options.fold.empty())
-    varySwitch(&ParallelizeOptions::sequenceParallel);
-  varySwitch(&ParallelizeOptions::overlap);
+  // The program may have the mesh.
+  auto mayHave = [&](AxisRole role) {
+    return options.mesh.axes.empty() || getAxisSize(options, role) > 1;
+  };
+  if (mayHave(AxisRole::Tensor) || !options.fold.empty())
+    varySwitch("sequence-parallel", &ParallelizeOptions::sequenceParallel);
+  varySwitch("overlap", &ParallelizeOptions::overlap);
   if (extents.trains)
-    varySwitch(&ParallelizeOptions::shardOptimizer);
-  if (extents.hasGradients)
-    for (RecomputeMode mode : {RecomputeMode::None, RecomputeMode::Full})
-      vary(&ParallelizeOptions::recompute, mode);
-  if (extents.hasGradients && getAxisSize(options, AxisRole::Gtp) > 1)
-    vary(&ParallelizeOptions::gtpKeep, OnOffAuto::On);
+    varySwitch("shard-optimizer", &ParallelizeOptions::shardOptimizer);
+  if (extents.hasGradients) {
+    vary(request.asksFor("recompute"), &ParallelizeOptions::recompute, RecomputeMode::None, RecomputeMode::Full);
+    if (mayHave(AxisRole::Gtp))
+      vary(request.asksFor("gtp-keep"), &ParallelizeOptions::gtpKeep, OnOffAuto::On);
+    vary(request.asksFor("shard-saved"), &ParallelizeOptions::shardSaved, OnOffAuto::On);
+  }
+  if (getAxisSize(options, AxisRole::Ring) > 1)
+    vary(request.asksForAll(), &ParallelizeOptions::sequenceOrder,
+         SequenceOrder::Contiguous, SequenceOrder::Zigzag, SequenceOrder::Striped);
+  for (size_t i = 0; i < request.fold.size(); ++i)
+    if (request.asksForAll() && request.fold[i].mode == FoldMode::Auto)
+      for (const Spelling<FoldMode> &spelling : Spellings<FoldMode>::all)
+        if (options.fold[i].mode != spelling.value) {
+          all.push_back(options);
+          all.back().fold[i].mode = spelling.value;
+        }
   return all;
 }
 

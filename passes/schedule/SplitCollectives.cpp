@@ -257,6 +257,32 @@ static OnOffAuto getMode(func::FuncOp func, OnOffAuto otherwise) {
   return mode;
 }
 
+/// The numbers of a decision on a region.
+static std::vector<std::pair<std::string, double>>
+getNumbers(const SplitRegion &region, const Schedule &whole, const Schedule &split) {
+  int64_t collectives =
+      llvm::count_if(region.ops, [](const ChunkOp &how) { return communicates(how.op); });
+  return {{"chunks", double(region.bounds.size())},
+          {"rows", double(region.rows)},
+          {"collectives", double(collectives)},
+          {"communication_seconds", double(whole.communication) * 1e-12},
+          {"exposed_before_seconds", double(whole.exposed) * 1e-12},
+          {"exposed_after_seconds", double(split.exposed) * 1e-12},
+          {"before_seconds", double(whole.time) * 1e-12},
+          {"after_seconds", double(split.time) * 1e-12}};
+}
+
+/// Writes the regions in chunks. Returns false, with the function as it was, if its placement cannot be derived
+/// then: factors that pads, several axes and chunks make up may leave too many ways.
+static bool writeProved(func::FuncOp func, ArrayRef<SplitRegion> regions) {
+  OwningOpRef<func::FuncOp> whole = func.clone();
+  writeInChunks(func.front(), regions);
+  if (isPlacementProved(func))
+    return true;
+  func.getBody().takeBody(whole->getBody());
+  return false;
+}
+
 void SplitCollectivesPass::runOnOperation() {
   func::FuncOp func = getOperation();
   OnOffAuto mode = getMode(func, when);
@@ -297,6 +323,8 @@ void SplitCollectivesPass::runOnOperation() {
 
   SplitRegionFinder finder(block, *placement);
   SmallVector<SplitRegion, 0> regions;
+  // In the order of the program. Chunks are applied or not when all are written.
+  SmallVector<Decision, 0> decisions;
   for (Operation *op : order) {
     if (!communicates(op) || finder.isClaimed(op) || !flowing.contains(op->getOperand(0)))
       continue;
@@ -320,42 +348,39 @@ void SplitCollectivesPass::runOnOperation() {
     }
     if (!best) {
       if (!reason.empty())
-        log.add(kPass.str(), Outcome::Declined, op->getLoc(),
-                op->getName().getStringRef().str() + " stays whole: " + reason);
+        decisions.push_back({kPass.str(), Outcome::Declined,
+                             op->getName().getStringRef().str() + " stays whole: " + reason,
+                             op->getLoc(), {}, {}});
       continue;
     }
-    int64_t collectives =
-        llvm::count_if(best->ops, [](const ChunkOp &how) { return communicates(how.op); });
-    std::vector<std::pair<std::string, double>> numbers = {
-        {"chunks", double(best->bounds.size())},
-        {"rows", double(best->rows)},
-        {"collectives", double(collectives)},
-        {"communication_seconds", double(whole.communication) * 1e-12},
-        {"exposed_before_seconds", double(whole.exposed) * 1e-12},
-        {"exposed_after_seconds", double(split.exposed) * 1e-12},
-        {"before_seconds", double(whole.time) * 1e-12},
-        {"after_seconds", double(split.time) * 1e-12}};
+    auto numbers = getNumbers(*best, whole, split);
     if (!pays) {
-      log.add(kPass.str(), Outcome::Declined, op->getLoc(),
-              whole.communication == 0
-                  ? "collectives stay whole: nothing runs beside them on this device"
-                  : "collectives stay whole: chunks take longer, as weights are read once for "
-                    "each and each is launched; more rows or slower links would change that",
-              std::move(numbers));
+      decisions.push_back(
+          {kPass.str(), Outcome::Declined,
+           whole.communication == 0
+               ? "collectives stay whole: nothing runs beside them on this device"
+               : "collectives stay whole: chunks take longer, as weights are read once for "
+                 "each and each is launched; more rows or slower links would change that",
+           op->getLoc(), std::move(numbers), {}});
       continue;
     }
-    log.add(kPass.str(), Outcome::Applied, op->getLoc(),
-            "collectives and the products around them run in chunks of their rows: one chunk's "
-            "communication beside another's arithmetic",
-            std::move(numbers));
     finder.claim(*best);
     regions.push_back(std::move(*best));
+    decisions.push_back({kPass.str(), Outcome::Applied,
+                         "collectives and the products around them run in chunks of their rows: one "
+                         "chunk's communication beside another's arithmetic",
+                         op->getLoc(), std::move(numbers), {}});
+  }
+  bool isProved = regions.empty() || writeProved(func, regions);
+  for (Decision &decision : decisions) {
+    if (!isProved && decision.outcome == Outcome::Applied) {
+      decision.outcome = Outcome::Declined;
+      decision.message = "collectives stay whole: the placement of their chunks cannot be derived";
+    }
+    log.add(decision.pass, decision.outcome, decision.location, decision.message, decision.numbers);
   }
   if (regions.empty())
-    return markAllAnalysesPreserved();
-  writeInChunks(block, regions);
-  if (failed(verifyPlacement(func)))
-    signalPassFailure();
+    markAllAnalysesPreserved();
 }
 
 } // namespace

@@ -186,3 +186,14 @@ def test_fast_links():
         assert decisions(plan)
         assert all(d["outcome"] == "declined" for d in decisions(plan))
         assert any(d["message"].startswith("collectives stay whole") for d in decisions(plan))
+
+
+def test_chunks_without_a_proof_stay_whole():
+    """Four heads over three ranks, which two ranks divide again: too many ways to read the chunks."""
+    model, module, ids = build(4, 2, length=24)
+    labels = mw.from_torch(module.train(), (), {"input_ids": ids, "labels": ids}, training=True)
+    plan = labels.train(mw.AdamW(lr=1e-3)).parallelize(
+        mesh={"ulysses": 2, "tp": 3}, context_parallel={"ulysses": "ulysses"}, sequence_parallel="off", overlap="on")
+    assert plan.report("json")["communication"]["run_seconds"] > 0
+    with plan.start() as session:
+        assert torch.isfinite(session.run(input_ids=ids, labels=ids)[0])

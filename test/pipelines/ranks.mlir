@@ -5,7 +5,7 @@
 // RUN: sharding-opt %s --parallelize="ranks=7" | FileCheck %s
 
 // ZERO: ranks: expected a number from 1 to 1048576, got '0'
-// BOTH: ranks and mesh are both given
+// BOTH: ranks: expected a multiple of 4, the ranks of the axes that mesh states, got 2
 // OBJECTIVE: objective: expected time, memory or time-then-memory, got 'speed'
 // NONE: ranks: no axis is left to choose
 

@@ -168,6 +168,46 @@ def test_no_typed_value_wins(model):
             assert chosen <= 1.001 * typed
 
 
+@pytest.mark.parametrize("training, options, name, values", [
+    (False, {"mesh": {"tp": 4}}, "sequence_parallel", ["on", "off"]),
+    (True, {"mesh": {"tp": 2}}, "sequence_parallel", ["on", "off"]),
+    (True, {"mesh": {"dp": 2}}, "overlap", ["on", "off"]),
+    (True, {"mesh": {"dp": 2, "gtp": 2}, "recompute": "full"}, "gtp_keep", ["on", "off"]),
+])
+def test_spelled_auto_loses_to_no_value(training, options, name, values):
+    """One option is chosen by finished plans, on a stated mesh."""
+    model = llama(1, training)
+    plan = model.parallelize(**options, **{name: "auto"})
+    (decision,) = [d for d in plan.report("json")["decisions"] if d["pass"] == "choose-plan"]
+    assert all(set(alternative["options"]) <= {*options, name}
+               for alternative in plan.report("json")["alternatives"]), decision
+    for value in values:
+        assert seconds(plan) <= 1.001 * seconds(model.parallelize(**options, **{name: value}))
+
+
+def test_left_out_options_are_not_compared(model):
+    plan = model.parallelize(mesh={"tp": 2})
+    assert not [d for d in plan.report("json")["decisions"] if d["pass"] == "choose-plan"]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_hosts(training):
+    """An axis of the mesh stays, and gets a role."""
+    plan = llama(1, training).parallelize(ranks=4, mesh={"host": 2})
+    report = plan.report("json")
+    assert report["mesh"]["host"] == 2 and report["ranks"] == 4
+    for alternative in report["alternatives"]:
+        roles = str({k: v for k, v in alternative["options"].items() if k != "mesh"})
+        assert alternative["mesh"]["host"] == 2 and "host" in roles
+    assert not [w for w in report["warnings"] if "shards nothing" in str(w)]
+
+
+def test_axes_that_stay(model):
+    report = model.parallelize(ranks=4, mesh={"tp": 2}).report("json")
+    assert report["mesh"]["tp"] == 2 and report["ranks"] == 4
+    assert model.parallelize(ranks=2, mesh={"tp": 2}).report("json")["mesh"] == {"tp": 2}
+
+
 def test_stated_options_stay(model):
     report = model.parallelize(ranks=4, data_parallel="none", overlap="off").report("json")
     assert "dp" not in report["mesh"]
@@ -211,7 +251,7 @@ def test_least_ceiling(model):
 @pytest.mark.parametrize("options, message", [
     ({"ranks": 0}, "ranks: expected a number from 1"),
     ({"ranks": "many"}, "ranks: expected a number from 1"),
-    ({"ranks": 2, "mesh": {"tp": 4}}, "ranks and mesh are both given"),
+    ({"ranks": 2, "mesh": {"tp": 4}}, "ranks: expected a multiple of 4, the ranks of the axes that mesh states, got 2"),
     ({"ranks": 2, "objective": "speed"}, "objective: expected time, memory or time-then-memory, got 'speed'"),
     ({"mesh": "auto"}, "mesh=auto: the program has no mesh"),
     ({"mesh": {"dp": 2, "pp": 2}, "objective": "time"}, 'mesh axis "pp": layers are not divided over pipeline stages'),

@@ -15,7 +15,7 @@ using namespace meshwright;
 template <typename T, typename Get> static Result<T> askOptions(std::string_view text, Get get) {
   std::vector<Diagnostic> errors;
   mlir::FailureOr<ParallelizeOptions> options = readOptions(text, errors);
-  if (mlir::succeeded(options) && options->mesh.empty() && options->asksPlanner())
+  if (mlir::succeeded(options) && options->mesh.empty() && options->asksForAll())
     options = collectInto(errors)("ranks: a model that serves forms groups by its mesh: expected a mesh");
   mlir::FailureOr<T> found = mlir::failed(options) ? mlir::FailureOr<T>(mlir::failure()) : mlir::FailureOr<T>(get(*options, collectInto(errors)));
   return mlir::failed(found) ? Result<T>(errors) : Result<T>(*found);
