@@ -6,7 +6,11 @@
 Draws models of two layers, plans each of them with `ranks=`, and by hand with every mesh over dp, tp, ring and
 ulysses (and gtp, of a model that trains), sequence parallelism, optimizer shards, recomputation and overlap.
 
+With `--autos N` it draws N combinations of a model, a mesh and options instead. One option is `auto`, and the
+plan is compared with those of each value of this option.
+
     PYTHONPATH=build/python python bench/planner.py [--models 4] [--ranks 2 4 8] [--most 600] [--json FILE]
+    PYTHONPATH=build/python python bench/planner.py --autos 200 [--first 0] [--json FILE]
 """
 
 import argparse
@@ -71,13 +75,7 @@ def brute_force(model, ranks, trains, most=600):
     """Seconds and options of the best plan."""
     best = (float("inf"), None)
     for options in combinations(ranks, trains, most):
-        try:
-            communication = model.parallelize(**options).report("json").get("communication")
-        except mw.Error:
-            continue
-        # A plan that cannot be scheduled has no times.
-        if communication:
-            best = min(best, (communication["run_seconds"], str(options)))
+        best = min(best, (run_seconds(model, options), str(options)))
     return best
 
 
@@ -93,16 +91,59 @@ def measure(seed, ranks, most):
             "ratio": report["communication"]["run_seconds"] / best}
 
 
+#: Values of each option that a user may spell out as auto: for all models, and for models that train.
+VALUES = {"sequence_parallel": ["on", "off"], "overlap": ["on", "off"]}
+TRAINING = {"shard_optimizer": ["on", "off"], "recompute": ["none", "full"], "shard_saved": ["on", "off"],
+            "gtp_keep": ["on", "off"]}
+
+
+def draw_options(rng, trains):
+    """A mesh of 2 to 8 ranks, and some options."""
+    ranks = rng.choice([2, 3, 4, 6, 8])
+    options = dict(rng.choice([*meshes(ranks, trains)]))
+    values = {**VALUES, **(TRAINING if trains else {})}
+    if "gtp" not in options["mesh"]:
+        values.pop("gtp_keep", None)
+    auto = rng.choice([*values])
+    for name, choices in values.items():
+        if name != auto and rng.random() < 0.5:
+            options[name] = rng.choice(choices)
+    return options, auto, values[auto]
+
+
+def run_seconds(model, options):
+    """Seconds of a call by the cost model; infinite where there is no such plan."""
+    try:
+        communication = model.parallelize(**options).report("json").get("communication")
+    except mw.Error:
+        return float("inf")
+    return communication["run_seconds"] if communication else float("inf")
+
+
+def compare_auto(seed):
+    """The time of a plan with one option that is auto, over the least time with one of its values."""
+    model, trains, what = draw(seed)
+    options, auto, values = draw_options(random.Random(seed), trains)
+    times = {value: run_seconds(model, options | {auto: value}) for value in ["auto", *values]}
+    best = min(times[value] for value in values)
+    return {"seed": seed, "model": what, "options": options, "auto": auto, "times": times,
+            "ratio": times["auto"] / best if best < float("inf") else 1.0}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", type=int, default=4)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--most", type=int, default=600)
+    parser.add_argument("--autos", type=int, default=0)
     parser.add_argument("--json")
     options = parser.parse_args()
     rows = []
-    for seed in range(options.first, options.first + options.models):
+    for seed in range(options.first, options.first + options.autos):
+        rows.append(compare_auto(seed))
+        print("{seed:4} {ratio:.4f} {auto} {model} {options}".format(**rows[-1]), flush=True)
+    for seed in range(options.first, options.first + (0 if options.autos else options.models)):
         for ranks in options.ranks:
             rows.append(measure(seed, ranks, options.most))
             row = rows[-1]

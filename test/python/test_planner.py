@@ -57,6 +57,17 @@ def test_brute_force_more(bench, seed, ranks):
     assert bench.measure(seed, ranks, most=200)["ratio"] <= 1.01
 
 
+@pytest.mark.parametrize("seed", [0, 4, 11])
+def test_autos(bench, seed):
+    assert bench.compare_auto(seed)["ratio"] <= 1.001
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(20, 50))
+def test_autos_more(bench, seed):
+    assert bench.compare_auto(seed)["ratio"] <= 1.001
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 7])
 def test_runs(model, ranks):
     """Also where nothing divides."""
