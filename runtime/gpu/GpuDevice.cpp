@@ -251,7 +251,8 @@ bool GpuDevice::perform(const Caller &caller, const mw_rt_collective &what,
   bool isFine = true, isTimed = context.trace && enqueues();
   if (isTimed)
     beginTimed(caller.stream, {0, 0, communicates(what) ? TraceKind::Collective : TraceKind::Move,
-                               caller.op, 0, trafficOf(what, context.rank).bytes, -1});
+                               caller.op, 0, trafficOf(what, context.rank).bytes, -1,
+                               firstOfGroup(what, context.rank)});
   if (!communicates(what))
     cut(caller, what, stream, inputs, outputs);
   else if (isPreparing())

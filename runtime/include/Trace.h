@@ -43,6 +43,8 @@ struct TraceEvent {
   int64_t flops = 0, bytes = 0;
   /// The element type of the results, or -1 if it has no meaning.
   int64_t dtype = -1;
+  /// Of a collective: the first rank of the group that takes part, or -1.
+  int64_t group = -1;
 };
 
 /// The events of one or more runs.
@@ -69,7 +71,9 @@ public:
   bool merge(const std::string &bytes);
 
   /// Returns the Chrome trace format, which Perfetto and chrome://tracing open: a process for
-  /// each rank, a thread for each stream. `ops` are the names of the program's ops.
+  /// each rank, a thread for each stream. Arrows join the ranks of a collective, and a counter shows
+  /// the bytes of the collectives that run. `ops` are the names of the program's ops, with their
+  /// places in the source in brackets behind.
   std::string toJson(const std::vector<std::string> &ops) const;
 
 private:

@@ -90,11 +90,17 @@ def test_trace(files):
         reduced = [e for e in mine if e["cat"] == "collective"]
         assert len(reduced) == 1 and reduced[0]["name"].startswith("dist.all_reduce")
         # Where it stands in the file, and what it sends.
-        assert f"{files}/m.mlir:10" in reduced[0]["name"]
+        assert reduced[0]["args"]["source"] == f"{files}/m.mlir:10" and "m.mlir" not in reduced[0]["name"]
         assert reduced[0]["args"]["bytes"] == 2 * 3 * ROWS * 96 * 4 // 4
         assert sum(e["cat"] == "gemm" for e in mine) == 2
         assert sum(e["args"]["flops"] for e in mine if e["cat"] == "gemm") == 2 * 2 * ROWS * 96 * 32
         assert all(e["dur"] >= 0 for e in mine)
+    # An arrow joins the four ranks, in the order in which they begin, and a counter ends at 0.
+    arrows = [e for e in events if e["ph"] in "stf"]
+    assert [e["ph"] for e in arrows] == ["s", "t", "t", "f"] and {e["pid"] for e in arrows} == {0, 1, 2, 3}
+    assert [e["ts"] for e in arrows] == sorted(e["ts"] for e in arrows) and len({e["id"] for e in arrows}) == 1
+    flying = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["pid"] == 2]
+    assert flying == [reduced[0]["args"]["bytes"], 0]
     assert run(files, f"--trace={files}/absent/t.json").returncode == 1
 
 

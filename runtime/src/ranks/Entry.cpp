@@ -78,8 +78,12 @@ int32_t performCollective(mw_rt_context &context, const Caller &caller,
   return guard(context, caller.op, [&](std::string &error) {
     TraceKind kind = communicates(what) ? TraceKind::Collective : TraceKind::Move;
     {
-      TraceScope scope(
-          row, {0, 0, kind, caller.op, 0, row ? trafficOf(what, context.rank).bytes : 0, -1});
+      TraceEvent event{0, 0, kind, caller.op};
+      if (row) {
+        event.bytes = trafficOf(what, context.rank).bytes;
+        event.group = firstOfGroup(what, context.rank);
+      }
+      TraceScope scope(row, event);
       if (!context.device->runCollective(caller, what, inputs, outputs, error))
         return false;
     }

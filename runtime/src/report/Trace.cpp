@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 namespace meshwright::rt {
 
@@ -113,55 +114,158 @@ static std::string quote(const std::string &text) {
                                    nlohmann::json::error_handler_t::replace);
 }
 
-std::string Trace::toJson(const std::vector<std::string> &ops) const {
-  PlainNumbers plain;
-  // Microseconds since the first event.
+namespace {
+
+/// Writes the events of a trace one after the other.
+class TraceWriter {
+public:
+  TraceWriter(const std::vector<const Trace::Row *> &rows, const std::vector<std::string> &ops)
+      : rows(rows), ops(ops) {
+    // Microseconds since the first event.
+    for (const Trace::Row *row : rows)
+      if (!row->events.empty())
+        origin = std::min(origin, row->events.front().begin);
+  }
+  std::string write();
+
+private:
+  void add(const std::string &event) {
+    json += separator + event;
+    separator = ",\n";
+  }
+  double toMicroseconds(int64_t time) const { return double(time - origin) / 1e3; }
+  void nameProcess(int64_t rank);
+  void nameStream(const Trace::Row &row);
+  void addSpan(const Trace::Row &row, const TraceEvent &event);
+  void addArrows();
+  void addCounters();
+
+  const std::vector<const Trace::Row *> &rows;
+  const std::vector<std::string> &ops;
   int64_t origin = INT64_MAX;
-  for (const Row *row : getRows())
-    if (!row->events.empty())
-      origin = std::min(origin, row->events.front().begin);
   std::string json = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
   const char *separator = "\n";
   char text[256];
-  auto add = [&](const std::string &event) {
-    json += separator + event;
-    separator = ",\n";
-  };
-  int64_t named = -1;
-  for (const Row *row : getRows()) {
-    if (row->rank != named) {
-      named = row->rank;
-      std::snprintf(text, sizeof(text),
-                    "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %" PRId64
-                    ", \"args\": {\"name\": \"rank %" PRId64 "\"}}",
-                    row->rank, row->rank);
-      add(text);
-      std::snprintf(text, sizeof(text),
-                    "{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": %" PRId64
-                    ", \"args\": {\"sort_index\": %" PRId64 "}}",
-                    row->rank, row->rank);
-      add(text);
+};
+
+} // namespace
+
+void TraceWriter::nameProcess(int64_t rank) {
+  std::snprintf(text, sizeof(text),
+                "{\"ph\": \"M\", \"name\": \"process_name\", \"pid\": %" PRId64
+                ", \"args\": {\"name\": \"rank %" PRId64 "\"}}",
+                rank, rank);
+  add(text);
+  std::snprintf(text, sizeof(text),
+                "{\"ph\": \"M\", \"name\": \"process_sort_index\", \"pid\": %" PRId64
+                ", \"args\": {\"sort_index\": %" PRId64 "}}",
+                rank, rank);
+  add(text);
+}
+
+void TraceWriter::nameStream(const Trace::Row &row) {
+  std::string stream = row.stream ? "stream " + std::to_string(row.stream) : "compute";
+  std::snprintf(text, sizeof(text),
+                "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %" PRId64
+                ", \"tid\": %" PRId64 ", \"args\": {\"name\": \"%s\"}}",
+                row.rank, row.stream, stream.c_str());
+  add(text);
+}
+
+void TraceWriter::addSpan(const Trace::Row &row, const TraceEvent &event) {
+  std::string name =
+      event.op >= 0 && event.op < int64_t(ops.size()) ? ops[event.op] : "unknown op";
+  // "nn.linear at model.mlp (mlp.py:12)": the place in the source is an argument.
+  std::string source;
+  if (size_t at = name.rfind(" ("); at != std::string::npos && name.back() == ')') {
+    source = ", \"source\": " + quote(name.substr(at + 2, name.size() - at - 3));
+    name.resize(at);
+  }
+  std::snprintf(text, sizeof(text),
+                "\"cat\": \"%s\", \"ph\": \"X\", \"pid\": %" PRId64 ", \"tid\": %" PRId64
+                ", \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"op\": %" PRId64
+                ", \"flops\": %" PRId64 ", \"bytes\": %" PRId64,
+                nameOf(event.kind), row.rank, row.stream, toMicroseconds(event.begin),
+                double(event.end - event.begin) / 1e3, event.op, event.flops, event.bytes);
+  add("{\"name\": " + quote(event.kind == TraceKind::Wait ? "wait for " + name : name) + ", " +
+      text + source + "}}");
+}
+
+/// Joins the ranks of each collective, in the order in which they begin it.
+void TraceWriter::addArrows() {
+  struct End {
+    int64_t begin, rank, stream;
+    bool operator<(const End &other) const {
+      return std::tie(begin, rank) < std::tie(other.begin, other.rank);
     }
-    std::string stream = row->stream ? "stream " + std::to_string(row->stream) : "compute";
-    std::snprintf(text, sizeof(text),
-                  "{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": %" PRId64
-                  ", \"tid\": %" PRId64 ", \"args\": {\"name\": \"%s\"}}",
-                  row->rank, row->stream, stream.c_str());
-    add(text);
-    for (const TraceEvent &event : row->events) {
-      std::string name =
-          event.op >= 0 && event.op < int64_t(ops.size()) ? ops[event.op] : "unknown op";
+  };
+  // By op, first rank of the group, and the number of the op's runs before.
+  std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<End>> collectives;
+  for (const Trace::Row *row : rows) {
+    std::map<int64_t, int64_t> runs;
+    for (const TraceEvent &event : row->events)
+      if (event.kind == TraceKind::Collective && event.group >= 0)
+        collectives[{event.op, event.group, runs[event.op]++}].push_back(
+            {event.begin, row->rank, row->stream});
+  }
+  int64_t id = 0;
+  for (auto &[key, ends] : collectives) {
+    ++id;
+    if (ends.size() < 2)
+      continue;
+    std::sort(ends.begin(), ends.end());
+    for (size_t i = 0; i < ends.size(); ++i) {
+      bool isLast = i + 1 == ends.size();
       std::snprintf(text, sizeof(text),
-                    "\"cat\": \"%s\", \"ph\": \"X\", \"pid\": %" PRId64 ", \"tid\": %" PRId64
-                    ", \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"op\": %" PRId64
-                    ", \"flops\": %" PRId64 ", \"bytes\": %" PRId64 "}}",
-                    nameOf(event.kind), row->rank, row->stream, (event.begin - origin) / 1e3,
-                    (event.end - event.begin) / 1e3, event.op, event.flops, event.bytes);
-      add("{\"name\": " + quote(event.kind == TraceKind::Wait ? "wait for " + name : name) + ", " +
-          text);
+                    "{\"name\": \"collective\", \"cat\": \"collective\", \"ph\": \"%s\"%s, \"id\": %" PRId64
+                    ", \"pid\": %" PRId64 ", \"tid\": %" PRId64 ", \"ts\": %.3f}",
+                    i == 0 ? "s" : isLast ? "f" : "t", isLast ? ", \"bp\": \"e\"" : "", id,
+                    ends[i].rank, ends[i].stream, toMicroseconds(ends[i].begin));
+      add(text);
     }
   }
+}
+
+/// The bytes of the collectives that run on each rank.
+void TraceWriter::addCounters() {
+  std::map<int64_t, std::map<int64_t, int64_t>> changes;
+  for (const Trace::Row *row : rows)
+    for (const TraceEvent &event : row->events)
+      if (event.kind == TraceKind::Collective) {
+        changes[row->rank][event.begin] += event.bytes;
+        changes[row->rank][event.end] -= event.bytes;
+      }
+  for (auto &[rank, times] : changes) {
+    int64_t bytes = 0;
+    for (auto &[time, change] : times) {
+      bytes += change;
+      std::snprintf(text, sizeof(text),
+                    "{\"name\": \"bytes in flight\", \"ph\": \"C\", \"pid\": %" PRId64
+                    ", \"ts\": %.3f, \"args\": {\"bytes\": %" PRId64 "}}",
+                    rank, toMicroseconds(time), bytes);
+      add(text);
+    }
+  }
+}
+
+std::string TraceWriter::write() {
+  PlainNumbers plain;
+  int64_t named = -1;
+  for (const Trace::Row *row : rows) {
+    if (row->rank != named)
+      nameProcess(named = row->rank);
+    nameStream(*row);
+    for (const TraceEvent &event : row->events)
+      addSpan(*row, event);
+  }
+  addArrows();
+  addCounters();
   return json + "\n]}\n";
+}
+
+std::string Trace::toJson(const std::vector<std::string> &ops) const {
+  std::vector<const Row *> all = getRows();
+  return TraceWriter(all, ops).write();
 }
 
 bool writeTrace(const std::string &path, const Trace &trace, const std::vector<std::string> &ops,

@@ -251,6 +251,11 @@ bool joinsPermute(const mw_rt_collective &what, int64_t member) {
   return false;
 }
 
+int64_t firstOfGroup(const mw_rt_collective &what, int64_t rank) {
+  int64_t self;
+  return communicates(what) ? groupOf(what.group, rank, self).front() : -1;
+}
+
 Traffic trafficOf(const mw_rt_collective &what, int64_t rank) {
   Traffic traffic;
   int64_t members = sizeOfGroup(what.group);

@@ -104,6 +104,9 @@ struct Traffic {
 };
 Traffic trafficOf(const mw_rt_collective &what, int64_t rank);
 
+/// The first rank of the group of a collective; -1 for one that does not communicate.
+int64_t firstOfGroup(const mw_rt_collective &what, int64_t rank);
+
 } // namespace meshwright::rt
 
 #endif // MESHWRIGHT_RUNTIME_SRC_TENSORS_MOVES_H
