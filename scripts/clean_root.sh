@@ -45,7 +45,7 @@ find "$root$base/lib/python$version" -name '*.so' -path '*lib-dynload*' -print0 
     [[ -e $root$file ]] || { copy "$file"; copy "$(readlink -f "$file")"; }
   done
 
-if ! "$python" -m pip install -q --target "$root/site" "$wheel" 2>"$root/pip.log"; then
+if ! "$python" -m pip install -q --target "$root/site" "${wheel}[report]" 2>"$root/pip.log"; then
   echo "left out: packages that the wheel needs cannot be installed"
   tail -n1 "$root/pip.log"
   exit 77

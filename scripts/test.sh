@@ -38,7 +38,14 @@ fi
 started=$SECONDS
 if ((setup)); then
   say "set-up"
-  if ((instrumented)); then scripts/setup.sh --sanitizers; else scripts/setup.sh; fi
+  if ((instrumented)); then
+    scripts/setup.sh --sanitizers
+  elif [[ " ${stages[*]} " == *" python-slow "* ]]; then
+    # A slow test opens a page in Chromium, and is skipped without it.
+    scripts/setup.sh --chromium || scripts/setup.sh
+  else
+    scripts/setup.sh
+  fi
 fi
 find_python
 [[ -n $PYTHON ]] || die "no Python with the packages needed: run scripts/setup.sh"

@@ -63,8 +63,8 @@ int32_t mw_program_compile_without_weights(mw_program *program, const char *bund
  * negative tolerance stands for that of the types. Returns 3 if they differ; the error names
  * the first value that differs. */
 int32_t mw_program_check(mw_program *program, const mw_tensor *inputs, double tolerance);
-/* Returns the report as text or JSON: the bytes that the program sends and holds, and the
- * figures of the last measured run. The text stays until the next call. Returns null after an
+/* Returns the report as text (0), as JSON (1), or as JSON with the launches and buffers that a page shows
+ * (2): the bytes that the program sends and holds, and the figures of the last measured run. The text stays until the next call. Returns null after an
  * error. */
 const char *mw_program_report(mw_program *program, int32_t json);
 

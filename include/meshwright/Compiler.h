@@ -449,8 +449,9 @@ public:
   Result<std::string> str(PlanPhase phase, bool locations = false, bool generic = false) const;
   /// Describes an entry (empty: the default one), and the memory that all entries share. The
   /// report on the default entry also has what the last run with `measure` measured. Empty for
-  /// an unknown entry, and for an SPMD program that runs as it is and whose layouts are wrong.
-  std::string report(ReportFormat format, std::string_view entry = "") const;
+  /// an unknown entry, and for an SPMD program that runs as it is and whose layouts are wrong. With
+  /// `verbose` text has the decisions, and JSON the launches, buffers and layouts of the entry.
+  std::string report(ReportFormat format, std::string_view entry = "", bool verbose = false) const;
   int64_t getNumRanks() const;
   /// The ports are those of `Program`.
   const std::vector<Entry> &getEntries() const;

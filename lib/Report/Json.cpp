@@ -261,6 +261,10 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
     });
     if (!report.alternatives.empty())
       printAlternatives(report, json);
+    if (report.program) {
+      json.attributeArray("layouts", [&] { printLayouts(report.layouts, json); });
+      json.attributeObject("program", [&] { printProgramFacts(*report.program, json); });
+    }
     if (!report.experts.empty())
       json.attributeArray("experts", [&] {
         for (const Report::Experts &layer : report.experts)

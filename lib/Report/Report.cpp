@@ -560,6 +560,7 @@ FailureOr<Report> meshwright::buildReport(FunctionOpInterface function) {
       StringRef role = state.getRole().value_or("");
       return !role.empty() && role != "cache";
     });
+  report.layouts = listLayouts(function);
   report.serving = buildServingReport(function, report.memory.cache);
   Operation *meshOp = SymbolTable::lookupNearestSymbolFrom(function, getSpmdMeshSymbol(function));
   for (MeshAxisAttr axis : getIdleAxes(function))

@@ -15,6 +15,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/Report/Fetches.h"
+#include "meshwright/lib/Report/ProgramFacts.h"
 #include "meshwright/lib/Report/Serving.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 
@@ -192,6 +193,10 @@ struct Report {
   bool isTrained = false;
   /// Known once the program is scheduled, if ranks store weights in shards.
   std::optional<FetchReport> fetches;
+  /// The parameters, states and inputs of the entry, in the order of its arguments.
+  std::vector<TensorLayout> layouts;
+  /// The launches and buffers of the entry, if the reader asks for them.
+  std::optional<ProgramFacts> program;
   /// Known if the module's entries are steps of serving.
   std::optional<ServingReport> serving;
 };
@@ -230,10 +235,20 @@ struct Resident {
 };
 Resident countResident(mlir::FunctionOpInterface function);
 
-/// Prints text. Repeated layers share a line.
-void printText(const Report &report, llvm::raw_ostream &os);
+/// The parameters, states and inputs of a function, in the order of its arguments.
+std::vector<TensorLayout> listLayouts(mlir::FunctionOpInterface function);
 
-/// Prints JSON, schema 1.
+/// Adds the elements that each rank holds to the layouts of a function; not for more than 64 ranks.
+void addShards(mlir::FunctionOpInterface function, std::vector<TensorLayout> &layouts);
+
+/// Prints text: at most ten lines on time, memory, bytes and warnings, then layouts by pattern of names, and
+/// then the parts of the report. Repeated layers share a line. Without `verbose` there are no decisions.
+void printText(const Report &report, llvm::raw_ostream &os, bool verbose = true);
+/// Parts of the text: the first lines, and the layouts.
+void printSummary(const Report &report, llvm::raw_ostream &os);
+void printLayouts(const Report &report, llvm::raw_ostream &os);
+
+/// Prints JSON, schema 1; with the layouts where the report has the facts of the program.
 void printJson(const Report &report, llvm::raw_ostream &os);
 
 /// Writes `file`, as JSON if its name ends in `.json`, else as text. A file is written

@@ -12,13 +12,14 @@ using namespace meshwright;
 void meshwright::addStep(Report step, int64_t runs, Report &report) {
   auto scale = [&](Traffic &traffic) {
     traffic.bytes *= runs;
+    traffic.bytesOfAll *= runs;
     traffic.launches *= runs;
   };
   for (Report::Collective &collective : step.collectives)
     scale(collective.traffic);
   scale(step.total);
   report.total.bytes += step.total.bytes;
-  report.total.bytesOfAll = step.total.bytesOfAll;
+  report.total.bytesOfAll += step.total.bytesOfAll;
   report.total.launches += step.total.launches;
   for (Report::AttentionWork &work : step.attention) {
     work.largest *= runs;

@@ -18,6 +18,13 @@ using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::dist;
 
+Operation *meshwright::getNamedOp(rt::KernelOp launch) {
+  for (Operation &op : launch.getOps())
+    if (op.hasTrait<Product>())
+      return &op;
+  return launch.getYielded().front().getDefiningOp();
+}
+
 KernelWork meshwright::getWork(rt::KernelOp kernel) {
   KernelWork work;
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})

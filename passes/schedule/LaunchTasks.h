@@ -24,6 +24,9 @@ enum class RunBeside { ByLink, Always, Never };
 /// The overlap that the function asks for (`rt.overlap`); none if it does not say.
 std::optional<OnOffAuto> getRequestedOverlap(mlir::func::FuncOp func);
 
+/// The op that a launch is named after: a product if it has one, otherwise the last op.
+mlir::Operation *getNamedOp(rt::KernelOp launch);
+
 /// The work of a launch.
 KernelWork getWork(rt::KernelOp kernel);
 

@@ -60,6 +60,8 @@ struct Schedule {
   int64_t exposed = 0;
   /// The part of it in which the compute stream waits for each task. Of `simulateInOrder` alone.
   std::vector<int64_t> shown;
+  /// Picoseconds at which each task ends.
+  std::vector<int64_t> finish;
   /// Picoseconds of all collectives.
   int64_t communication = 0;
   /// The largest sum of bytes that results take at one time.

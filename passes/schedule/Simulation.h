@@ -127,6 +127,7 @@ public:
       }
     waitUntil(last);
     result.time = now;
+    result.finish = std::move(finish);
     return std::move(result);
   }
 

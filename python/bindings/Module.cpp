@@ -435,8 +435,8 @@ NB_MODULE(_core, m) {
           nb::arg("phase"), nb::arg("locations") = false, nb::arg("generic") = false)
       .def(
           "report",
-          [](const Plan &plan, bool json, std::string_view entry) {
-            return plan.report(json ? ReportFormat::Json : ReportFormat::Text, entry);
+          [](const Plan &plan, bool json, std::string_view entry, bool verbose) {
+            return plan.report(json ? ReportFormat::Json : ReportFormat::Text, entry, verbose);
           },
           nb::call_guard<ReleasedGil>())
       .def_prop_ro("num_ranks", &Plan::getNumRanks)

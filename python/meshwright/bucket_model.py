@@ -222,9 +222,9 @@ class BucketPlan(Plan):
         """The plan of all entries."""
         return self._part(self._model._parts)._plan
 
-    def report(self, format: str = "text", entry: str | None = None):
+    def report(self, format: str = "text", entry: str | None = None, verbose: bool = False):
         name = find_entry(self._model._program.entries, entry).name
-        return self._part([self._model.bucket_of(name)]).report(format, name)
+        return self._part([self._model.bucket_of(name)]).report(format, name, verbose)
 
     def _facts(self, entry):
         name = find_entry(self._model._program.entries, entry).name

@@ -55,28 +55,30 @@ class Plan:
 
         return export(unwrap(self._plan.str(_core.Phase.spmd, True, True)), self._model._constants)
 
-    def report(self, format: str = "text", entry: str | None = None):
-        """Bytes per collective, memory per rank, decisions and warnings of an entry.
+    def report(self, format: str = "text", entry: str | None = None, verbose: bool = False):
+        """Time, memory, bytes, layouts and warnings of an entry.
 
-        "text" for people; "json" gives a dict, schema 1; "html" gives a page with pictures, as text
-        (docs/reports.md).
+        "text" for people, with `verbose` also the decisions; "json" gives a dict, schema 1, with `verbose`
+        also each launch, buffer and layout; "html" gives a page with pictures, as text (docs/reports.md).
         """
+        arguments.flag("verbose", verbose)
         if not isinstance(format, str) or format not in ("text", "json", "html"):
             arguments.fail("format", format, "text, json or html")
         if format == "html":
             return self._page(entry, None)
-        report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name)
+        report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name, verbose)
         remarks = self._model._remarks
         if format == "text":
-            return Text(_with_remarks(report, remarks))
+            return Text(_with_remarks(report, remarks) if verbose else report)
         report = json.loads(report)
         report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
         return report
 
-    def save_report(self, path, entry: str | None = None, trace=None) -> None:
+    def save_report(self, path, entry: str | None = None, trace=None, verbose: bool = False) -> None:
         """Writes the report on an entry to a file, in the form that its name states: a page (.html),
         .json or .txt. The file appears whole or not at all. A page with the `trace` of a run has
-        measured times beside expected ones; shares of ceilings need a run with `measure`, too."""
+        measured times below expected ones; shares of measured ceilings need a run with `measure`, too.
+        `verbose` is as in `report`."""
         path = arguments.path("path", path)
         kind = os.path.splitext(path)[1].lower()
         format = {".html": "html", ".htm": "html", ".json": "json", ".txt": "text"}.get(kind)
@@ -84,7 +86,7 @@ class Plan:
             arguments.fail("path", path, "a name that ends in .html, .json or .txt")
         if trace is not None and format != "html":
             raise Error(f"trace: expected no trace for a report in {format}: a page shows one")
-        report = self._page(entry, trace) if format == "html" else self.report(format, entry)
+        report = self._page(entry, trace) if format == "html" else self.report(format, entry, verbose)
         text = json.dumps(report, indent=1) + "\n" if format == "json" else report
         with whole_file(path) as file:
             file.write(text.encode("utf-8", "replace"))
@@ -101,6 +103,17 @@ class Plan:
             known = ", ".join(f"'{layout.pattern}'" for layout in facts.layouts[:4])
             arguments.fail("pattern", pattern, f"a pattern of names such as {known or 'of no tensor'}")
         return Text(found)
+
+    def trace(self, path, entry: str | None = None, ranks: int = 8) -> None:
+        """Writes the expected schedule of an entry as a trace, which Perfetto opens, without a run: a
+        process for each of the first `ranks` ranks, a thread for each stream. Arrows join the ranks of a
+        collective, and counters show the bytes in the arena and in flight."""
+        from .pages.trace import expected_trace
+
+        path, ranks = arguments.path("path", path), arguments.positive("ranks", ranks, Integral)
+        text = json.dumps(expected_trace(self._facts(entry), ranks), separators=(",", ":"))
+        with whole_file(path) as file:
+            file.write(text.encode())
 
     def compare(self, other: "Plan", format: str = "text", entry: str | None = None) -> str:
         """The differences of two plans: times, bytes, memory, layouts and decisions. "text" for people;
@@ -126,10 +139,7 @@ class Plan:
     def _facts(self, entry):
         from .pages.facts import read_facts
 
-        name = find_entry(self._plan.entries, entry).name
-        program = unwrap(self._plan.str(_core.Phase.rt, True, True))
-        report = self.report("json", name)
-        return read_facts(program, report, name, self._model._constant_names, self._options)
+        return read_facts(self.report("json", entry, verbose=True), self._options)
 
     def _repr_html_(self):
         """The page, for notebooks."""

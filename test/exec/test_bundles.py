@@ -239,7 +239,7 @@ def test_meta_tensors_are_enough(ids, tmp_path):
 def test_report(bundle, plan):
     done = launch(bundle, "--random-inputs=1", "--report")
     assert done.returncode == 0
-    assert done.stdout.startswith(plan.report() + "run: ")
+    assert done.stdout.startswith(plan.report(verbose=True) + "run: ")
     done = launch(bundle, "--random-inputs=1", f"--report={bundle.parent}/r.json")
     assert done.returncode == 0
     report = json.loads((bundle.parent / "r.json").read_text())

@@ -149,7 +149,7 @@ def test_what_does_not_divide(heads, width):
     )
     (got,) = plan.run(**inputs)
     assert (got - want).abs().max() <= 1e-5 * want.abs().max()
-    assert "padded" in plan.report()
+    assert "padded" in plan.report(verbose=True)
 
 
 def test_group_larger_than_the_encoder_can_use():
@@ -158,7 +158,7 @@ def test_group_larger_than_the_encoder_can_use():
     plan = model.parallelize(
         mesh={"ring": 1, "ulysses": 8}, context_parallel=CONTEXT, fold={"encoder": "ulysses"}
     )
-    text = plan.report()
+    text = plan.report(verbose=True)
     assert "are sharded over 2 of the 8 ranks" in text
     assert "9 features, heads or rows are padded to 16 on 8 ranks" in text
     (got,) = plan.run(**inputs)
@@ -168,7 +168,7 @@ def test_group_larger_than_the_encoder_can_use():
 def test_report_names_modules():
     model, _, _ = pipeline()
     mesh = {"ring": 1, "ulysses": 2}
-    text = model.parallelize(mesh=mesh, context_parallel=CONTEXT, fold={"encoder": "sp"}).report()
+    text = model.parallelize(mesh=mesh, context_parallel=CONTEXT, fold={"encoder": "sp"}).report(verbose=True)
     lines = text[text.index("memory, per rank") :].splitlines()[1:6]
     assert [line.split()[0] for line in lines[1:]] == ["encoder", "denoiser", "update", "together"]
 
@@ -176,7 +176,7 @@ def test_report_names_modules():
 def test_auto_without_a_group():
     model, _, _ = pipeline()
     plan = model.parallelize(mesh={"dp": 1}, fold={"encoder": "auto"})
-    assert "fold=auto has no group of more than one rank for stage 'encoder'" in plan.report()
+    assert "fold=auto has no group of more than one rank for stage 'encoder'" in plan.report(verbose=True)
 
 
 def test_group_of_one_is_a_remark():
@@ -184,7 +184,7 @@ def test_group_of_one_is_a_remark():
     plan = model.parallelize(
         mesh={"ring": 1, "ulysses": 2}, context_parallel=CONTEXT, fold={"encoder": "ring"}
     )
-    assert "is not folded by 'ring': the group has one rank" in plan.report()
+    assert "is not folded by 'ring': the group has one rank" in plan.report(verbose=True)
 
 
 @pytest.mark.parametrize(

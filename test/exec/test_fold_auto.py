@@ -75,7 +75,7 @@ def test_t5_xxl(batch, expected, tokens, layers):
     assert ("batch" in times) == (batch > 1)
     whole = table["replicate"]["numbers"]["weights_bytes"]
     assert table["fold"]["numbers"]["weights_bytes"] == pytest.approx(whole / 2, rel=0.001)
-    text = plan.report()
+    text = plan.report(verbose=True)
     assert "alternative" in text and 'fold sp over {"ulysses"}' in text
 
 

@@ -244,4 +244,4 @@ def test_remarks(form, reason, number):
     for decision in told:
         assert decision["outcome"] == "declined" and reason in decision["message"]
         assert decision["location"]["file"].endswith(".py") and decision["location"]["line"] > 0
-    assert ("import: a product of experts stays as it is" in plan.report()) == (number > 0)
+    assert ("import: a product of experts stays as it is" in plan.report(verbose=True)) == (number > 0)

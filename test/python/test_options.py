@@ -121,7 +121,7 @@ def test_errors_name_the_call(model):
 
 
 def test_reports_have_no_lines_of_imports(model):
-    text = model.parallelize(mesh={"tp": 2}).report()
+    text = model.parallelize(mesh={"tp": 2}).report(verbose=True)
     assert "decisions" in text and "<linears>" not in text
 
 

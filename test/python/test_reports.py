@@ -129,8 +129,9 @@ def test_tensor_parallel():
     assert page.texts["run-seconds"].split()[1] in ("us", "ms") and page.texts["sent-bytes"].endswith("KiB")
     assert "dp 1, tp 1" in page.texts["picture-mesh"] and "stream 1: tp" in page.texts["picture-timeline"]
     assert "model.layers.1" in page.texts["table-layers"] and "No warnings." in page.texts["warnings"]
-    # The report has no times of single launches.
-    assert "not known" in page.answer("longest-layer") and "Not known" in page.answer("ceiling-share")
+    assert re.match(r"model\.layers\.[01]: \S+ [um]s by the cost model", page.answer("longest-layer"))
+    assert "runs at" in page.answer("ceiling-share") and "of the ceiling of its kernels" in page.answer("ceiling-share")
+    assert "model.layers." in page.texts["picture-layer"] and "GB/s" in page.texts["links"]
 
 
 def test_data_parallel():
@@ -138,6 +139,7 @@ def test_data_parallel():
     assert "not sharded: each rank holds all of it" in page.answer("query-layout")
     assert "There is no rank 3: the plan has 2 ranks." in page.answer("rank-3")
     assert page.answer("longest-collective") == "None: the program has no collectives."
+    assert page.answer("collective-waits-for") == "There is no collective."
     assert page.answer("most-traffic") == "No rank sends: the program has no collectives."
     assert "No rank sends." in page.texts["picture-traffic"]
 
@@ -221,49 +223,84 @@ def test_serving():
                          "context_parallel": "auto"}, {"mesh": (("tp", 2),), "sequence_parallel": "on"}])
 def test_peak_is_that_of_the_buffer_plan(options):
     """The values alive at the peak take the bytes that the plan of buffers proves."""
-    from meshwright.pages.facts import peak
-
-    facts = plan(**options)._facts(None)
-    assert peak(facts).bytes == facts.live > 0
-    steps = trained().parallelize(mesh={"gtp": 2, "tp": 2})._facts("step")
-    assert peak(steps).bytes == steps.live > 0
+    for facts in (plan(**options)._facts(None), trained().parallelize(mesh={"gtp": 2, "tp": 2})._facts("step")):
+        assert facts.peak.bytes == facts.live > 0
+        assert all(b.launch <= facts.peak.launch.number <= b.last for b in facts.peak.buffers)
 
 
 def test_traffic_adds_up():
-    from meshwright.pages.traffic import traffic
-
-    for made in (plan(mesh=(("dp", 2), ("tp", 2))), trained().parallelize(mesh={"gtp": 2, "tp": 2})):
+    ring = plan(mesh=(("sp", 2), ("ring", 2)), context_parallel=(("ulysses", "sp"), ("ring", "ring")))
+    for made in (plan(mesh=(("dp", 2), ("tp", 2))), ring, trained().parallelize(mesh={"gtp": 2, "tp": 2})):
         facts = made._facts(None)
-        assert round(sum(map(sum, traffic(facts)))) == facts.report["bytes_of_all_ranks"]
+        assert round(sum(count for _, _, count in facts.sent)) == facts.report["bytes_of_all_ranks"]
+        assert all(i != j for i, j, _ in facts.sent)
 
 
-def test_times_of_launches():
-    """A report with `launches` has times in the timeline, the layers and the answers."""
-    from meshwright.pages import facts as reading
-    from meshwright.pages import render
+@pytest.mark.parametrize("sequence_parallel", ["on", "off"])
+def test_launches_and_layers_add_up(sequence_parallel):
+    """The times of launches are those of the whole run, and layers have all of them."""
+    report = plan(mesh=(("dp", 2), ("tp", 2)), sequence_parallel=sequence_parallel).report("json", verbose=True)
+    program, time = report["program"], report["communication"]
+    kernels = [launch for launch in program["launches"] if launch["kind"] != "collective"]
+    for kind, seconds in time["kernel_seconds"].items():
+        assert sum(l["seconds"] for l in kernels if l["kind"] == kind) == pytest.approx(seconds)
+    collectives = [launch for launch in program["launches"] if launch["kind"] == "collective"]
+    assert sum(l["exposed_seconds"] for l in collectives) == pytest.approx(time["exposed_seconds"])
+    assert max(l["begin_seconds"] + l["seconds"] for l in program["launches"]) == pytest.approx(time["run_seconds"])
+    assert program["seconds"] == pytest.approx(time["run_seconds"])
+    ends = 0
+    for launch in kernels:  # one after the other
+        assert launch["begin_seconds"] >= ends - 1e-12 and 0 < launch["least_seconds"] <= launch["seconds"]
+        ends = launch["begin_seconds"] + launch["seconds"]
+    for name, key in (("seconds", "seconds"), ("flops", "flops")):
+        assert sum(layer[name] for layer in program["layers"]) == pytest.approx(sum(l[key] for l in kernels))
+    layer = next(layer for layer in program["layers"] if layer["name"] == "model.layers.1")
+    own = [entry["bytes_per_rank"] for entry in report["layouts"]
+           if entry["name"].startswith("model.layers.1.") and entry["role"] == "parameter"]
+    assert layer["weight_bytes"] == sum(own) and layer["collectives"] > 0
+    assert {link["axis"] for link in program["links"]} == {"dp", "tp"}
+    assert "program" not in plan(mesh=(("dp", 2), ("tp", 2)), sequence_parallel=sequence_parallel).report("json")
 
-    made = plan(mesh=(("tp", 2),))
-    facts = made._facts(None)
-    times = [{"start_seconds": i * 1e-6, "seconds": 1e-6, "exposed_seconds": 1e-6 * (launch.kind == "collective"),
-              "flops": 1000, "ceiling_share": 0.25} for i, launch in enumerate(facts.launches)]
-    slow = next(i for i, launch in enumerate(facts.launches) if launch.place.name == "model.layers.1.mlp.down_proj")
-    times[slow].update(seconds=0.5, ceiling_share=0.75)
-    sums = [i for i, launch in enumerate(facts.launches) if launch.kind == "collective"]
-    times[sums[2]]["exposed_seconds"] = 0.125
-    reading._add_times(facts.launches, times)
-    page = check_page(render.plan_page(facts))
-    assert page.answer("longest-layer").startswith("model.layers.1: 500.0 ms")
-    assert "75%" in page.answer("ceiling-share")
-    assert f"(launch {sums[2]})" in page.answer("longest-collective") and "125.0 ms" in page.answer("longest-collective")
-    assert "Expected times" in page.texts["picture-timeline"]
+
+def test_expected_trace(tmp_path):
+    """The expected schedule as a trace: a process for each rank, arrows between the ranks of a collective, and
+    counters that end at 0."""
+    made = plan(mesh=(("dp", 2), ("tp", 2)))
+    made.trace(tmp_path / "plan.json")
+    events = json.loads((tmp_path / "plan.json").read_text())["traceEvents"]
+    spans = [e for e in events if e["ph"] == "X"]
+    assert {e["pid"] for e in spans} == {0, 1, 2, 3} and all(e["dur"] > 0 for e in spans)
+    assert any(e["name"] == "nn.linear at model.layers.1.mlp.down_proj" and e["cat"] == "gemm" for e in spans)
+    collectives = [e for e in spans if e["cat"] == "collective" and e["pid"] == 0]
+    arrows = [e for e in events if e["ph"] in "stf"]
+    assert len(arrows) == 2 * 2 * len(collectives)
+    for begin, end in zip(arrows[::2], arrows[1::2]):
+        assert (begin["ph"], end["ph"], begin["id"]) == ("s", "f", end["id"]) and end["pid"] == begin["pid"] + 1
+    for name in ("arena", "bytes in flight"):
+        values = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["name"] == name and e["pid"] == 3]
+        assert values[-1] == 0 and max(values) > 0 and min(values) == 0
+    made.trace(tmp_path / "one.json", ranks=1)
+    assert len((tmp_path / "one.json").read_text()) * 3 < len((tmp_path / "plan.json").read_text())
+    for call, message in ((lambda: made.trace(tmp_path / "absent" / "x.json"), "No such file or directory"),
+                          (lambda: made.trace(3), "path: expected a path, got 3"),
+                          (lambda: made.trace(tmp_path / "x.json", ranks=0), "ranks: expected")):
+        with pytest.raises(mw.Error, match=message):
+            call()
 
 
-def test_links_of_the_mesh():
-    from meshwright.pages.facts import _links
-
-    text = '#dist.mesh<["host"=2 {bandwidth = 5.000000e+10 : f64, latency = 1.0e-5 : f64}, "tp"=8], device = "h100">'
-    assert _links(text) == {"host": {"bandwidth": "5.000000e+10 : f64", "latency": "1.0e-5 : f64"}}
-    assert _links("#dist.mesh<[]>") == {}
+def test_text_begins_with_a_summary():
+    made = plan(mesh=(("dp", 2), ("tp", 2)))
+    lines = made.report().splitlines()
+    layouts = lines.index("layouts")
+    assert 4 < layouts <= 10 and lines[0].startswith("plan for 4 ranks, mesh dp=2,tp=2")
+    for name in ("time", "memory", "sends", "warnings"):
+        assert any(line.startswith(f"  {name} ") for line in lines[:layouts]), name
+    assert any(re.match(r'  model\.layers\.\{0,1\}\.self_attn\.q_proj\.weight +48x48xf32 +\[\{"tp"\}, \{\}\]', line)
+               for line in lines[layouts:])
+    assert "decisions" not in lines and "decisions" in made.report(verbose=True).splitlines()
+    assert set(lines) < set(made.report(verbose=True).splitlines())
+    steps = trained().parallelize(mesh={"gtp": 2, "tp": 2}).report().splitlines()
+    assert "  and 42 states of training with the layouts of their weights" in steps[steps.index("layouts") + 12 :][:14]
 
 
 @pytest.mark.parametrize("options", [{"mesh": (("dp", 2), ("tp", 2))}, {"mesh": (("sp", 2), ("ring", 2)),
@@ -274,8 +311,8 @@ def test_traced_runs(options, tmp_path):
     made.run(input_ids=torch.zeros((4, 16), dtype=torch.long), trace=tmp_path / "run.json", measure=True)
     made.save_report(tmp_path / "plan.html", trace=tmp_path / "run.json")
     page = check_page((tmp_path / "plan.html").read_text())
-    assert "rank 3: compute" in page.texts["picture-measured"] and "measured time" in page.texts["table-layers"]
-    assert re.search(r"(model|lm_head).*: \S+ [um]s of kernels, measured", page.answer("longest-layer"))
+    assert "rank 3: compute" in page.texts["picture-measured"] and "kernels, measured" in page.texts["table-layers"]
+    assert re.search(r"(model|lm_head).*: \S+ [um]s of kernels and .*, measured", page.answer("longest-layer"))
     assert re.search(r"runs at \d+% of the ceiling of its kernels, measured", page.answer("ceiling-share"))
     assert "measured" in page.answer("longest-collective")
     assert "picture-measured" not in check_page(made.report("html")).ids
@@ -353,6 +390,20 @@ def test_chunks_cover_a_dimension():
             size *= factor.size
         found = [i for chunk in range(chunks(dim)) for begin, end in ranges(dim, chunk) for i in range(begin, end)]
         assert sorted(found) == list(range(size)), dim
+
+
+def test_shards_of_ranks():
+    """The compiler and the page agree on the elements that each rank holds."""
+    from meshwright.pages.holdings import coordinate, ranges
+
+    for made in (plan(mesh=(("dp", 2), ("tp", 2))), trained().parallelize(mesh={"gtp": 2, "tp": 2}),
+                 plan(mesh=(("sp", 2), ("ring", 2)), context_parallel=(("ulysses", "sp"), ("ring", "ring")))):
+        facts = made._facts(None)
+        for entry in facts.report["layouts"]:
+            layout = facts.layout(entry["name"])
+            for rank, dims in enumerate(entry["shards"]):
+                own = zip(layout.sharding.dims, coordinate(layout, facts.mesh, rank))
+                assert [[list(pair) for pair in ranges(dim, index)] for dim, index in own] == dims, entry["name"]
 
 
 def test_sizes_of_run_time():
@@ -478,35 +529,38 @@ def test_without_the_libraries(monkeypatch):
     assert "ranks" in made.layout("*") and made.compare(made).startswith("the plans are alike")
 
 
-@pytest.mark.parametrize("text", ["", "module {}", '"builtin.module"() ({', '"builtin.module"() ({ "a"( }) : () -> ()'])
-def test_other_text_is_refused(text):
-    from meshwright.pages.generic import read_module
-
-    with pytest.raises(ValueError, match="expected"):
-        read_module(text)
+def deep_model(layers, hidden=96, shape=(4, 16)):
+    with torch.device("meta"):
+        net = tf.LlamaForCausalLM(config(layers=layers, hidden=hidden)).eval()
+    return mw.from_torch(net, (), {"input_ids": torch.zeros(shape, dtype=torch.long)})
 
 
+@pytest.mark.slow
 def test_chromium_opens_a_page(tmp_path):
-    """Chromium opens the page and says nothing on its console."""
+    """Chromium opens the page of a model of 32 layers, says nothing on its console, and shows each picture and
+    each answer."""
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         pytest.skip("Chromium is not installed")
-    plan(mesh=(("dp", 2), ("tp", 2))).save_report(tmp_path / "plan.html")
+    deep_model(32, hidden=1536, shape=(1, 512)).parallelize(ranks=4).save_report(tmp_path / "plan.html")
     done = subprocess.run(
         [chromium, "--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}",
          "--enable-logging=stderr", "--v=0", "--dump-dom", (tmp_path / "plan.html").as_uri()],
         capture_output=True, text=True, timeout=120, env={**os.environ, "HOME": str(tmp_path)})
     assert done.returncode == 0 and "CONSOLE" not in done.stderr
     page = Page(re.sub(r"^<!DOCTYPE html>", "", done.stdout, flags=re.I))
-    assert {f"answer-{name}" for name in ANSWERS} <= set(page.ids) and "svg" in page.names
+    assert {f"answer-{name}" for name in ANSWERS} <= set(page.ids)
+    assert "unknown" not in [value for _, name, value in page.attributes if name == "class"]
+    assert "model.layers.{0..31}.self_attn.q_proj.weight" in page.answer("query-layout")
+    pictures = [value for tag, name, value in page.attributes if tag == "svg" and name == "aria-label"]
+    for label in ("the ranks of the mesh", "the launches of a rank", "the arena", "bytes from rank to rank"):
+        assert any(picture.startswith(label) for picture in pictures), label
 
 
 @pytest.mark.slow
 def test_size_of_128_layers(tmp_path):
     """Also on many ranks, where the pictures leave parts out."""
-    with torch.device("meta"):
-        net = tf.LlamaForCausalLM(config(layers=128, hidden=96)).eval()
-    deep = mw.from_torch(net, (), {"input_ids": torch.zeros((4, 16), dtype=torch.long)})
+    deep = deep_model(128)
     path = pathlib.Path(tmp_path / "plan.html")
     for mesh in ({"dp": 2, "tp": 2}, {"dp": 4, "tp": 64}):
         deep.parallelize(mesh=mesh).save_report(path)

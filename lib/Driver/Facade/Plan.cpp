@@ -19,7 +19,6 @@
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/Planner.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
-#include "meshwright/passes/schedule/ReportFetches.h"
 #include "meshwright/runtime/include/Backend.h"
 #include "meshwright/runtime/include/PlainNumbers.h"
 
@@ -33,34 +32,6 @@ using mlir::LogicalResult;
 using mlir::ModuleOp;
 using mlir::succeeded;
 using mlir::success;
-
-/// Returns the traffic of an entry in the plan that a report compares with: without sequence
-/// parallelism and without the rewrites of *optimise*.
-static std::optional<Traffic> planBefore(const Plan::Impl &impl, llvm::StringRef entry) {
-  if (auto known = impl.plain.find(getEntry(impl.get(PlanPhase::Spmd), entry).getName());
-      known != impl.plain.end())
-    return known->second;
-  const Program::Impl &program = *impl.program;
-  ParallelizeOptions options = *impl.options;
-  std::unique_ptr<mlir::MLIRContext> context = createContext();
-  DiagnosticCollector ignored(context.get());
-  mlir::OwningOpRef<ModuleOp> module = program.cloneInto(context.get());
-  if (!module)
-    return std::nullopt;
-  if (!program.isSpmd) {
-    options.sequenceParallel = OnOffAuto::Off;
-    mlir::PassManager manager(context.get());
-    // The plan itself is verified behind the same phases.
-    manager.enableVerifier(false);
-    buildParallelizePipeline(manager, options, Phase::Partitioned);
-    if (failed(manager.run(*module)))
-      return std::nullopt;
-  }
-  FailureOr<Traffic> traffic = countTraffic(getEntry(*module, entry));
-  if (failed(traffic))
-    return std::nullopt;
-  return *traffic;
-}
 
 //===----------------------------------------------------------------------===//
 // Planning
@@ -158,17 +129,6 @@ Result<Plan> Plan::asIs(const Program &program) {
   return {std::move(plan), collector.take()};
 }
 
-std::string meshwright::toString(const Report &report, ReportFormat format) {
-  rt::PlainNumbers plain;
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  if (format == ReportFormat::Json)
-    printJson(report, os);
-  else
-    printText(report, os);
-  return text;
-}
-
 mlir::LogicalResult Plan::Impl::countPlain(ModuleOp module) {
   for (mlir::FunctionOpInterface entry : nn::getEntries(module)) {
     FailureOr<Traffic> traffic = countTraffic(entry);
@@ -248,35 +208,6 @@ mlir::OwningOpRef<ModuleOp> Plan::Impl::schedule() const {
   return succeeded(status) ? std::move(scheduled) : nullptr;
 }
 
-/// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
-static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &report) {
-  dist::DistDialect::getDecisionLog(impl.context.get()).clear();
-  // A program that cannot be scheduled reports its errors when it is compiled.
-  DiagnosticCollector ignored(impl.context.get());
-  mlir::OwningOpRef<ModuleOp> scheduled = impl.schedule();
-  if (!scheduled)
-    return;
-  auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled, entry));
-  if (!func)
-    return;
-  report.communication = CommunicationEstimate();
-  report.memory = withPlan(std::move(report.memory), func);
-  for (nn::CallStep step : nn::getSteps(func)) {
-    auto function = llvm::cast<mlir::func::FuncOp>(*step.function);
-    report.communication->add(step.getRuns(), estimateCommunication(function));
-    if (function != func)
-      report.memory.activationsPeak = std::max(report.memory.activationsPeak,
-                                               withPlan(report.memory, function).activationsPeak);
-  }
-  if ((report.fetches = reportFetches(func))) {
-    report.fetches->peak = report.memory.getAll();
-    report.fetches->ceiling = impl.options->memoryCeiling;
-  }
-  addDecisions(report, impl.context.get(), [](const Decision &decision) { return decision.subject == Subject::Program; });
-  if (report.fetches && report.fetches->ceiling)
-    report.fetches->least = impl.findLeastCeiling();
-}
-
 Result<std::string> Plan::str(PlanPhase phase, bool locations, bool generic) const {
   std::lock_guard<std::mutex> lock(impl->mutex);
   if (phase == PlanPhase::Rt) {
@@ -292,79 +223,6 @@ Result<std::string> Plan::str(PlanPhase phase, bool locations, bool generic) con
         impl->options ? "the program was SPMD from the start: it has no phase before that"
                        : "the program runs as it is: it has no such phase")};
   return print(module, locations, generic);
-}
-
-/// Makes the report of a program that runs as it is. A program for one rank sends nothing.
-static LogicalResult reportAsIs(Plan::Impl &impl, std::vector<Diagnostic> &diagnostics) {
-  mlir::FunctionOpInterface entry = getEntry(impl.get(impl.getExecutedPhase()));
-  if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
-    DiagnosticCollector collector(impl.context.get());
-    FailureOr<Report> report = buildReport(entry);
-    std::vector<Diagnostic> found = collector.take();
-    diagnostics.insert(diagnostics.end(), found.begin(), found.end());
-    if (failed(report))
-      return failure();
-    report->takeRun(std::move(impl.report));
-    impl.report = std::move(*report);
-  }
-  impl.report.memory = planSessionMemory(entry);
-  return success();
-}
-
-LogicalResult Plan::Impl::completeReportLocked(std::vector<Diagnostic> &diagnostics) {
-  if (isComplete)
-    return success();
-  if (!options) {
-    if (failed(reportAsIs(*this, diagnostics)))
-      return failure();
-  } else {
-    report.before = planBefore(*this, "");
-    addSchedule(*this, "", report);
-  }
-  isComplete = true;
-  return success();
-}
-
-LogicalResult Plan::Impl::completeReport(std::vector<Diagnostic> &diagnostics) {
-  std::lock_guard<std::mutex> lock(mutex);
-  return completeReportLocked(diagnostics);
-}
-
-/// Makes the report on an entry that is not the default one. The decisions are those of the plan.
-static FailureOr<Report> reportOther(const Plan::Impl &impl, llvm::StringRef name) {
-  DiagnosticCollector ignored(impl.context.get());
-  mlir::FunctionOpInterface entry = getEntry(impl.get(impl.getExecutedPhase()), name);
-  if (!entry)
-    return failure();
-  Report report;
-  if (entry->hasAttr(dist::DistDialect::kSpmdAttr)) {
-    FailureOr<Report> built = buildReport(entry);
-    if (failed(built))
-      return failure();
-    report = std::move(*built);
-  }
-  report.target = impl.target;
-  report.decisions = impl.report.decisions;
-  if (!impl.options) {
-    report.memory = planSessionMemory(entry);
-    return report;
-  }
-  report.before = planBefore(impl, name);
-  auto decisions = report.decisions;
-  addSchedule(impl, name, report);
-  report.decisions = std::move(decisions);
-  return report;
-}
-
-std::string Plan::report(ReportFormat format, std::string_view entry) const {
-  std::lock_guard<std::mutex> lock(impl->mutex);
-  std::vector<Diagnostic> ignored;
-  if (failed(impl->completeReportLocked(ignored)))
-    return "";
-  if (entry.empty() || entry == getEntries().front().name)
-    return toString(impl->report, format);
-  FailureOr<Report> other = reportOther(*impl, entry);
-  return failed(other) ? "" : toString(*other, format);
 }
 
 int64_t Plan::getNumRanks() const { return impl->report.ranks; }
@@ -561,8 +419,8 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   // A bundle's report describes the plan, not a run of this process.
   Report report = impl->report;
   report.takeRun(Report());
-  options.textReport = toString(report, ReportFormat::Text);
-  options.jsonReport = toString(report, ReportFormat::Json);
+  options.textReport = toString(report, ReportFormat::Text, /*verbose=*/true);
+  options.jsonReport = toString(report, ReportFormat::Json, /*verbose=*/false);
   ModuleOp module = impl->get(impl->getExecutedPhase());
   DiagnosticCollector collector(module.getContext());
   FailureOr<CompileStatistics> statistics =

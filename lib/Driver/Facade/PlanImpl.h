@@ -38,7 +38,8 @@ inline auto collectInto(std::vector<Diagnostic> &errors) {
 mlir::FailureOr<ParallelizeOptions> readOptions(std::string_view text,
                                                 std::vector<Diagnostic> &errors);
 
-std::string toString(const Report &report, ReportFormat format);
+/// `verbose` text has the decisions.
+std::string toString(const Report &report, ReportFormat format, bool verbose);
 
 /// The number of an element type is its row in meshwright-c/ElementTypes.def.
 inline rt::DType getRuntimeType(ElementType type) { return rt::DType(int64_t(type)); }

@@ -283,7 +283,8 @@ const char *mw_program_report(mw_program *program, int32_t json) {
   program->tell(diagnostics);
   if (!isComplete)
     return nullptr;
-  program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text);
+  program->report = program->plan->report(json ? ReportFormat::Json : ReportFormat::Text, /*entry=*/"",
+                                          /*verbose=*/json != 1);
   return program->report.c_str();
 }
 

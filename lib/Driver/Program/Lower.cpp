@@ -25,6 +25,7 @@
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/Pipeline.h"
+#include "meshwright/passes/schedule/LaunchTasks.h"
 
 #include "mlir/IR/DialectResourceBlobManager.h"
 #include "mlir/Pass/PassManager.h"
@@ -103,14 +104,6 @@ private:
 
 static int64_t countOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getNumElements();
-}
-
-/// The op that a launch is named after: a product if it has one, otherwise the last op.
-static Operation *getNamedOp(rt::KernelOp launch) {
-  for (Operation &op : launch.getOps())
-    if (op.hasTrait<dist::Product>())
-      return &op;
-  return launch.getYielded().front().getDefiningOp();
 }
 
 /// Returns true if the value is a log-sum-exp, where -inf is a number like others: a query that sees no

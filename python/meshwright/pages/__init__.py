@@ -13,7 +13,8 @@ def renderer():
         if (error.name or "").partition(".")[0] not in ("jinja2", "markupsafe", "svg"):
             raise
         raise Error(
-            f"a page needs the packages 'jinja2' and 'svg.py': '{error.name}' is not installed"
+            f"a page needs the packages 'jinja2' and 'svg.py': '{error.name}' is not installed; "
+            "'pip install meshwright[report]' brings both"
         ) from None
     return render
 

@@ -4,10 +4,10 @@
 
 from typing import NamedTuple
 
-from .facts import Facts, Launch, layers, peak
+from .facts import Facts, Launch, Layer
 from .holdings import chunks, held, holders, ranks_text
 from .numbers import bytes_text, label, number_text, plural, seconds_text
-from .traffic import traffic
+from .traffic import top_pairs
 
 
 class Answer(NamedTuple):
@@ -37,7 +37,7 @@ def _query_layout(facts: Facts) -> Answer:
             cuts.append(f"dimension {d} over {', '.join(axes)} in {plural(chunks(dim), 'chunk')}")
     how = "; ".join(cuts) if cuts else "not sharded: each rank holds all of it"
     return make(f"{found.pattern} is {found.whole} with the layout {found.text}: {how}. "
-                f"A rank holds {found.local}, {bytes_text(found.local.bytes)}.")
+                f"A rank holds {found.local}, {bytes_text(found.bytes)}.")
 
 
 def _rank_3(facts: Facts) -> Answer:
@@ -51,25 +51,25 @@ def _rank_3(facts: Facts) -> Answer:
     same = f" {ranks_text(others).capitalize()} hold{'s' * (len(others) == 1)} the same part." if others else ""
     absent = f" There is no rank 3: the plan has {plural(facts.ranks, 'rank')}." if rank < 3 else ""
     return make(f"Rank {rank} holds {held(found, facts.mesh, rank)}: {found.local}, "
-                f"{bytes_text(found.local.bytes)}.{same}{absent}")
+                f"{bytes_text(found.bytes)}.{same}{absent}")
 
 
 def longest_collective(facts: Facts) -> Launch | None:
-    """The collective of which most shows, in a traced run or else as expected. Without times: the one
-    with the fewest kernels beside it, and among these the one with the most bytes."""
-    collectives = [launch for launch in facts.launches if launch.kind == "collective"]
+    """The collective of which most shows, in a traced run or else by the cost model. If none shows: the
+    one with the fewest kernels beside it, and among these the one that sends most."""
+    collectives = [launch for launch in facts.launches if launch.is_collective]
     if not collectives:
         return None
-    if facts.spans:
-        return max(collectives, key=lambda launch: launch.measured.exposed)
-    if all(launch.exposed is not None for launch in collectives):
-        return max(collectives, key=lambda launch: launch.exposed)
+    shown = lambda launch: launch.measured.exposed if facts.spans else launch.exposed
+    longest = max(collectives, key=shown)
+    if shown(longest) > 0:
+        return longest
     return min(collectives, key=lambda launch: (kernels_beside(facts, launch), -launch.bytes, launch.number))
 
 
 def kernels_beside(facts: Facts, launch: Launch) -> int:
     """The kernels that the program has between a collective's start and its wait."""
-    return sum(other.kind == "kernel" for other in facts.launches[launch.number + 1 : launch.wait])
+    return sum(not other.is_collective for other in facts.launches[launch.number + 1 : launch.wait])
 
 
 def _longest_collective(facts: Facts) -> Answer:
@@ -78,20 +78,27 @@ def _longest_collective(facts: Facts) -> Answer:
     if found is None:
         return make("None: the program has no collectives.")
     name = (f"{found.title} (launch {found.number}) over {', '.join(found.axes) or 'the mesh'}, "
-            f"whose result is {bytes_text(found.bytes)}")
+            f"which sends {bytes_text(found.bytes)}")
     if facts.spans:
-        return make(f"{name}: {seconds_text(found.measured.exposed)} of it show, measured, by the mean of the ranks.")
-    if found.exposed is not None:
-        if not found.exposed:
-            return make("None: kernels run beside all collectives for as long as they take.")
-        return make(f"{name}: {seconds_text(found.exposed)} of it show.")
+        expected = f", by the cost model {seconds_text(found.exposed)}" if facts.has_times else ""
+        return make(f"{name}: {seconds_text(found.measured.exposed)} of it show, measured, by the mean of the "
+                    f"ranks{expected}.")
+    together = _together(facts)
+    if not facts.has_times:
+        return make(f"{name}: it has {plural(kernels_beside(facts, found), 'kernel')} beside it, the fewest. The "
+                    "plan is for a device that takes no time.", False)
+    if not found.exposed:
+        return make(f"None: kernels run beside all collectives for as long as they take.{together}")
+    return make(f"{name}: {seconds_text(found.exposed)} of its {seconds_text(found.seconds)} show, by the cost "
+                f"model.{together}")
+
+
+def _together(facts: Facts) -> str:
     time = facts.report.get("communication")
-    together = (f" Of all collectives together {seconds_text(time['exposed_seconds'])} show and "
-                f"{seconds_text(time['hidden_seconds'])} do not." if time else "")
-    if time and not time["exposed_seconds"]:
-        return make(f"None: kernels run beside all collectives.{together}")
-    return make(f"{name}: it has {plural(kernels_beside(facts, found), 'kernel')} beside it, the fewest, and the "
-                f"largest result of these. The time of a single collective is not known.{together}", False)
+    if not time:
+        return ""
+    return (f" Of all collectives together {seconds_text(time['exposed_seconds'])} show and "
+            f"{seconds_text(time['hidden_seconds'])} do not.")
 
 
 def _waits_for(facts: Facts) -> Answer:
@@ -116,7 +123,7 @@ def _waits_for(facts: Facts) -> Answer:
 
 def _peak(facts: Facts) -> Answer:
     make = lambda text: Answer("answer-peak", "How high is the peak, and which values are alive at it?", text)
-    found = peak(facts)
+    found = facts.peak
     memory = facts.report["memory_per_rank"]
     whole = f"Inputs and activations take at most {bytes_text(memory['activations_peak'])} of a rank."
     if found is None or not found.bytes:
@@ -128,53 +135,56 @@ def _peak(facts: Facts) -> Answer:
                 f"{found.launch.title}, with {plural(len(found.buffers), 'value')} alive: {shown}{more}.")
 
 
+def longest_layer(facts: Facts) -> Layer | None:
+    """The layer of which kernels and communication that shows take longest, measured or expected."""
+    if facts.spans:
+        return max(facts.layers, key=lambda layer: layer.measured + layer.measured_exposed, default=None)
+    return max(facts.layers, key=lambda layer: layer.whole, default=None)
+
+
 def _longest_layer(facts: Facts) -> Answer:
     make = lambda text, known=True: Answer("answer-longest-layer", "Which layer takes longest?", text, known)
-    found = layers(facts)
-    if facts.spans:
-        longest = max(found, key=lambda layer: layer.measured)
-        return make(f"{longest.name}: {seconds_text(longest.measured)} of kernels, measured, by the mean of the ranks.")
-    if facts.has_times and found:
-        longest = max(found, key=lambda layer: layer.seconds or 0)
-        return make(f"{longest.name}: {seconds_text(longest.seconds)}, by the cost model.")
-    if not found:
+    longest = longest_layer(facts)
+    if longest is None:
         return make("The program has no launches.")
-    sends = max(found, key=lambda layer: layer.sent)
-    makes = max(found, key=lambda layer: layer.made)
-    return make(f"The times of single layers are not known. {makes.name} writes most, {bytes_text(makes.made)}"
-                + (f"; {sends.name} sends most, {bytes_text(sends.sent)}." if sends.sent else "."), False)
+    if facts.spans:
+        return make(f"{longest.name}: {seconds_text(longest.measured)} of kernels and "
+                    f"{seconds_text(longest.measured_exposed)} of communication that shows, measured, by the mean of "
+                    "the ranks.")
+    if not facts.has_times:
+        return make("The plan is for a device that takes no time.", False)
+    alike = [layer.name for layer in facts.layers
+             if layer is not longest and layer.whole > longest.whole * 0.999]
+    more = f" {plural(len(alike), 'other layer')} {'takes' if len(alike) == 1 else 'take'} as long." if alike else ""
+    return make(f"{longest.name}: {seconds_text(longest.whole)} by the cost model, {seconds_text(longest.seconds)} of "
+                f"kernels and {seconds_text(longest.exposed)} of communication that shows.{more}")
 
 
 def _share(facts: Facts) -> Answer:
     make = lambda text, known=True: Answer("answer-ceiling-share", "What is its share of the ceiling?", text, known)
-    found = layers(facts)
-    longest = max(found, key=lambda layer: layer.measured) if facts.spans else None
-    if longest and longest.measured_share is not None:
+    longest = longest_layer(facts)
+    if longest is None:
+        return make("There is no layer.")
+    if longest.measured_share is not None:
         return make(f"{longest.name} runs at {longest.measured_share:.0%} of the ceiling of its kernels, measured. Data "
                     "in caches may exceed it.")
-    if facts.has_times and found:
-        longest = max(found, key=lambda layer: layer.seconds or 0)
-        if longest.share is not None:
-            return make(f"{longest.name} runs at {longest.share:.0%} of the ceiling of its kernels.")
-    run = facts.report.get("run")
-    measured = " The report of a run compares classes of kernels with their ceilings." if run else ""
-    return make("Not known before a run: the report has neither operations nor times of single kernels. "
-                f"A page with the trace of a run with measure=True has both.{measured}", False)
+    if longest.share is None:
+        return make(f"Not known: the device states no rates of arithmetic or memory for {longest.name}.", False)
+    return make(f"{longest.name} runs at {longest.share:.0%} of the ceiling of its kernels by the cost model: they take "
+                f"at least {seconds_text(longest.least)} at the device's rates of arithmetic and memory, and "
+                f"{seconds_text(longest.seconds)} with their launches.")
 
 
 def _traffic(facts: Facts) -> Answer:
     make = lambda text: Answer("answer-most-traffic", "Who sends most to whom?", text)
     if not facts.report["collectives"]:
         return make("No rank sends: the program has no collectives.")
-    sent = traffic(facts)
-    top = max(map(max, sent))
+    top, pairs = top_pairs(facts)
     if not top:
-        return make(f"The ranks send {bytes_text(facts.report['bytes_of_all_ranks'])} together; the report does not "
-                    "say to whom.")
-    pairs = [(i, j) for i, row in enumerate(sent) for j, count in enumerate(row) if count > top * 0.9999]
+        return make("No rank sends another one anything.")
     shown = ", ".join(f"rank {i} to rank {j}" for i, j in pairs[:4])
     more = f", and {plural(len(pairs) - 4, 'other pair')}" if len(pairs) > 4 else ""
-    return make(f"{shown}{more}: {bytes_text(top)} a run. Sums, gathers and permutes count as rings, to the next "
+    return make(f"{shown}{more}: {bytes_text(top)} a run. Sums, gathers and scatters count as rings, to the next "
                 f"rank of their group. All ranks together send {bytes_text(facts.report['bytes_of_all_ranks'])}.")
 
 

@@ -9,9 +9,9 @@ import svg
 from markupsafe import escape
 
 from . import holdings
-from .facts import Facts, Layout, module_of, peak
+from .facts import Facts, Launch, Layer, Layout
 from .numbers import bytes_text, plural, seconds_text
-from .traffic import traffic
+from .traffic import matrix as traffic_matrix
 
 WIDTH = 960
 #: More boxes than these have no titles, and boxes of one colour are one path.
@@ -155,34 +155,104 @@ def layout(facts: Facts, found: Layout) -> str:
 # Time.
 
 
+def _ends(facts: Facts) -> tuple[float, float]:
+    """The seconds that the pictures of expected and of measured times show. They have one scale, unless
+    one of the two times is more than four times the other."""
+    expected = max((l.start + l.seconds for l in facts.launches), default=0.0) or 1.0
+    measured = max((span.begin + span.length for span in facts.spans), default=0.0) * 1e-6
+    if measured and 0.25 < measured / expected < 4:
+        return max(expected, measured), max(expected, measured)
+    return expected, measured or 1.0
+
+
+def _times(end: float) -> list[tuple[float, str]]:
+    return [(k / 4, seconds_text(end * k / 4)) for k in range(5)]
+
+
+def _launch_title(launch: Launch) -> str:
+    text = f"launch {launch.number}: {launch.title}, {seconds_text(launch.seconds)}"
+    if launch.is_collective:
+        return (f"{text}, {seconds_text(launch.exposed)} of it show, sends {bytes_text(launch.bytes)} over "
+                f"{', '.join(launch.axes) or 'the mesh'}")
+    if launch.least is not None and launch.seconds:
+        text += f", at {launch.least / launch.seconds:.0%} of the ceiling"
+    return text
+
+
 def timeline(facts: Facts) -> str:
-    """A row for each stream. x is the expected time if the report has it, else the program's order."""
+    """A row for each stream. x is the expected time, or the program's order on a device without times."""
     left, right, height = 150, WIDTH - 4, 22
-    streams = sorted({launch.stream for launch in facts.launches})
-    names = {s: stream_name(facts, s) for s in streams}
+    streams = sorted({launch.stream for launch in facts.launches} | {0})
     timed = facts.has_times
-    span = lambda l: ((l.start or 0, (l.start or 0) + (l.seconds or 0)) if timed
-                      else (l.number, max(l.number + 1, l.wait)))
-    end = max((span(launch)[1] for launch in facts.launches), default=1) or 1
+    span = lambda l: (l.start, l.start + l.seconds) if timed else (l.number, max(l.number + 1, l.wait))
+    end = _ends(facts)[0] if timed else max((span(launch)[1] for launch in facts.launches), default=1) or 1
     scale = (right - left) / end
-    parity: dict[str, int] = {}
     boxes = []
     for launch in facts.launches:
-        layer = module_of(launch.place)
-        kind = f"kernel{parity.setdefault(layer, len(parity)) % 2}" if launch.kind == "kernel" else "collective"
         begin, stop = span(launch)
-        title = f"launch {launch.number}: {launch.title}"
-        if timed:
-            title += f", {seconds_text(launch.seconds)}"
         boxes.append(Box(left + begin * scale, streams.index(launch.stream) * height + 3,
-                         (stop - begin) * scale - (0.4 if scale > 3 else 0), height - 6, kind, title))
+                         (stop - begin) * scale, height - 6, launch.kind, _launch_title(launch)))
     items = _boxes(boxes)
     for k, stream in enumerate(streams):
-        items.append(_text(0, k * height + 15, names[stream], "small"))
-    ticks = [(k / 4, seconds_text(end * k / 4) if timed else f"launch {round(end * k / 4)}") for k in range(5)]
+        items.append(_text(0, k * height + 15, stream_name(facts, stream), "small"))
+    ticks = _times(end) if timed else [(k / 4, f"launch {round(end * k / 4)}") for k in range(5)]
     bottom = len(streams) * height + 2
     items += _axis(left, right, bottom, ticks)
     return _picture(WIDTH, bottom + 18, items, "the launches of a rank, a row for each stream")
+
+
+def close_up(facts: Facts) -> str:
+    """The expected times of one layer, with the names of its launches."""
+    layer = shown_layer(facts)
+    own = [launch for launch in facts.launches if layer and launch.layer == layer.name]
+    if not own or not facts.has_times:
+        return ""
+    # A layer runs again in the backward pass: the picture shows the longest stretch of it.
+    stretches = [[own[0]]]
+    for launch in own[1:]:
+        if launch.number - stretches[-1][-1].number > 8:
+            stretches.append([])
+        stretches[-1].append(launch)
+    shown = max(stretches, key=lambda part: part[-1].start + part[-1].seconds - part[0].start)
+    begin = min(launch.start for launch in shown)
+    end = max(launch.start + launch.seconds for launch in shown)
+    if end <= begin:
+        return ""
+    left, right, height = 150, WIDTH - 4, 30
+    scale = (right - left) / (end - begin)
+    streams = sorted({launch.stream for launch in facts.launches} | {0})
+    items: list[svg.Element] = []
+    for launch in facts.launches:
+        first, last = max(launch.start, begin), min(launch.start + launch.seconds, end)
+        if last <= first:
+            continue
+        x, y = left + (first - begin) * scale, streams.index(launch.stream) * height + 3
+        width = (last - first) * scale
+        other = "" if launch.layer == layer.name else " other"
+        items.append(_rect(Box(x, y, width - 0.6, height - 6, launch.kind + other, _launch_title(launch))))
+        name = _short_name(launch, width)
+        if name:
+            items.append(_text(x + width / 2, y + 16, name, "small", f"on-{launch.kind}", anchor="middle"))
+    for k, stream in enumerate(streams):
+        items.append(_text(0, k * height + 19, stream_name(facts, stream), "small"))
+    bottom = len(streams) * height + 2
+    items += _axis(left, right, bottom, [(k / 4, seconds_text(begin + (end - begin) * k / 4)) for k in range(5)])
+    return _picture(WIDTH, bottom + 18, items, f"the launches of {layer.name}")
+
+
+def shown_layer(facts: Facts) -> Layer | None:
+    """The longest of the layers with half as many launches as any: a head may take longer, but has few."""
+    most = max((layer.kernels + layer.collectives for layer in facts.layers), default=0)
+    found = [layer for layer in facts.layers if 2 * (layer.kernels + layer.collectives) >= most]
+    return max(found, key=lambda layer: layer.whole, default=None)
+
+
+def _short_name(launch: Launch, width: float) -> str:
+    """The last words of a launch's name that have room in its box: `q_proj`, or the op."""
+    op = launch.op.rpartition(".")[2]
+    module = launch.module.rpartition(".")[2]
+    words = [op] if launch.is_collective or not module or module.isdigit() else [module, op]
+    return next((word for word in words if 6.2 * len(word) + 4 < width), "")
 
 
 def measured(facts: Facts) -> str:
@@ -191,27 +261,22 @@ def measured(facts: Facts) -> str:
     if not rows:
         return ""
     left, right, height = 150, WIDTH - 4, 18
-    end = max(span.begin + span.length for span in facts.spans) or 1
+    end = _ends(facts)[1]
     scale = (right - left) / end
-    parity: dict[str, int] = {}
     boxes = []
     for span in facts.spans:
         if span.rank >= _TRACED_RANKS:
             continue
-        kind = span.kind
-        if kind not in ("collective", "wait"):
-            layer = module_of(facts.launches[span.launch].place)
-            kind = f"kernel{parity.setdefault(layer, len(parity)) % 2}"
         name = facts.launches[span.launch].title
-        title = f"{'wait for ' * (kind == 'wait')}{name}, {seconds_text(span.length * 1e-6)}"
-        boxes.append(Box(left + span.begin * scale, rows.index((span.rank, span.stream)) * height + 2,
-                         span.length * scale, height - 4, kind, title))
+        title = f"{'wait for ' * (span.kind == 'wait')}{name}, {seconds_text(span.length * 1e-6)}"
+        boxes.append(Box(left + span.begin * 1e-6 * scale, rows.index((span.rank, span.stream)) * height + 2,
+                         span.length * 1e-6 * scale, height - 4, span.kind, title))
     items = _boxes(boxes)
     for k, (rank, stream) in enumerate(rows):
         name = "compute" if stream == 0 else f"stream {stream}"
         items.append(_text(0, k * height + 13, f"rank {rank}: {name}", "small"))
     bottom = len(rows) * height + 2
-    items += _axis(left, right, bottom, [(k / 4, seconds_text(end * k / 4 * 1e-6)) for k in range(5)])
+    items += _axis(left, right, bottom, _times(end))
     return _picture(WIDTH, bottom + 18, items, "the launches of a traced run")
 
 
@@ -231,7 +296,7 @@ def arena(facts: Facts) -> str:
     """The buffers over the program's order, and the bytes that are needed at each launch."""
     left, right, height = 80, WIDTH - 4, 220
     launches = len(facts.launches)
-    found = peak(facts)
+    found = facts.peak
     if not facts.arena or not found:
         return ""
     across, up = (right - left) / launches, height / facts.arena
@@ -241,7 +306,7 @@ def arena(facts: Facts) -> str:
             title = (f"{buffer.tensor} of launch {launch.number}, {launch.title}: {bytes_text(buffer.bytes)} "
                      f"at {buffer.offset}, needed to launch {buffer.last}")
             is_peak = buffer.launch <= found.launch.number <= buffer.last
-            kind = ("collective" if buffer.is_sent else "kernel0") + ("" if is_peak else " other")
+            kind = ("collective" if buffer.is_sent else "gemm") + ("" if is_peak else " other")
             boxes.append(Box(left + buffer.launch * across,
                              height - (buffer.offset + buffer.bytes) * up,
                              (buffer.last - buffer.launch + 1) * across, buffer.bytes * up, kind, title))
@@ -261,7 +326,7 @@ def matrix(facts: Facts) -> str:
     """Bytes from each rank (row) to each rank (column). Empty for more ranks than a picture can show."""
     if facts.ranks > _RANKS_OF_MATRIX or facts.ranks < 2:
         return ""
-    sent = traffic(facts)
+    sent = traffic_matrix(facts)
     top = max(map(max, sent))
     if not top:
         return ""
@@ -316,11 +381,10 @@ def prefetch(gtp: dict) -> str:
     return _picture(WIDTH, bottom + 18, items, "gathered weights and their places")
 
 
-def bar(share: float, kind="kernel0") -> str:
-    """A bar for a cell of a table."""
-    share = max(0.0, min(1.0, share))
-    filled = [_rect(Box(0, 1, 90 * share, 8, kind))] if share else []
-    return _picture(90, 10, [_rect(Box(0, 1, 90, 8, "trough")), *filled],
-                    f"{share:.0%}", fixed=True)
-
-
+def bar(share: float, kind="gemm", width=90, more=0.0) -> str:
+    """A bar for a cell of a table, and a second one in the colour of collectives behind it."""
+    share, more = max(0.0, min(1.0, share)), max(0.0, min(1.0, more))
+    filled = [_rect(Box(0, 1, width * share, 8, kind))] if share else []
+    if more:
+        filled.append(_rect(Box(width * share, 1, width * more, 8, "collective")))
+    return _picture(width, 10, [_rect(Box(0, 1, width, 8, "trough")), *filled], f"{share + more:.0%}", fixed=True)

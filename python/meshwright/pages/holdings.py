@@ -102,7 +102,7 @@ def ranks_text(ranks: list[int]) -> str:
 def summary(layout: Layout) -> str:
     """A line of a layout."""
     return (f"{layout.pattern}  {layout.whole}, {layout.text}: {layout.local} "
-            f"({bytes_text(layout.local.bytes)}) on a rank")
+            f"({bytes_text(layout.bytes)}) on a rank")
 
 
 def drawn_dims(layout: Layout) -> tuple[int | None, int | None]:

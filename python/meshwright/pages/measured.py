@@ -48,13 +48,23 @@ def add_trace(facts: Facts, path: str) -> None:
         launch.measured = Measured(seconds[launch.number], exposed[launch.number], flops,
                                    _bound(facts, launch, flops, moved))
     facts.spans = spans
+    found = {layer.name: layer for layer in facts.layers}
+    for launch in facts.launches:
+        layer, own = found[launch.layer], launch.measured
+        layer.measured_exposed += own.exposed
+        if launch.is_collective:
+            continue
+        layer.measured += own.seconds
+        layer.measured_flops += own.flops
+        if own.bound is not None:
+            layer.measured_bound = (layer.measured_bound or 0) + own.bound
 
 
 def _bound(facts: Facts, launch, flops, moved) -> float | None:
     """The least seconds of a kernel by the ceilings of the run's report; None without them."""
     run = facts.report.get("run") or {}
     ceilings = run.get("ceilings")
-    if not ceilings or launch.kind != "kernel":
+    if not ceilings or launch.is_collective:
         return None
     # The ceilings are those of all threads that compute together.
     own = run.get("threads_per_rank", 1) / max(1, ceilings.get("threads", 1))

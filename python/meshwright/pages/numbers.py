@@ -26,6 +26,15 @@ def seconds_text(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if size < 1 else f"{seconds:.2f} s"
 
 
+def count_text(count: float) -> str:
+    """`512`, `1.05 G`: of operations."""
+    for unit in ("", " k", " M", " G", " T", " P"):
+        if abs(count) < 999.5 or unit == " P":
+            break
+        count /= 1000
+    return f"{count:.3g}{unit}"
+
+
 def number_text(name: str, value: float) -> str:
     """A number of a decision, in the unit that its name states."""
     if "seconds" in name:

@@ -11,7 +11,7 @@ from . import charts, comparison, numbers
 from .answers import answers
 from .decisions import grouped
 from .decisions import numbers as numbers_of
-from .facts import Facts, Layout, layers, peak
+from .facts import Facts, Layout
 from .holdings import drawing as drawn
 
 #: More rows than these of a table are left out, with a line that says how many.
@@ -25,6 +25,7 @@ def _environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters["bytes"] = numbers.bytes_text
+    environment.filters["count"] = numbers.count_text
     environment.filters["seconds"] = numbers.seconds_text
     # The library of pictures writes the text of an element whole, with its own escapes.
     environment.globals["bar"] = lambda *a: Markup(charts.bar(*a))
@@ -35,10 +36,10 @@ def _environment() -> jinja2.Environment:
 def plan_page(facts: Facts) -> str:
     """The page of a plan: one file without scripts, fonts or links to other files."""
     report = facts.report
-    found = layers(facts)
-    pictures = {name: Markup(getattr(charts, name)(facts)) for name in ("mesh", "timeline", "measured", "arena", "matrix")}
+    found = facts.layers
+    names = ("mesh", "timeline", "close_up", "measured", "arena", "matrix")
+    pictures = {name: Markup(getattr(charts, name)(facts)) for name in names}
     pictures["prefetch"] = Markup(charts.prefetch(report["gtp"])) if report.get("gtp") else ""
-    top = peak(facts)
     shown = _without_followers(facts.layouts)
     layouts = [
         {"layout": layout, "picture": Markup(charts.layout(facts, layout)), "like": like}
@@ -47,9 +48,9 @@ def plan_page(facts: Facts) -> str:
     return _environment().get_template("page.html").render(
         facts=facts, report=report, title=comparison.title(facts), answers=answers(facts), pictures=pictures,
         layouts=layouts, layers=found[:_ROWS], left_out=max(0, len(found) - _ROWS),
-        layouts_left_out=max(0, len(shown) - _ROWS), peak=top,
+        layouts_left_out=max(0, len(shown) - _ROWS), peak=facts.peak, layer=charts.shown_layer(facts),
         most={k: max((getattr(layer, k) or 0 for layer in found), default=0) or 1
-              for k in ("sent", "made", "seconds", "measured")},
+              for k in ("sent", "made", "whole", "measured")},
         decisions=grouped(report["decisions"]), warnings=grouped(report["warnings"]),
         query=drawn(facts.layout(facts.query), facts.mesh) if facts.query else "",
     )
