@@ -35,7 +35,9 @@ public:
   }
   // `parseOptions` refuses --check for bundles.
   Status check(const std::vector<rt::HostTensor> &, double) override { return Error; }
-  Status report(bool asJson, std::string &text) override {
+  // `parseOptions` refuses pages of bundles.
+  Status report(Format format, std::string &text) override {
+    bool asJson = format != Format::Text;
     std::string error;
     text = rt::readReport(path, asJson, error);
     if (text.empty())

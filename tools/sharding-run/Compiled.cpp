@@ -129,8 +129,8 @@ public:
   Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) override {
     return Status(compiler.check(program, toTensors(inputs).data(), tolerance));
   }
-  Status report(bool asJson, std::string &text) override {
-    const char *report = compiler.report(program, asJson);
+  Status report(Format format, std::string &text) override {
+    const char *report = compiler.report(program, int32_t(format));
     if (report)
       text = report;
     return report ? Fine : Error;

@@ -35,7 +35,9 @@ public:
                      const Options &options) = 0;
   /// Compares with the program before it was rewritten.
   virtual Status check(const std::vector<rt::HostTensor> &inputs, double tolerance) = 0;
-  virtual Status report(bool asJson, std::string &text) = 0;
+  /// The report as text, as JSON, or as JSON with the launches and buffers that a page shows.
+  enum class Format { Text, Json, Facts };
+  virtual Status report(Format format, std::string &text) = 0;
 
 protected:
   std::vector<rt::ProgramValue> inputs, outputs;

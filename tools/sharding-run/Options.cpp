@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Options.h"
+#include "Page.h"
 
 #include "meshwright/runtime/include/Link.h"
 #include "meshwright/runtime/include/WholeFile.h"
@@ -71,7 +72,8 @@ const char *const usage =
     "  --check-finite        fail where an op gives NaN or infinity; names the first\n"
     "  --trace=FILE          what each rank and stream does when, for Perfetto\n"
     "  --report[=FILE]       what is sent and held, and where the time went; JSON where\n"
-    "                        FILE ends in .json\n"
+    "                        FILE ends in .json, a page with pictures where it ends in .html,\n"
+    "                        which the Python package meshwright[report] writes\n"
     "  --calibrate[=FILE]    instead of a run: measure this machine for the cost model, in about a\n"
     "                        minute, with --backend, --target and --threads-per-rank. Without\n"
     "                        FILE, plans assume it from then on\n"
@@ -218,6 +220,10 @@ static bool checkBundle(const Options &options, std::string &error) {
   }
   if (!options.target.empty()) {
     error = "a bundle is compiled already: expected no --target";
+    return false;
+  }
+  if (options.report && isPage(*options.report)) {
+    error = "a bundle has no launches and buffers for a page: expected --report=FILE.json or a text";
     return false;
   }
   if (options.check && options.reference.empty()) {

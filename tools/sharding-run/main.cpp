@@ -9,6 +9,7 @@
 #include "Inputs.h"
 #include "Model.h"
 #include "Options.h"
+#include "Page.h"
 #include "Serve.h"
 #include "Version.h"
 
@@ -40,8 +41,11 @@ static Status writeReport(const Options &options, Model &model) {
   const std::string &path = *options.report;
   std::string text;
   bool asJson = path.size() > 5 && path.compare(path.size() - 5, 5, ".json") == 0;
-  if (Status status = model.report(asJson, text))
+  Model::Format format = isPage(path) ? Model::Format::Facts : asJson ? Model::Format::Json : Model::Format::Text;
+  if (Status status = model.report(format, text))
     return status;
+  if (isPage(path))
+    return writePage(text, path, options.running.traceFile);
   if (path == "-") {
     std::fputs(text.c_str(), stdout);
     return Fine;
@@ -70,7 +74,7 @@ static Status checkFiles(const Options &options) {
        {options.outputs, options.completions, options.running.traceFile, options.report.value_or("-")})
     if (!path.empty() && path != "-" && !rt::WholeFile::check(path, error))
       return fail(error);
-  return Fine;
+  return options.report && isPage(*options.report) ? checkPages(*options.report) : Fine;
 }
 
 static Status execute(const Options &options) {
