@@ -104,6 +104,21 @@ def test_trace(files):
     assert run(files, f"--trace={files}/absent/t.json").returncode == 1
 
 
+def test_page(files, tmp_path):
+    """The Python package writes pages; without it the tool says so before the run."""
+    pytest.importorskip("jinja2")
+    pytest.importorskip("svg")
+    done = run(files, f"--report={files}/plan.html", f"--trace={files}/page.json")
+    assert done.returncode == 0, done.stderr
+    page = (files / "plan.html").read_text()
+    assert page.startswith("<!doctype html>") and 'id="picture-measured"' in page and "rank 3: compute" in page
+    (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "python3").chmod(0o755)
+    done = run(files, f"--report={files}/other.html", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    assert done.returncode == 1 and not (files / "other.html").exists()
+    assert "cannot write page" in done.stderr and "meshwright[report]" in done.stderr
+
+
 def test_report(files):
     done = run(files, f"--report={files}/r.json")
     assert done.returncode == 0, done.stderr

@@ -197,8 +197,8 @@ class Facts:
 
     @property
     def has_times(self) -> bool:
-        """False on a device without rates, where launches take no time."""
-        return self.seconds > 0
+        """False for a program that runs as it is, and on a device without rates."""
+        return self.seconds > 0 and bool(self.report.get("communication"))
 
     def layout(self, name: str) -> Layout | None:
         return next((layout for layout in self.layouts if name in layout.names), None)
