@@ -142,22 +142,37 @@ static PlanMemory getMemoryPlanner() {
 
 /// The passes behind `recompute` that change what a rank holds.
 static void addStorage(OpPassManager &pm, OnOffAuto shardSaved, OnOffAuto gtpKeep) {
-  pm.addNestedPass<func::FuncOp>(createSaveShardsPass({shardSaved}));
+  pm.addPass(createSaveShardsPass({shardSaved, /*memoryCeiling=*/0}));
   pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
   pm.addPass(createSplitFetchesPass({gtpKeep, /*memoryCeiling=*/0}));
 }
 
-/// Returns a function that finds by how much a program exceeds a ceiling, once values are kept in shards and
-/// weights are gathered again as these options ask.
-static FindExcess getExcessFinder(OnOffAuto shardSaved, OnOffAuto gtpKeep) {
-  return [=](FunctionOpInterface function, int64_t ceiling) -> std::optional<int64_t> {
-    IsolatedModule copy(function->getParentOfType<ModuleOp>());
-    if (succeeded(copy.run([&](OpPassManager &pm) { addStorage(pm, shardSaved, gtpKeep); })))
-      function = copy.get().lookupSymbol<func::FuncOp>(function.getName());
-    PlannedMemory planned = planMemory(function, ceiling);
-    if (planned.refusal.empty())
-      return std::nullopt;
-    return planned.needed;
+/// Returns true if a value is kept in shards for the backward pass.
+static bool keepsShards(FunctionOpInterface function) {
+  auto gathers = function.getFunctionBody().getOps<dist::CollectiveOpInterface>();
+  return llvm::any_of(gathers, [](dist::CollectiveOpInterface op) {
+    return op.getRole() == dist::CollectiveRole::Saved;
+  });
+}
+
+/// Returns a function that plans a program whose weights are gathered again as the option asks.
+static TryPlan getPlanTrial(OnOffAuto gtpKeep) {
+  return [=](FunctionOpInterface function, int64_t ceiling, OnOffAuto shardSaved) {
+    auto plan = [&](OnOffAuto inShards) -> std::optional<TriedPlan> {
+      FunctionOpInterface stored = function;
+      IsolatedModule copy(function->getParentOfType<ModuleOp>());
+      if (succeeded(copy.run([&](OpPassManager &pm) { addStorage(pm, inShards, gtpKeep); })))
+        stored = copy.get().lookupSymbol<func::FuncOp>(function.getName());
+      if (shardSaved == OnOffAuto::Auto && inShards == OnOffAuto::On && !keepsShards(stored))
+        return std::nullopt;
+      PlannedMemory planned = planMemory(stored, ceiling);
+      return TriedPlan{planned.refusal.empty() ? 0 : std::max<int64_t>(planned.needed, 1), planned.time};
+    };
+    TriedPlan whole = *plan(shardSaved == OnOffAuto::On ? OnOffAuto::On : OnOffAuto::Off);
+    if (shardSaved != OnOffAuto::Auto || whole.fits())
+      return whole;
+    std::optional<TriedPlan> cut = plan(OnOffAuto::On);
+    return cut && cut->needed < whole.needed ? *cut : whole;
   };
 }
 
@@ -264,8 +279,9 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes, options.gtpReduce});
     pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0),
                                     options.shardSaved, /*keepMarks=*/true},
-                                   getExcessFinder(options.shardSaved, options.gtpKeep)));
-    pm.addNestedPass<func::FuncOp>(createSaveShardsPass({options.shardSaved}));
+                                   getPlanTrial(options.gtpKeep)));
+    pm.addPass(createSaveShardsPass({options.shardSaved, options.memoryCeiling.value_or(0)},
+                                    getPlanTrial(options.gtpKeep)));
     pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
     pm.addPass(createSplitFetchesPass({options.gtpKeep, options.memoryCeiling.value_or(0)}, getTimeFinder()));
     // Weights that travel alone are there for a shorter time.
@@ -315,7 +331,8 @@ void meshwright::registerPasses() {
   // registers know their own phase only, so passes that ask other phases come first.
   registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
   registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
-  registerPass([] { return createRecomputePass({}, getExcessFinder(OnOffAuto::Auto, OnOffAuto::Auto)); });
+  registerPass([] { return createRecomputePass({}, getPlanTrial(OnOffAuto::Auto)); });
+  registerPass([] { return createSaveShardsPass({}, getPlanTrial(OnOffAuto::Auto)); });
   registerPass([] { return createSplitFetchesPass({}, getTimeFinder()); });
 
   registerBindPasses();

@@ -79,7 +79,7 @@ static constexpr OptionDescription otherDescriptions[] = {
      "the first pattern that matches wins", "plain"},
     {"shard-saved", "on | off | auto",
      "of a model that trains: keeps values that several ranks hold alike in shards for the "
-     "backward pass; auto: off"},
+     "backward pass; auto: where a memory ceiling asks for it"},
     {"recompute", "none | full | auto",
      "of a model that trains: which values of the forward pass the backward pass computes again; "
      "auto: as few as the memory ceiling allows"},

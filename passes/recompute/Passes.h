@@ -25,10 +25,21 @@ namespace meshwright {
 #define GEN_PASS_REGISTRATION
 #include "meshwright/passes/recompute/Passes.h.inc"
 
-/// Returns the least bytes that an SPMD function needs on a rank, if these are more than a ceiling;
-/// nothing if it keeps to the ceiling. The schedule phase knows it, so passes/Pipeline.cpp supplies
-/// this function.
-using FindExcess = std::function<std::optional<int64_t>(mlir::FunctionOpInterface, int64_t ceiling)>;
+/// The plan of an SPMD function under a memory ceiling.
+struct TriedPlan {
+  /// The least bytes that a rank needs, if these are more than the ceiling, else 0.
+  int64_t needed = 0;
+  /// Picoseconds of its schedule, if it keeps to the ceiling.
+  int64_t time = 0;
+
+  bool fits() const { return needed == 0; }
+};
+
+/// Plans a copy of an SPMD function under a ceiling, 0 for none. Values of the backward pass are kept in
+/// shards or whole; auto takes the choice that keeps to the ceiling, or that needs less. The schedule phase
+/// knows plans, so passes/Pipeline.cpp supplies this function.
+using TryPlan =
+    std::function<TriedPlan(mlir::FunctionOpInterface, int64_t ceiling, OnOffAuto shardSaved)>;
 
 /// Returns the picoseconds that the schedule of an SPMD function takes under a ceiling; nothing if no
 /// schedule keeps to it, or with `bestOnly`, if the one that hides most does not. From the schedule
@@ -36,9 +47,11 @@ using FindExcess = std::function<std::optional<int64_t>(mlir::FunctionOpInterfac
 using FindTime = std::function<std::optional<int64_t>(mlir::FunctionOpInterface, int64_t ceiling,
                                                       bool bestOnly)>;
 
-/// Mode auto with a ceiling fails without a function that finds the excess.
-std::unique_ptr<mlir::Pass> createRecomputePass(RecomputePassOptions options,
-                                                FindExcess findExcess);
+/// Mode auto with a ceiling fails without a function that tries plans.
+std::unique_ptr<mlir::Pass> createRecomputePass(RecomputePassOptions options, TryPlan tryPlan);
+
+/// Without a function that tries plans, auto keeps no values in shards.
+std::unique_ptr<mlir::Pass> createSaveShardsPass(SaveShardsPassOptions options, TryPlan tryPlan);
 
 /// Without a function that finds times, auto keeps nothing.
 std::unique_ptr<mlir::Pass> createSplitFetchesPass(SplitFetchesPassOptions options, FindTime findTime);

@@ -99,13 +99,14 @@ def RecomputePass : Pass<"recompute", "::mlir::ModuleOp"> {
            "the most bytes that a rank may use; 0: any">,
     Option<"shardSaved", "shard-saved", "::meshwright::OnOffAuto",
            /*default=*/"::meshwright::OnOffAuto::Auto",
-           "on: values are kept in shards (see save-shards), so their parts count">,
+           "on: values are kept in shards (see save-shards), so their parts count; auto: where the memory "
+           "ceiling asks for it">,
     Option<"keepMarks", "keep-marks", "bool", /*default=*/"false",
            "leaves the marks of the backward pass">];
   let dependentDialects = ["::meshwright::dist::DistDialect", "::meshwright::nn::NnDialect"];
 }
 
-def SaveShardsPass : Pass<"save-shards", "::mlir::func::FuncOp"> {
+def SaveShardsPass : Pass<"save-shards", "::mlir::ModuleOp"> {
   let summary = "keep values for the backward pass in shards";
   let description = [{
     Requires SPMD functions with the marks of the backward pass (`nn.backward`); leaves other functions
@@ -115,6 +116,13 @@ def SaveShardsPass : Pass<"save-shards", "::mlir::func::FuncOp"> {
     each of these ranks keeps a part of the outermost dimension that they divide. A gather with the role
     `saved` makes it whole before its first reader in the backward pass, behind a cotangent that this
     reader reads. A value that ops behind the forward pass read as well stays as it is.
+
+    - `on` keeps all such values in shards, `off` none.
+    - `auto` without `memory-ceiling` keeps none. With a ceiling that the schedule does not keep to otherwise,
+      it plans several numbers of values, between all and the fewest that are needed, and keeps that with which the
+      schedule takes least time. The values come first that save most bytes for each second of their gathers. If
+      the schedule keeps to the ceiling with whole values, and takes more time than without a ceiling, it keeps
+      all or none: the choice that takes less time.
 
     Before:
     ```mlir
@@ -151,7 +159,9 @@ def SaveShardsPass : Pass<"save-shards", "::mlir::func::FuncOp"> {
   }];
   let options = [
     Option<"mode", "mode", "::meshwright::OnOffAuto", /*default=*/"::meshwright::OnOffAuto::Auto",
-           "on; off, auto: nothing is cut">];
+           "on, off, or auto: as few values as the memory ceiling asks for">,
+    Option<"memoryCeiling", "memory-ceiling", "int64_t", /*default=*/"0",
+           "the most bytes that a rank may use; 0: any">];
   let dependentDialects = ["::meshwright::dist::DistDialect"];
 }
 

@@ -146,30 +146,29 @@ namespace {
 
 struct RecomputePass : meshwright::impl::RecomputePassBase<RecomputePass> {
   using RecomputePassBase::RecomputePassBase;
-  RecomputePass(RecomputePassOptions options, FindExcess findExcess)
-      : RecomputePassBase(std::move(options)), findExcess(std::move(findExcess)) {}
+  RecomputePass(RecomputePassOptions options, TryPlan tryPlan)
+      : RecomputePassBase(std::move(options)), tryPlan(std::move(tryPlan)) {}
 
   void runOnOperation() override;
   /// Returns true if something is repeated.
   bool recompute(func::FuncOp func);
-  std::optional<int64_t> findExcessWith(func::FuncOp func, ArrayRef<Share> shares) const;
+  TriedPlan tryWith(func::FuncOp func, ArrayRef<Share> shares, OnOffAuto saved) const;
   std::vector<Share> choose(func::FuncOp func, const Recomputation &recomputation) const;
 
-  FindExcess findExcess;
+  TryPlan tryPlan;
 };
 
 } // namespace
 
-/// The excess of a copy of the function in which these shares are repeated.
-std::optional<int64_t> RecomputePass::findExcessWith(func::FuncOp func,
-                                                     ArrayRef<Share> shares) const {
+/// The plan of a copy of the function in which these shares are repeated.
+TriedPlan RecomputePass::tryWith(func::FuncOp func, ArrayRef<Share> shares, OnOffAuto saved) const {
   OwningOpRef<ModuleOp> module(func->getParentOfType<ModuleOp>().clone());
   auto copy = module->lookupSymbol<func::FuncOp>(func.getName());
   FailureOr<PlacementAnalysis> placement = failure();
   if (shardSaved == OnOffAuto::On)
     placement = PlacementAnalysis::run(copy);
   Recomputation(copy, getShardBytes(shardSaved, placement)).apply(shares);
-  return findExcess(copy, memoryCeiling);
+  return tryPlan(copy, memoryCeiling, saved);
 }
 
 /// The first shares that keep to the ceiling; all of them if none do.
@@ -194,12 +193,11 @@ std::vector<Share> RecomputePass::choose(func::FuncOp func,
     arguments += getTensorBytes(type);
   if (arguments > memoryCeiling && !steps.empty())
     return steps.back();
-  std::optional<int64_t> excess = findExcess(func, memoryCeiling);
-  if (!excess || steps.empty()) {
+  bool fits = tryPlan(func, memoryCeiling, shardSaved).fits();
+  if (fits || steps.empty()) {
     log.add("recompute", Outcome::Declined, func.getLoc(),
-            excess ? "the backward pass computes nothing again: that would save no memory"
-                   : "the backward pass computes nothing again: the program keeps to the memory "
-                     "ceiling",
+            fits ? "the backward pass computes nothing again: the program keeps to the memory ceiling"
+                 : "the backward pass computes nothing again: that would save no memory",
             std::move(numbers));
     return none;
   }
@@ -207,10 +205,10 @@ std::vector<Share> RecomputePass::choose(func::FuncOp func,
   size_t low = 0, high = steps.size() - 1;
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (findExcessWith(func, steps[middle]))
-      low = middle + 1;
-    else
+    if (tryWith(func, steps[middle], shardSaved).fits())
       high = middle;
+    else
+      low = middle + 1;
   }
   return steps[low];
 }
@@ -248,7 +246,7 @@ bool RecomputePass::recompute(func::FuncOp func) {
 
 void RecomputePass::runOnOperation() {
   ModuleOp module = getOperation();
-  if (mode == RecomputeMode::Auto && memoryCeiling && !findExcess) {
+  if (mode == RecomputeMode::Auto && memoryCeiling && !tryPlan) {
     emitError(module.getLoc(), "recompute: mode=auto with a memory ceiling plans schedules, which "
                                "only the pass of a whole pipeline can");
     return signalPassFailure();
@@ -265,7 +263,6 @@ void RecomputePass::runOnOperation() {
     markAnalysesPreserved<SharedPlacementAnalysis>();
 }
 
-std::unique_ptr<Pass> meshwright::createRecomputePass(RecomputePassOptions options,
-                                                      FindExcess findExcess) {
-  return std::make_unique<RecomputePass>(std::move(options), std::move(findExcess));
+std::unique_ptr<Pass> meshwright::createRecomputePass(RecomputePassOptions options, TryPlan tryPlan) {
+  return std::make_unique<RecomputePass>(std::move(options), std::move(tryPlan));
 }

@@ -6,13 +6,16 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/recompute/ForwardPass.h"
 #include "meshwright/passes/recompute/Passes.h"
 #include "meshwright/passes/recompute/SavedShards.h"
 
+#include "mlir/IR/BuiltinOps.h"
 #include "mlir/IR/IRMapping.h"
+#include "llvm/ADT/Sequence.h"
 #include "llvm/Support/FormatVariadic.h"
 
 namespace meshwright {
@@ -58,38 +61,49 @@ struct SavedValue {
   SmallVector<Operation *> views;
   SmallVector<OpOperand *> reads;
   Operation *first = nullptr;
+  /// How it is cut, and a value of the backward pass behind which it is gathered.
+  SavedShards cut;
+  Value earlier;
+  /// The bytes that a rank keeps less, and picoseconds of the gather.
+  int64_t bytes = 0, time = 0;
 };
 
+/// The values of one function that can be kept in shards.
 class ShardSaver {
 public:
-  ShardSaver(func::FuncOp func, const PlacementAnalysis &placement)
-      : func(func), pass(func), placement(placement), mesh(getSpmdMesh(func)) {}
+  ShardSaver(func::FuncOp func, const PlacementAnalysis &placement);
 
-  /// Returns the number of values that are kept in shards.
-  int64_t run();
-  int64_t getSavedBytes() const { return saved; }
+  size_t getNumValues() const { return values.size(); }
+  /// The bytes that a rank keeps less, and picoseconds of gathers, if it keeps so many values in shards.
+  int64_t getBytes(size_t count) const;
+  int64_t getTime(size_t count) const;
+  /// Keeps so many values in shards: first those that save most bytes for each second of their gathers.
+  void keep(size_t count);
 
 private:
   std::optional<SavedValue> find(Value value) const;
   Value findEarlier(const SavedValue &saved) const;
-  bool keep(const SavedValue &saved);
+  void keep(const SavedValue &saved);
 
   func::FuncOp func;
   ForwardPass pass;
   const PlacementAnalysis &placement;
   MeshAttr mesh;
-  int64_t saved = 0;
+  CostModel model;
+  /// In the order of the program, and the numbers of those that save most bytes for each second first.
+  SmallVector<SavedValue> values;
+  SmallVector<size_t> ranked;
 };
 
 } // namespace
 
-/// Collects the backward reads of a buffer. None if the forward pass needs it until its end, or the
-/// backward pass does not read it.
+/// Collects the backward reads of a buffer. None if the forward pass needs it until its end, the backward
+/// pass does not read it, or it cannot be cut.
 std::optional<SavedValue> ShardSaver::find(Value value) const {
   if (!pass.takesMemory(value) || skipViews(value) != value ||
       pass.isReadFrom(value, pass.getNumber(pass.getFirstBackward())))
     return std::nullopt;
-  SavedValue found{value, {}, {}};
+  SavedValue found{value};
   SmallVector<Value> open{value};
   while (!open.empty()) {
     for (OpOperand &use : open.pop_back_val().getUses()) {
@@ -106,7 +120,15 @@ std::optional<SavedValue> ShardSaver::find(Value value) const {
   }
   if (!found.first)
     return std::nullopt;
+  std::optional<SavedShards> cut = getSavedShards(value, placement);
+  found.earlier = findEarlier(found);
+  if (!cut || !found.earlier)
+    return std::nullopt;
+  found.cut = std::move(*cut);
   llvm::sort(found.views, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  int64_t ranks = getNumShards(found.cut.axes), bytes = getTensorBytes(value.getType());
+  found.bytes = bytes - bytes / ranks;
+  found.time = model.getTime(found.cut.axes, found.bytes, getSteps(CollectiveKind::AllGather, ranks));
   return found;
 }
 
@@ -118,71 +140,162 @@ Value ShardSaver::findEarlier(const SavedValue &saved) const {
   return {};
 }
 
-bool ShardSaver::keep(const SavedValue &found) {
-  std::optional<SavedShards> cut = getSavedShards(found.value, placement);
-  Value earlier = findEarlier(found);
-  if (!cut || !earlier)
-    return false;
+ShardSaver::ShardSaver(func::FuncOp func, const PlacementAnalysis &placement)
+    : func(func), pass(func), placement(placement), mesh(getSpmdMesh(func)), model(mesh) {
+  if (!pass.isTrained())
+    return;
+  for (Operation *op : pass.getOps({0, pass.getNumber(pass.getFirstBackward())}))
+    for (Value result : op->getResults())
+      if (std::optional<SavedValue> found = find(result))
+        values.push_back(std::move(*found));
+  ranked = llvm::to_vector(llvm::seq<size_t>(0, values.size()));
+  llvm::stable_sort(ranked, [&](size_t i, size_t j) {
+    const SavedValue &a = values[i], &b = values[j];
+    return double(a.bytes) * double(b.time) > double(b.bytes) * double(a.time);
+  });
+}
+
+int64_t ShardSaver::getBytes(size_t count) const {
+  int64_t bytes = 0;
+  for (size_t i : ArrayRef(ranked).take_front(count))
+    bytes += values[i].bytes;
+  return bytes;
+}
+
+int64_t ShardSaver::getTime(size_t count) const {
+  int64_t time = 0;
+  for (size_t i : ArrayRef(ranked).take_front(count))
+    time += values[i].time;
+  return time;
+}
+
+void ShardSaver::keep(const SavedValue &found) {
   Location loc = found.value.getLoc();
   auto type = cast<RankedTensorType>(found.value.getType());
   SmallVector<int64_t> shape(type.getShape());
-  shape[cut->dim] /= getNumShards(cut->axes);
+  shape[found.cut.dim] /= getNumShards(found.cut.axes);
   OpBuilder builder(func.getContext());
   builder.setInsertionPointAfterValue(found.value);
-  ArrayAttr axes = getAxesAttr(func.getContext(), cut->axes, mesh);
+  ArrayAttr axes = getAxesAttr(func.getContext(), found.cut.axes, mesh);
   Value shard = SliceOp::create(builder, loc, TypeRange{type.clone(shape)}, found.value, axes,
-                                ArrayRef<int64_t>{cut->dim}, /*shift=*/0)
+                                ArrayRef<int64_t>{found.cut.dim}, /*shift=*/0)
                     ->getResult(0);
   builder.setInsertionPoint(found.first);
-  shard = AfterOp::create(builder, loc, shard, earlier);
+  shard = AfterOp::create(builder, loc, shard, found.earlier);
   Operation *gather = AllGatherOp::create(builder, loc, TypeRange{type}, shard, axes,
-                                          ArrayRef<int64_t>{cut->dim}, CollectiveRole::Saved);
+                                          ArrayRef<int64_t>{found.cut.dim}, CollectiveRole::Saved);
   IRMapping whole;
   whole.map(found.value, gather->getResult(0));
   for (Operation *view : found.views)
     builder.clone(*view, whole);
   for (OpOperand *read : found.reads)
     read->set(whole.lookup(read->get()));
-  saved += getTensorBytes(type) - getTensorBytes(shard.getType());
-  return true;
 }
 
-int64_t ShardSaver::run() {
-  if (!pass.isTrained())
-    return 0;
-  int64_t count = 0;
-  SmallVector<SavedValue> all;
-  for (Operation *op : pass.getOps({0, pass.getNumber(pass.getFirstBackward())}))
-    for (Value result : op->getResults())
-      if (std::optional<SavedValue> found = find(result))
-        all.push_back(std::move(*found));
-  for (const SavedValue &found : all)
-    count += keep(found);
-  return count;
+void ShardSaver::keep(size_t count) {
+  SmallVector<size_t> chosen(ArrayRef(ranked).take_front(count));
+  llvm::sort(chosen);
+  for (size_t i : chosen)
+    keep(values[i]);
 }
 
 namespace {
 struct SaveShardsPass : meshwright::impl::SaveShardsPassBase<SaveShardsPass> {
   using SaveShardsPassBase::SaveShardsPassBase;
+  SaveShardsPass(SaveShardsPassOptions options, TryPlan tryPlan)
+      : SaveShardsPassBase(std::move(options)), tryPlan(std::move(tryPlan)) {}
 
   void runOnOperation() override {
-    func::FuncOp func = getOperation();
-    if (mode != OnOffAuto::On || !getSpmdMeshSymbol(func) || !func.getBody().hasOneBlock())
-      return markAllAnalysesPreserved();
-    auto &placement = getAnalysis<SharedPlacementAnalysis>().placement;
-    if (failed(placement))
-      return signalPassFailure();
-    ShardSaver saver(func, *placement);
-    int64_t count = saver.run();
-    if (!count)
-      return markAllAnalysesPreserved();
-    DistDialect::getDecisionLog(&getContext())
-        .add("save-shards", Outcome::Applied, func.getLoc(),
-             llvm::formatv("{0} values that several ranks hold alike are kept in shards for the "
-                           "backward pass, and gathered there",
-                           count)
-                 .str(),
-             {{"values", double(count)}, {"saved_bytes", double(saver.getSavedBytes())}});
+    bool changed = false;
+    for (auto func : getOperation().getOps<func::FuncOp>()) {
+      if (!mayKeep() || !getSpmdMeshSymbol(func) || !func.getBody().hasOneBlock())
+        continue;
+      auto &placement = getChildAnalysis<SharedPlacementAnalysis>(func).placement;
+      if (failed(placement))
+        return signalPassFailure();
+      ShardSaver saver(func, *placement);
+      size_t count = saver.getNumValues() ? choose(func, saver) : 0;
+      saver.keep(count);
+      changed |= count > 0;
+    }
+    if (!changed)
+      markAllAnalysesPreserved();
   }
+  bool mayKeep() const {
+    return mode == OnOffAuto::On || (mode == OnOffAuto::Auto && memoryCeiling && tryPlan);
+  }
+  size_t choose(func::FuncOp func, const ShardSaver &saver) const;
+  std::pair<size_t, StringRef> chooseUnderCeiling(func::FuncOp func, const ShardSaver &saver) const;
+  TriedPlan tryWith(func::FuncOp func, size_t count) const;
+
+  TryPlan tryPlan;
 };
 } // namespace
+
+/// The plan of a copy of the function that keeps so many values in shards.
+TriedPlan SaveShardsPass::tryWith(func::FuncOp func, size_t count) const {
+  OwningOpRef<ModuleOp> module(func->getParentOfType<ModuleOp>().clone());
+  auto copy = module->lookupSymbol<func::FuncOp>(func.getName());
+  FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(copy);
+  if (succeeded(placement))
+    ShardSaver(copy, *placement).keep(count);
+  return tryPlan(copy, memoryCeiling, OnOffAuto::Off);
+}
+
+/// The number of values with which the program keeps to the ceiling and takes least time, and why. Of none
+/// and all, and of those on the way to the fewest if whole values do not fit.
+std::pair<size_t, StringRef> SaveShardsPass::chooseUnderCeiling(func::FuncOp func,
+                                                                const ShardSaver &saver) const {
+  const size_t all = saver.getNumValues();
+  TriedPlan whole = tryPlan(func, memoryCeiling, OnOffAuto::Off);
+  if (whole.fits()) {
+    if (whole.time <= tryPlan(func, /*ceiling=*/0, OnOffAuto::Off).time)
+      return {0, "the program keeps to the memory ceiling"};
+    TriedPlan cut = tryWith(func, all);
+    if (cut.fits() && cut.time < whole.time)
+      return {all, "the step takes less time under the memory ceiling"};
+    return {0, "the step would take no less time"};
+  }
+  TriedPlan cut = tryWith(func, all);
+  if (!cut.fits())
+    return cut.needed < whole.needed ? std::pair(all, StringRef("the program needs less memory"))
+                                     : std::pair(size_t(0), StringRef("the program would need no less memory"));
+  // More values need less memory. The order hides more if there is some left.
+  size_t low = 1, high = all, best = all;
+  for (int64_t least = cut.time; low < high;) {
+    size_t middle = (low + high) / 2;
+    TriedPlan tried = tryWith(func, middle);
+    if (tried.fits() && tried.time <= least) {
+      least = tried.time;
+      best = middle;
+    }
+    (tried.fits() ? high : low) = tried.fits() ? middle : middle + 1;
+  }
+  return {best, "the memory ceiling asks for it"};
+}
+
+size_t SaveShardsPass::choose(func::FuncOp func, const ShardSaver &saver) const {
+  size_t all = saver.getNumValues(), count = all;
+  StringRef why = "the option asks for it";
+  if (mode == OnOffAuto::Auto)
+    std::tie(count, why) = chooseUnderCeiling(func, saver);
+  size_t counted = count ? count : all;
+  std::vector<std::pair<std::string, double>> numbers = {{"values", double(counted)},
+                                                         {"saved_bytes", double(saver.getBytes(counted))},
+                                                         {"gather_seconds", double(saver.getTime(counted)) * 1e-12}};
+  if (mode == OnOffAuto::Auto)
+    numbers.push_back({"memory_ceiling_bytes", double(memoryCeiling)});
+  DistDialect::getDecisionLog(func.getContext())
+      .add("save-shards", count ? Outcome::Applied : Outcome::Declined, func.getLoc(),
+           llvm::formatv(count ? "{0} values that several ranks hold alike are kept in shards for the backward "
+                                 "pass, and gathered there: {1}"
+                               : "{0} values that several ranks hold alike are kept whole for the backward pass: {1}",
+                         counted, why)
+               .str(),
+           std::move(numbers));
+  return count;
+}
+
+std::unique_ptr<Pass> meshwright::createSaveShardsPass(SaveShardsPassOptions options, TryPlan tryPlan) {
+  return std::make_unique<SaveShardsPass>(std::move(options), std::move(tryPlan));
+}

@@ -148,7 +148,7 @@ class Model:
             matches wins.
         gtp_reduce: "plain" (default): gradients travel in the type in which they leave products, f32.
             "bf16": they are rounded for the way, and summed in f32 in the order of the ranks.
-        shard_saved: "on", "off" or "auto" (off): of a model that trains, saved values are kept in shards.
+        shard_saved: "on", "off" or "auto" (where a memory ceiling asks for it): of a model that trains, saved values are kept in shards.
         expert_parallel: axes or "none" (default: "ep" where the mesh has it), over which experts are split.
         expert_capacity, expert_load: numbers (docs/experts.md).
         data_parallel_attention: a number of groups of tensor-parallel ranks (default: 1) or "auto";

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Weights that ranks store in shards and gather before they use them."""
 
+import re
+
 import meshwright as mw
 import numpy as np
 import pytest
@@ -357,6 +359,47 @@ def test_saved_values_in_shards(mesh):
     train = mw.from_torch(Net(), (), batches(1)[0], training=True).train(mw.SGD(lr=0.1))
     found = train.parallelize(mesh=mesh, shard_saved="on", **options).report(format="json")
     assert "saved" in {c["role"] for c in found["collectives"]}
+
+
+class Residual(nn.Module):
+    """Layers with a residual stream, which ranks of tensor parallelism hold alike."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(2)
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 48), nn.Tanh(), nn.Linear(48, 32)) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + layer(x)
+        return x.square().mean()
+
+
+def test_saved_values_in_shards_where_a_ceiling_asks_for_it():
+    """Values are kept in shards under a ceiling that whole values exceed, and whole under one that they keep to."""
+    batch = dict(x=torch.randn(256, 32, generator=torch.Generator().manual_seed(5)))
+    train = mw.from_torch(Residual(), (), batch, training=True).train(mw.SGD(lr=0.1))
+    how = dict(mesh={"tp": 2}, sequence_parallel="off", recompute="none")
+
+    def find_least(**options):
+        with pytest.raises(mw.Error) as refused:
+            train.parallelize(memory_ceiling=16, **how, **options)
+        return int(re.search(r"needs (\d+) bytes", str(refused.value))[1])
+
+    def plan(ceiling):
+        found = train.parallelize(memory_ceiling=ceiling, **how)
+        full = found.report("json")
+        return found, "saved" in {c["role"] for c in full["collectives"]}, [
+            d["outcome"] for d in full["decisions"] if d["pass"] == "save-shards"]
+
+    whole, least = find_least(shard_saved="off"), find_least()
+    assert least < whole
+    found, cuts, said = plan(least)
+    assert cuts and said == ["applied"]
+    found.check(**batch)
+    assert plan("1G")[1:] == (False, ["declined"])
+    with pytest.raises(mw.Error, match=f"needs {least} bytes"):
+        plan(least - 1)
 
 
 class Wide(nn.Module):

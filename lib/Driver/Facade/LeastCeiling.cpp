@@ -29,14 +29,16 @@ static bool gathersAgain(ModuleOp module) {
 }
 
 void Plan::Impl::keepPartitioned(ModuleOp module) {
-  if (options->memoryCeiling &&
-      (options->recompute == RecomputeMode::Auto || options->gtpKeep == OnOffAuto::Auto))
+  if (options->memoryCeiling && (options->recompute == RecomputeMode::Auto ||
+                                 options->gtpKeep == OnOffAuto::Auto || options->shardSaved == OnOffAuto::Auto))
     partitioned = module.clone();
 }
 
 std::optional<int64_t> Plan::Impl::findLeastCeiling() const {
   ModuleOp executed = get(getExecutedPhase());
-  if (!partitioned || (options->recompute != RecomputeMode::Auto && gathersAgain(executed)))
+  bool mayCut = options->shardSaved == OnOffAuto::Auto &&
+                llvm::any_of(planned.decisions, [](const auto &decision) { return decision.pass == "save-shards"; });
+  if (!partitioned || (options->recompute != RecomputeMode::Auto && !mayCut && gathersAgain(executed)))
     return meshwright::findLeastCeiling(executed);
   mlir::OwningOpRef<ModuleOp> frugal = partitioned.get().clone();
   ParallelizeOptions asked = *options;

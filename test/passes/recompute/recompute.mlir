@@ -4,7 +4,7 @@
 // RUN: sharding-opt %s --recompute | FileCheck %s --check-prefixes=CHECK,NONE
 // RUN: sharding-opt %s --recompute --remarks=applied,declined -o /dev/null 2>&1 | FileCheck %s --check-prefix=FREE
 // RUN: sharding-opt %s --set-target="target=cpu:x86-64-v3" --recompute="memory-ceiling=50000" --remarks=applied,declined -o /dev/null 2>&1 | FileCheck %s --check-prefix=FITS
-// RUN: sharding-opt %s --set-target="target=cpu:x86-64-v3" --recompute="memory-ceiling=34000" --remarks=applied,declined -o /dev/null 2>&1 | FileCheck %s --check-prefix=LESS
+// RUN: sharding-opt %s --set-target="target=cpu:x86-64-v3" --recompute="memory-ceiling=34000 shard-saved=off" --remarks=applied,declined -o /dev/null 2>&1 | FileCheck %s --check-prefix=LESS
 // RUN: sharding-opt %s --recompute="memory-ceiling=4096" --remarks=applied,declined -o /dev/null 2>&1 | FileCheck %s --check-prefix=APPLIED
 // RUN: sharding-opt %s --recompute="mode=full" --schedule | FileCheck %s --check-prefix=RT
 // RUN: not sharding-opt %s --recompute="mode=some" 2>&1 | FileCheck %s --check-prefix=UNKNOWN
