@@ -45,7 +45,7 @@ namespace {
 
 class FetchEncoder {
 public:
-  explicit FetchEncoder(func::FuncOp func) : func(func), mesh(getSpmdMesh(func)) {}
+  explicit FetchEncoder(func::FuncOp func) : func(func), mesh(getSpmdMesh(func)), weights(func) {}
 
   void run();
   int64_t getNumEncodings() const { return encodings.size(); }
@@ -71,6 +71,7 @@ private:
 
   func::FuncOp func;
   MeshAttr mesh;
+  WeightFinder weights;
   llvm::MapVector<std::pair<Value, Attribute>, EncodeOp> encodings;
   int64_t gathers = 0;
 };
@@ -153,7 +154,11 @@ Value FetchEncoder::encode(Value source, FormAttr form) {
   if (!known) {
     OpBuilder builder(func.getContext());
     builder.setInsertionPointAfterValue(source);
-    known = EncodeOp::create(builder, source.getLoc(),
+    // An error of a run names the weight.
+    Location loc = source.getLoc();
+    if (std::optional<Weight> weight = weights.find(source))
+      loc = NameLoc::get(weight->name, loc);
+    known = EncodeOp::create(builder, loc,
                              form.getType(cast<RankedTensorType>(source.getType())), source,
                              /*largest=*/Value());
   }

@@ -122,7 +122,8 @@ def SaveShardsPass : Pass<"save-shards", "::mlir::ModuleOp"> {
       it plans several numbers of values, between all and the fewest that are needed, and keeps that with which the
       schedule takes least time. The values come first that save most bytes for each second of their gathers. If
       the schedule keeps to the ceiling with whole values, and takes more time than without a ceiling, it keeps
-      all or none: the choice that takes less time.
+      all or none: the choice that takes less time. It keeps none if all shards together save less than one
+      part in 64 of the bytes of the arguments.
 
     Before:
     ```mlir

@@ -103,7 +103,8 @@ std::optional<SavedValue> ShardSaver::find(Value value) const {
   if (!pass.takesMemory(value) || skipViews(value) != value ||
       pass.isReadFrom(value, pass.getNumber(pass.getFirstBackward())))
     return std::nullopt;
-  SavedValue found{value};
+  SavedValue found;
+  found.value = value;
   SmallVector<Value> open{value};
   while (!open.empty()) {
     for (OpOperand &use : open.pop_back_val().getUses()) {
@@ -149,9 +150,9 @@ ShardSaver::ShardSaver(func::FuncOp func, const PlacementAnalysis &placement)
       if (std::optional<SavedValue> found = find(result))
         values.push_back(std::move(*found));
   ranked = llvm::to_vector(llvm::seq<size_t>(0, values.size()));
-  llvm::stable_sort(ranked, [&](size_t i, size_t j) {
+  llvm::sort(ranked, [&](size_t i, size_t j) {
     const SavedValue &a = values[i], &b = values[j];
-    return double(a.bytes) * double(b.time) > double(b.bytes) * double(a.time);
+    return std::pair(double(b.bytes) * double(a.time), i) < std::pair(double(a.bytes) * double(b.time), j);
   });
 }
 
@@ -214,7 +215,7 @@ struct SaveShardsPass : meshwright::impl::SaveShardsPassBase<SaveShardsPass> {
       if (failed(placement))
         return signalPassFailure();
       ShardSaver saver(func, *placement);
-      size_t count = saver.getNumValues() ? choose(func, saver) : 0;
+      size_t count = choose(func, saver);
       saver.keep(count);
       changed |= count > 0;
     }
@@ -224,6 +225,10 @@ struct SaveShardsPass : meshwright::impl::SaveShardsPassBase<SaveShardsPass> {
   bool mayKeep() const {
     return mode == OnOffAuto::On || (mode == OnOffAuto::Auto && memoryCeiling && tryPlan);
   }
+  /// With auto, shards that save less than one part of so many of the arguments are not worth a plan. The ceiling
+  /// has no part in it: the least one is that of the same choices.
+  static constexpr int64_t kLeastPart = 64;
+
   size_t choose(func::FuncOp func, const ShardSaver &saver) const;
   std::pair<size_t, StringRef> chooseUnderCeiling(func::FuncOp func, const ShardSaver &saver) const;
   TriedPlan tryWith(func::FuncOp func, size_t count) const;
@@ -276,6 +281,11 @@ std::pair<size_t, StringRef> SaveShardsPass::chooseUnderCeiling(func::FuncOp fun
 
 size_t SaveShardsPass::choose(func::FuncOp func, const ShardSaver &saver) const {
   size_t all = saver.getNumValues(), count = all;
+  int64_t arguments = 0;
+  for (Type type : func.getArgumentTypes())
+    arguments += getTensorBytes(type);
+  if (all == 0 || (mode == OnOffAuto::Auto && saver.getBytes(all) < arguments / kLeastPart))
+    return 0;
   StringRef why = "the option asks for it";
   if (mode == OnOffAuto::Auto)
     std::tie(count, why) = chooseUnderCeiling(func, saver);

@@ -55,16 +55,22 @@ struct RequestSchedulePass : meshwright::impl::RequestSchedulePassBase<RequestSc
       planner.setCeiling(func, memoryCeiling, func);
     if (hasSecondBuffers)
       return;
-    for (func::FuncOp func : functions) {
-      std::string refusal = chooseExpertChunks(func, planner);
-      if (!refuses || refusal.empty())
-        continue;
-      emitError(func.getLoc()) << refusal;
-      signalPassFailure();
-    }
+    // One error: of the function that needs most.
+    PlannedMemory worst;
+    func::FuncOp refused;
+    for (func::FuncOp func : functions)
+      if (PlannedMemory planned = chooseExpertChunks(func, planner);
+          !planned.refusal.empty() && (!refused || planned.needed > worst.needed)) {
+        worst = std::move(planned);
+        refused = func;
+      }
+    if (!refuses || !refused)
+      return;
+    emitError(refused.getLoc()) << worst.refusal;
+    signalPassFailure();
   }
   void copyStates(ArrayRef<func::FuncOp> functions);
-  std::string chooseExpertChunks(func::FuncOp func, MemoryPlanner &planner);
+  PlannedMemory chooseExpertChunks(func::FuncOp func, MemoryPlanner &planner);
   PlannedMemory chooseOrder(func::FuncOp func, MemoryPlanner &planner);
   PlannedMemory chooseChunks(func::FuncOp func, MemoryPlanner &planner);
 };
@@ -125,14 +131,14 @@ PlannedMemory RequestSchedulePass::chooseOrder(func::FuncOp func, MemoryPlanner 
 }
 
 /// Chooses the number of chunks of tokens for which experts run: as few as the ceiling leaves room for, else
-/// the number that needs least. Returns the error of the chosen number; empty if it fits.
-std::string RequestSchedulePass::chooseExpertChunks(func::FuncOp func, MemoryPlanner &planner) {
+/// the number that needs least. Returns the plan of the chosen number.
+PlannedMemory RequestSchedulePass::chooseExpertChunks(func::FuncOp func, MemoryPlanner &planner) {
   StringRef name = rt::RtDialect::kExpertChunksAttr, chunks = rt::RtDialect::kChunksAttr;
   Attribute given = func->getAttr(chunks);
   PlannedMemory best = chooseOrder(func, planner);
   if (best.refusal.empty() || func->hasAttr(name) || func.isExternal() ||
       nn::getRoutings(func.front()).empty())
-    return best.refusal;
+    return best;
   Builder builder(&getContext());
   int64_t least = best.needed, found = 1;
   Attribute own = func->getAttr(chunks);
@@ -158,7 +164,7 @@ std::string RequestSchedulePass::chooseExpertChunks(func::FuncOp func, MemoryPla
              {{"chunks", double(found)},
               {"memory_ceiling_bytes", double(memoryCeiling)},
               {"whole_bytes", double(least)}});
-  return best.refusal;
+  return best;
 }
 
 } // namespace
