@@ -7,6 +7,8 @@
 
 #include "meshwright/lib/Report/Report.h"
 
+#include "meshwright/lib/CostModel/CostModel.h"
+
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/JSON.h"
 
@@ -144,6 +146,8 @@ void meshwright::printJson(const Report &report, llvm::raw_ostream &os) {
         json.attribute(name, size);
     });
     json.attribute("device", report.device);
+    if (std::optional<Device> device = getDevice(report.device))
+      json.attribute("device_memory", device->memorySize);
     if (const Report::Decision *decision = getDeviceDecision(report))
       json.attribute("device_reason", llvm::StringRef(decision->message).split(": ").second);
     json.attribute("target", report.target);

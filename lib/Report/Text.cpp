@@ -161,8 +161,7 @@ static void printTotals(const Report &report, llvm::raw_ostream &os) {
     for (auto [name, bytes] : {std::pair("averages of the optimizer", report.memory.optimizer),
                                {"pages of keys and values", report.memory.cache},
                                {"parameters in f32", report.memory.masters},
-                               {"sums of gradients", report.memory.gradients},
-                               {"caches of requests", report.memory.cache}})
+                               {"sums of gradients", report.memory.gradients}})
       if (bytes)
         memory.row({name, formatBytes(bytes)});
     memory.row({"inputs and activations, at most", formatBytes(report.memory.activationsPeak)});

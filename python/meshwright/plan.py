@@ -36,6 +36,8 @@ class Plan:
         self._options = dict(arguments.mapping("options", {} if options is None else options, "options by name"))
         self._plan = arguments.instance("plan", plan, _core.Plan, "a plan of Model.parallelize")
         self._parameters = {}
+        #: The plans that were compared, of a model that serves: other plans have them in their report.
+        self._alternatives = []
         self._lock = threading.Lock()
 
     @property
@@ -69,8 +71,14 @@ class Plan:
         report = self._plan.report(format == "json", find_entry(self._plan.entries, entry).name, verbose)
         remarks = self._model._remarks
         if format == "text":
+            if self._alternatives:
+                from .serving_plans import text
+
+                report += "\n" + text(self._alternatives)
             return Text(_with_remarks(report, remarks) if verbose else report)
         report = json.loads(report)
+        if self._alternatives:
+            report["alternatives"] = self._alternatives
         report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
         return report
 

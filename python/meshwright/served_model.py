@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Causal language models that serve requests: what `Model.serve` returns."""
 
-from . import _core, arguments
+from . import _core, arguments, serving_plans
 from .errors import Error, unwrap
 from .model import Model, _convert, _model_of
 from .options import spell
@@ -92,12 +92,19 @@ class ServedModel(Model):
             self._by_sizes[sizes] = model
         return self._by_sizes[sizes]
 
-    def parallelize(self, **options) -> Plan:
+    def parallelize(self, *, latency=None, **options) -> Plan:
+        """As `Model.parallelize`. With `ranks` the mesh with the most new tokens a second is chosen, of which a
+        step takes at most `latency` seconds, if that is given (docs/planning.md)."""
+        if options.get("ranks") is not None:
+            return serving_plans.choose(self._parallelize, self._options.max_requests, options, latency)
+        if latency is not None:
+            raise Error(f"latency: expected it beside ranks, for which the planner chooses a mesh, got {latency!r}")
+        return self._parallelize(**options)
+
+    def _parallelize(self, **options) -> Plan:
         text = spell(options)
         sizes = (_core.Plan.count_groups, _core.Plan.count_dealt, _core.Plan.token_gather)
         return self._of(*(unwrap(of(text)) for of in sizes)).parallelize(**options)
-
-    parallelize.__doc__ = Model.parallelize.__doc__
 
     def __repr__(self):
         return f"<meshwright.ServedModel entries=[{', '.join(self.entries)}]>"

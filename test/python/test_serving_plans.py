@@ -1,0 +1,74 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""The mesh of a model that serves, chosen by the planner."""
+
+import meshwright as mw
+import pytest
+import torch
+import transformers as tf
+
+
+@pytest.fixture(scope="module")
+def served():
+    torch.manual_seed(0)
+    config = tf.LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+                            num_key_value_heads=2, vocab_size=61, max_position_embeddings=32)
+    model = mw.from_torch(tf.LlamaForCausalLM(config).eval(), (torch.zeros(1, 8, dtype=torch.long),))
+    return model.serve(max_length=32, page_size=4, max_requests=2, buckets=[2, 8])
+
+
+def rate(plan, requests=2):
+    serving = plan.report("json")["serving"]
+    (step,) = [entry for entry in serving["entries"] if entry["name"] == f"tokens={requests}"]
+    return serving["groups"] * requests / step["seconds"]
+
+
+def test_most_tokens(served):
+    """No mesh that a user could type has more."""
+    plan = served.parallelize(ranks=4)
+    chosen, *others = plan.report("json")["alternatives"]
+    assert chosen["chosen"] and not chosen["reason"] and all(other["reason"] for other in others)
+    assert chosen["tokens_per_second"] == pytest.approx(rate(plan))
+    for options in ({"mesh": {"dp": 4}}, {"mesh": {"tp": 4}}, {"mesh": {"dp": 2, "tp": 2}},
+                    {"mesh": {"tp": 4}, "data_parallel_attention": 2},
+                    {"mesh": {"tp": 2, "dp": 2}, "data_parallel_attention": 2}):
+        assert rate(plan) * 1.002 >= rate(served.parallelize(**options))
+    for other in others:
+        again = served.parallelize(**other["options"])
+        assert rate(again) == pytest.approx(other["tokens_per_second"])
+    assert "planner: the chosen plan, and the next best" in plan.report()
+
+
+def test_serves(served):
+    with served.parallelize(ranks=2).start() as session, served.parallelize(mesh={"tp": 1}).start() as plain:
+        prompts = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
+        assert session.generate(prompts, max_new_tokens=5) == plain.generate(prompts, max_new_tokens=5)
+
+
+def test_objectives(served):
+    chosen = {name: served.parallelize(ranks=4, objective=name).report("json")["alternatives"][0]
+              for name in ("time", "memory", "time-then-memory")}
+    assert chosen["memory"]["memory_per_rank"] <= chosen["time-then-memory"]["memory_per_rank"]
+    assert chosen["time-then-memory"]["tokens_per_second"] * 1.05 >= chosen["time"]["tokens_per_second"]
+
+
+def test_latency(served):
+    alternatives = served.parallelize(ranks=4).report("json")["alternatives"]
+    slowest, fastest = (pick(a["seconds"] for a in alternatives) for pick in (max, min))
+    bound = (slowest + fastest) / 2
+    chosen = served.parallelize(ranks=4, latency=bound).report("json")["alternatives"][0]
+    assert chosen["seconds"] <= bound
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"ranks": 0}, "ranks: expected an integer above 0, got 0"),
+    ({"ranks": 2, "mesh": {"tp": 2}}, "mesh: expected no mesh beside ranks of a model that serves"),
+    ({"ranks": 2, "objective": "speed"}, "objective: expected time, memory or time-then-memory, got 'speed'"),
+    ({"ranks": 2, "latency": 1e-9}, "latency: expected at least .* seconds, which a step of mesh=.* takes"),
+    ({"latency": 1.0}, "latency: expected it beside ranks"),
+    ({"ranks": 2, "device": "{h100 memory_size=1e4}"}, "memory of the device: no plan for 2 ranks fits: the least"),
+    ({"ranks": 2, "memory_ceiling": "1K"}, "1024"),
+])
+def test_errors(served, options, message):
+    with pytest.raises(mw.Error, match=message):
+        served.parallelize(**options)
