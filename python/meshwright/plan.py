@@ -12,6 +12,8 @@ from .backends import backend_name
 from .devices import Call, on_host
 from .errors import CheckFailed, Diagnostic, Error, placed, unwrap
 from .inputs import find_entry
+from .options import spell
+from .pages.numbers import bytes_text
 from .progress import Phase
 from .session import Session, keeping, session_options
 from .tensors import is_parameter, kind_of_inputs
@@ -72,9 +74,7 @@ class Plan:
         remarks = self._model._remarks
         if format == "text":
             if self._alternatives:
-                from .serving_plans import text
-
-                report += "\n" + text(self._alternatives)
+                report += "\n" + _said(self._alternatives)
             return Text(_with_remarks(report, remarks) if verbose else report)
         report = json.loads(report)
         if self._alternatives:
@@ -345,6 +345,15 @@ def _decision(remark):
         "location": location,
         "numbers": {},
     }
+
+
+def _said(alternatives) -> str:
+    """The plan of a model that serves, the next three, and why each lost: lines of a report."""
+    lines = ["planner: the chosen plan, and the next best"]
+    for plan in alternatives[:4]:
+        lines.append(f"  {spell(plan['options'])}: {plan['tokens_per_second']:,.0f} tokens a second, "
+                     f"{bytes_text(plan['memory_per_rank'])} a rank; {plan['reason'] or 'chosen'}")
+    return "\n".join(lines) + "\n"
 
 
 def _with_remarks(report, remarks):

@@ -134,12 +134,3 @@ def _alternative(candidate, best, latency) -> dict:
         "seconds": candidate.seconds, "exposed_seconds": candidate.exposed, "tokens_per_second": candidate.rate,
         "memory_per_rank": candidate.memory, "bytes_per_rank": candidate.sent, "reason": reason,
     }
-
-
-def text(alternatives) -> str:
-    """The chosen plan, the next three, and why each lost: lines of a report."""
-    lines = ["planner: the chosen plan, and the next best"]
-    for plan in alternatives[:4]:
-        lines.append(f"  {spell(plan['options'])}: {plan['tokens_per_second']:,.0f} tokens a second, "
-                     f"{bytes_text(plan['memory_per_rank'])} a rank; {plan['reason'] or 'chosen'}")
-    return "\n".join(lines) + "\n"
