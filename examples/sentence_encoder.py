@@ -85,7 +85,7 @@ def main():
     differences = timed("check against one rank", lambda: plan.check(**batch))
 
     print()
-    print(plan.report())
+    print(plan.report(verbose=True))
     if options.ir:
         print(plan.ir())
 
