@@ -85,6 +85,7 @@ private:
   std::optional<SmallVector<int64_t>> getOperandDims(Operation *op, int64_t dim) const;
   bool wantsCuts(Operation *op);
   Value getSlice(Value value, const Cut &cut);
+  void stateMadeDim(Operation *op, Operation *clone, const Cut &cut);
 
   Block &block;
   MeshAttr mesh;
@@ -249,6 +250,31 @@ bool Hoister::wantsCuts(Operation *op) {
   return true;
 }
 
+/// Lets a clone state the layout of a dimension that it makes of equal elements. The slice, which told how many of
+/// them there are on all ranks, is gone.
+void Hoister::stateMadeDim(Operation *op, Operation *clone, const Cut &cut) {
+  auto sliced = dyn_cast<dist::SliceOp>(cut.example);
+  SmallVector<int64_t> dims = *getOperandDims(op, cut.dim);
+  if (!sliced || cut.pads || llvm::any_of(dims, [](int64_t dim) { return dim >= 0; }))
+    return;
+  RankedTensorType type = typeOf(op->getResult(0));
+  LayoutFactor factor;
+  factor.size = factor.padded = type.getDimSize(cut.dim);
+  StatedDims stated = getStatedResult(op, 0, mesh);
+  if (!stated.empty() && stated[cut.dim]) {
+    if (stated[cut.dim]->factors.size() != 1)
+      return;
+    factor = stated[cut.dim]->factors.front();
+  }
+  llvm::append_range(factor.axes, getAxes(sliced.getAxes(), mesh));
+  Layout layout = Layout::getReplicated(shapeOf(clone->getResult(0)));
+  layout.dims[cut.dim] = DimLayout(factor);
+  llvm::SmallBitVector own(type.getRank());
+  own.set(cut.dim);
+  auto func = op->getParentOfType<func::FuncOp>();
+  stateResult(clone, 0, layout, own, func->getAttrOfType<FlatSymbolRefAttr>(DistDialect::kSpmdAttr), mesh);
+}
+
 Value Hoister::getSlice(Value value, const Cut &cut) {
   for (auto &[known, slice] : slices[value])
     if (known == cut)
@@ -270,6 +296,7 @@ Value Hoister::getSlice(Value value, const Cut &cut) {
     clone->removeAttr(nn::NnDialect::kIdAttr);
     clone->removeAttr(kResultsAttr);
     clone->getResult(0).setType(cut.applyTo(typeOf(value)));
+    stateMadeDim(op, clone, cut);
     slice = clone->getResult(0);
   } else if (DenseElementsAttr splat = getSplat(op)) {
     builder.setInsertionPoint(op);

@@ -30,3 +30,13 @@ def check(seed):
 @pytest.mark.parametrize("seed", range(8))
 def test_random(seed):
     check(seed)
+
+
+@pytest.mark.parametrize("seed", [222])
+def test_dealt_pages_are_proved(seed):
+    """Rows of values whose features are sharded go to all ranges of pages."""
+    net = random_serving.build(random_serving.draw(seed), LENGTH, seed)
+    model = mw.from_torch(net, (torch.ones(1, 5, dtype=torch.long),))
+    served = model.serve(max_length=LENGTH, page_size=4, max_requests=2, buckets=(3,))
+    plan = served.parallelize(mesh={"tp": 4}, cache_sharding="sequence")
+    assert plan.report(format="json")["serving"]["cache"] == "sequence"

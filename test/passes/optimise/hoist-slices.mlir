@@ -180,3 +180,22 @@ func.func @other_boundaries(
   %3 = nn.reduce max %2 dims [1] {keep_dims} : (tensor<3x5xf32>) -> tensor<3x1xf32>
   return %3 : tensor<3x1xf32>
 }
+
+// -----
+
+// Equal elements that a rank counts: behind the slice the broadcast states how many there are on all ranks.
+// CHECK-LABEL: func.func @equal_rows
+// CHECK: nn.broadcast {{.*}} {dist.results = [#dist.sharding<@mesh, [(4{"tp":(1)2}), {?}, {?}]>]} {{.*}} -> tensor<2x3x4xf32>
+// CHECK-NEXT: dist.all_to_all
+dist.mesh @mesh = <["tp"=4]>
+func.func @equal_rows(
+    %x: tensor<1x3x4xf32> {dist.sharding = #dist.sharding<@mesh, [{}, {}, {"tp":(2)2}]>, dist.global = tensor<1x3x8xf32>},
+    %y: tensor<1x3x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>, dist.global = tensor<4x3x8xf32>})
+    -> (tensor<1x3x8xf32> {dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}, {}]>, dist.global = tensor<4x3x8xf32>})
+    attributes {dist.spmd = @mesh} {
+  %0 = nn.broadcast %x : (tensor<1x3x4xf32>) -> tensor<4x3x4xf32>
+  %1 = dist.slice %0 axes ["tp":(1)2] dims [0] : (tensor<4x3x4xf32>) -> tensor<2x3x4xf32>
+  %2 = dist.all_to_all %1 axes ["tp":(2)2] from [2] to [0] : (tensor<2x3x4xf32>) -> tensor<1x3x8xf32>
+  %3 = nn.add %2, %y : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
+  return %3 : tensor<1x3x8xf32>
+}
