@@ -24,9 +24,11 @@ inline constexpr llvm::StringLiteral kServingAttr = "nn.serving";
 std::optional<ServingSizes> getServingSizes(mlir::ModuleOp module);
 void setServingSizes(mlir::ModuleOp module, const ServingSizes &sizes);
 
-/// The names of the inputs of a step that other passes read: ids of tokens [groups, tokens], and the numbers
-/// of true tokens [groups].
+/// The names of the inputs of a step that others read: ids of tokens, their positions and their places in pages
+/// [groups, tokens], and the numbers of true tokens [groups].
 inline constexpr llvm::StringLiteral kTokensInput = "tokens";
+inline constexpr llvm::StringLiteral kPositionsInput = "positions";
+inline constexpr llvm::StringLiteral kSlotsInput = "slots";
 inline constexpr llvm::StringLiteral kCountsInput = "counts";
 /// On a step of serving: the most tokens of all groups together (i64). The step has the input `counts`.
 inline constexpr llvm::StringLiteral kTokenSumAttr = "nn.token_sum";

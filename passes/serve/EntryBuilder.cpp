@@ -86,8 +86,8 @@ void EntryBuilder::makeFunction() {
   if (sizes.deal > 1)
     tables = {groups, sizes.deal, requests, sizes.countBlocks() / sizes.deal};
   SmallVector<std::pair<StringRef, SmallVector<int64_t>>> numbers = {
-      {nn::kTokensInput, {groups, tokens}}, {"positions", {groups, tokens}},
-      {"slots", {groups, tokens}},        {"tables", tables},
+      {nn::kTokensInput, {groups, tokens}}, {nn::kPositionsInput, {groups, tokens}},
+      {nn::kSlotsInput, {groups, tokens}}, {"tables", tables},
       {"starts", {groups, requests + 1}}, {"lengths", {groups, requests}}};
   if (sum)
     numbers.push_back({nn::kCountsInput, {groups}});

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Placement/CountedRows.h"
 #include "meshwright/lib/Placement/Pages.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Placement/TokenRows.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/passes/verify/Passes.h"
 
@@ -29,7 +30,8 @@ struct VerifyPlacementPass : meshwright::impl::VerifyPlacementPassBase<VerifyPla
       return;
     if (func->hasAttr(dist::DistDialect::kSpmdAttr)) {
       const FailureOr<PlacementAnalysis> &placement = getAnalysis<SharedPlacementAnalysis>().placement;
-      if (failed(placement) || failed(verifyCountedRows(func, *placement)) || failed(verifyPages(func, *placement)))
+      if (failed(placement) || failed(verifyCountedRows(func, *placement)) ||
+          failed(verifyTokenRows(func, *placement)) || failed(verifyPages(func, *placement)))
         return signalPassFailure();
     }
     if (failed(verifyRaces(func)))

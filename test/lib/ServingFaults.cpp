@@ -16,6 +16,7 @@
 #include "Uses.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -333,6 +334,27 @@ void test::wrongCounts(func::FuncOp func, const PlacementAnalysis &, Faults &fau
   });
 }
 
+/// The rows of tokens of a step of serving, group by group, by the values [1, tokens, features] that have them. One of
+/// each shape and kind of op will do.
+static llvm::MapVector<Value, int64_t> findTokenRows(func::FuncOp func, const PlacementAnalysis &analysis) {
+  llvm::MapVector<Value, int64_t> rows;
+  BlockArgument tokens = nn::findInput(func, nn::kTokensInput);
+  if (!tokens)
+    return rows;
+  SmallVector<int64_t> shape = analysis.getLayout(tokens).getGlobalShape();
+  int64_t count = shape[0] * shape[1];
+  llvm::DenseSet<std::pair<OperationName, Type>> known;
+  for (Operation &op : func.getBody().front())
+    for (Value value : op.getResults()) {
+      if (!isFloats(value) || shapeOf(value).size() != 3 || !known.insert({op.getName(), value.getType()}).second)
+        continue;
+      SmallVector<int64_t> own = analysis.getLayout(value).getGlobalShape();
+      if (count > 1 && own[0] == 1 && own[1] == count)
+        rows[value] = 1;
+    }
+  return rows;
+}
+
 /// The rows of true ones, by the values that have them, and those of ops that compute rows one by one.
 static llvm::MapVector<Value, int64_t> findTrueRows(func::FuncOp func) {
   llvm::MapVector<Value, int64_t> rows;
@@ -354,8 +376,11 @@ static llvm::MapVector<Value, int64_t> findTrueRows(func::FuncOp func) {
 }
 
 /// Rows behind the true ones count: they are summed, or go where others were.
-void test::sumRows(func::FuncOp func, const PlacementAnalysis &, Faults &faults) {
-  for (auto [value, dim] : findTrueRows(func)) {
+void test::sumRows(func::FuncOp func, const PlacementAnalysis &analysis, Faults &faults) {
+  llvm::MapVector<Value, int64_t> rows = findTrueRows(func);
+  for (auto [value, dim] : findTokenRows(func, analysis))
+    rows.insert({value, dim});
+  for (auto [value, dim] : rows) {
     if (!isFloats(value) || value.use_empty())
       continue;
     auto change = [&, value = value](StringRef what, std::function<Value(OpBuilder &)> make) {

@@ -19,6 +19,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/CountedRows.h"
 #include "meshwright/lib/Placement/Pages.h"
+#include "meshwright/lib/Placement/TokenRows.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Tensor/IR/Tensor.h"
@@ -82,7 +83,8 @@ struct TestMutatePlacementPass : PassWrapper<TestMutatePlacementPass, OperationP
       return Result::Invalid;
     // As the pass `verify-placement` does.
     FailureOr<PlacementAnalysis> changed = PlacementAnalysis::run(func);
-    if (failed(changed) || failed(verifyCountedRows(func, *changed)) || failed(verifyPages(func, *changed)))
+    if (failed(changed) || failed(verifyCountedRows(func, *changed)) ||
+        failed(verifyTokenRows(func, *changed)) || failed(verifyPages(func, *changed)))
       return Result::Caught;
     if (!write.empty())
       writeProgram(*copy, faultKind.name, description, !excuse.empty());

@@ -45,7 +45,7 @@ KINDS = {
     "stale-pages": set(PLANS),
     "wrong-parts": {"sequence", "groups, sequence"},
     "wrong-counts": {"sum", "sum, ranks of one"},
-    "sum-rows": {"sum", "sum, ranks of one"},
+    "sum-rows": set(PLANS),
     "residual-in-sum": {"tp", "groups", "sum", "sequence"},
 }
 LINE = re.compile(r"^\S+ (\S+): (\d+) of (\d+) caught")
