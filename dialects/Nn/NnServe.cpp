@@ -134,7 +134,8 @@ static LogicalResult verifyResults(PagedAttentionOp op) {
 ///  - tables are [groups, requests, blocks], or [groups, ranks, requests, blocks] with deals [ranks],
 ///    which divide the pages and are at most `deal`; starts are [groups, requests + 1] and lengths
 ///    [groups, requests];
-///  - slopes and sinks are [q_heads];
+///  - slopes and sinks are [q_heads], and distances [q_heads, n] or [q_heads, 1, n] of the
+///    type of the log-sum-exp, n positive;
 ///  - the window is not negative, and the cap and the numbers of ranks and parts are positive;
 ///  - the result is [groups, tokens, q_heads, dv], dv at most n, of the type of the query; with deals or
 ///    parts it is [groups, ranks * parts, tokens, q_heads, dv], of the type of the log-sum-exp;
@@ -164,6 +165,15 @@ LogicalResult PagedAttentionOp::verify() {
   for (auto [name, value] : {std::pair("slopes", getSlopes()), std::pair("sinks", getSinks())})
     if (value && failed(verifyShape(*this, name, value, {query[2]})))
       return failure();
+  if (Value distances = getDistances()) {
+    Shape shape = shapeOf(distances);
+    bool isTable = shape.size() == 2 || (shape.size() == 3 && shape[1] == 1);
+    if (!isTable || shape[0] != query[2] || shape.back() == 0)
+      return emitOpError() << "expected distances [" << query[2] << ", n] or positions [" << query[2]
+                           << ", 1, n], n positive, got " << spell(shape);
+    if (Type compute = getComputeType(elementOf(getQuery())); elementOf(distances) != compute)
+      return emitOpError() << "expected distances of " << compute << ", got " << elementOf(distances);
+  }
   if (getWindowLeft() && int64_t(*getWindowLeft()) < 0)
     return emitOpError() << "expected a window that is not negative, got " << int64_t(*getWindowLeft());
   if (getSoftCap() && !(getSoftCap()->convertToDouble() > 0))
@@ -210,6 +220,11 @@ FactorRule PagedAttentionOp::getFactorRule() {
   for (Value perHead : {getSlopes(), getSinks()})
     if (perHead)
       rule.operands.push_back({{kv, shared}});
+  if (Value distances = getDistances()) {
+    rule.operands.push_back({{kv, shared}, {rule.addFactor(shapeOf(distances).back(), FactorKind::Special)}});
+    if (shapeOf(distances).size() == 3)
+      rule.operands.back().insert(rule.operands.back().begin() + 1, FactorRule::DimFactors());
+  }
   ValueFactors lse = {{groups}, {tokens}, {kv, shared}};
   if (hasParts()) {
     int parts = rule.addFactor(getParts().value_or(1), FactorKind::Special);
@@ -278,7 +293,7 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
   Value q = w.reshape(getQuery(), {tokens, query[2], 1, query[3]});
   Value position = w.reshape(w.addNumber(seen, -1), {tokens, 1}), places, bias;
   bool hasPositions = getWindowLeft() || getDeals();
-  if (hasPositions || getSlopes())
+  if (hasPositions || getSlopes() || getDistances())
     places = w.iota(0, RankedTensorType::get({blocks * size}, number));
   if (Value deals = getDeals()) {
     // Entry j of the table is block j * deal + deals[0].
@@ -292,6 +307,19 @@ Value PagedAttentionOp::expand(OpBuilder &builder) {
     bias = w.mul(w.cast(w.reshape(slopes, {1, query[2], 1, 1}), wide),
                  w.reshape(distance, {tokens, 1, 1, blocks * size}));
     bias = w.cast(bias, elementOf(getQuery()));
+  }
+  if (Value distances = getDistances()) {
+    int64_t count = shapeOf(distances).back(), keys = blocks * size;
+    Value entry = w.broadcast(w.reshape(places, {1, keys}), {tokens, keys});
+    if (shapeOf(distances).size() == 2)
+      entry = w.addNumber(w.sub(entry, position), double(count - 1));
+    entry = w.binary<MinimumOp>(w.binary<MaximumOp>(entry, w.number(0, number)), w.number(double(count - 1), number));
+    RankedTensorType found = typeOf(distances).clone({query[2], tokens, keys});
+    Value table = w.reshape(distances, {query[2], count});
+    Value each = GatherOp::create(builder, getLoc(), found, table, entry, 1);
+    each = w.reshape(w.transpose(each, {1, 0, 2}), {tokens, query[2], 1, keys});
+    each = w.cast(each, elementOf(getQuery()));
+    bias = bias ? w.add(bias, each) : each;
   }
   RankedTensorType type = typeOf(q).clone({tokens, query[2], 1, valueFeatures});
   RankedTensorType lse = type.clone({tokens, query[2], 1}).clone(getComputeType(elementOf(getQuery())));

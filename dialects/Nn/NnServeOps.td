@@ -47,8 +47,10 @@ def Nn_PagedAttentionOp : Nn_PagesOp<"paged_attention", [Dist_Combines, AttrSize
     anything in range, or -1.
 
     `soft_cap` bounds the scores as in `nn.attention`. `slopes` [q_heads] adds slope times the
-    distance, a number that is not positive, to each score (ALiBi). `sinks` [q_heads] are further
-    scores, which have no value.
+    distance, a number that is not positive, to each score (ALiBi). `distances` [q_heads, n] adds a number of each
+    distance: the last one is that of the token's own key, the one before that of the key before it, and the
+    first one that of all keys before these. They are in the type of the log-sum-exp. `sinks` [q_heads] are
+    further scores, which have no value.
 
     A result of fewer features than the values have reads the first columns of each row. Keys and
     values may then be the same pages, as the latent rows of a model with compressed keys are.
@@ -70,11 +72,11 @@ def Nn_PagedAttentionOp : Nn_PagesOp<"paged_attention", [Dist_Combines, AttrSize
   let arguments = (ins Nn_FloatTensor:$query, Nn_FloatTensor:$keys, Nn_FloatTensor:$values,
                        Nn_I64Tensor:$tables, Nn_I64Tensor:$starts, Nn_I64Tensor:$lengths,
                        Optional<Nn_I64Tensor>:$deals, Optional<Nn_FloatTensor>:$slopes,
-                       Optional<Nn_FloatTensor>:$sinks, F64Attr:$scale,
-                       OptionalAttr<I64Attr>:$window_left, OptionalAttr<F64Attr>:$soft_cap,
+                       Optional<Nn_FloatTensor>:$sinks, Optional<Nn_FloatTensor>:$distances,
+                       F64Attr:$scale, OptionalAttr<I64Attr>:$window_left, OptionalAttr<F64Attr>:$soft_cap,
                        OptionalAttr<I64Attr>:$deal, OptionalAttr<I64Attr>:$parts);
   let results = (outs Nn_FloatTensor:$result, Optional<Nn_FloatTensor>:$lse);
-  let assemblyFormat = "$query `,` $keys `,` $values `tables` $tables `starts` $starts `lengths` $lengths (`deals` $deals^)? (`slopes` $slopes^)? (`sinks` $sinks^)? `scale` $scale attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = "$query `,` $keys `,` $values `tables` $tables `starts` $starts `lengths` $lengths (`deals` $deals^)? (`slopes` $slopes^)? (`sinks` $sinks^)? (`distances` $distances^)? `scale` $scale attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
     /// Returns true if the results are those of parts of the keys.

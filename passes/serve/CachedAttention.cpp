@@ -62,7 +62,7 @@ static Value writePages(Writer &w, const std::string &name, Value rows, Value sl
 }
 
 std::pair<Value, Value> meshwright::writeCachedAttention(Writer &w, nn::AttentionOp op, Value query,
-                                                         Value keys, Value values, Value slopes,
+                                                         Value keys, Value values, const CachedBias &bias,
                                                          StringRef name, const CacheInputs &inputs,
                                                          const ServingSizes &sizes) {
   OpBuilder &builder = w.getBuilder();
@@ -87,8 +87,8 @@ std::pair<Value, Value> meshwright::writeCachedAttention(Writer &w, nn::Attentio
   }
   auto made = nn::PagedAttentionOp::create(
       builder, w.getLoc(), partType, lseType, query, keyPages, valuePages, inputs.tables,
-      inputs.starts, inputs.lengths, deals, slopes, /*sinks=*/Value(), op.getScaleAttr(),
-      op.getWindowLeftAttr(), op.getSoftCapAttr(),
+      inputs.starts, inputs.lengths, deals, bias.slopes, /*sinks=*/Value(), bias.distances,
+      op.getScaleAttr(), op.getWindowLeftAttr(), op.getSoftCapAttr(),
       deal > 1 ? builder.getI64IntegerAttr(deal) : IntegerAttr(), /*parts=*/IntegerAttr());
   if (Attribute id = op->getAttr(NnDialect::kIdAttr))
     made->setAttr(NnDialect::kIdAttr, id);

@@ -28,14 +28,19 @@ struct CacheInputs {
   mlir::Value slots, tables, starts, lengths;
 };
 
+/// What stands for the bias of attention: slopes [heads], or numbers of distances [heads, n]. Null values are not
+/// added.
+struct CachedBias {
+  mlir::Value slopes, distances;
+};
+
 /// Writes attention of a step in place of `op`. Query, keys and values are [groups, tokens, heads,
-/// features]; there are no values where they are the first columns of the keys. `slopes` [heads]
-/// stand for the bias, or are null. Returns the result, which is as the query, and the log-sum-exp
+/// features]; there are no values where they are the first columns of the keys. Returns the result, which is as the query, and the log-sum-exp
 /// [groups, tokens, heads] if `op` has it. Makes the states `NAME.keys` and `NAME.values`, or
 /// `NAME.latent`, if the module lacks them.
 std::pair<mlir::Value, mlir::Value>
 writeCachedAttention(nn::Writer &w, nn::AttentionOp op, mlir::Value query, mlir::Value keys,
-                     mlir::Value values, mlir::Value slopes, mlir::StringRef name,
+                     mlir::Value values, const CachedBias &bias, mlir::StringRef name,
                      const CacheInputs &inputs, const ServingSizes &sizes);
 
 } // namespace meshwright

@@ -8,6 +8,7 @@
 #include "meshwright/passes/serve/CausalForward.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/lib/Support/TensorValues.h"
+#include "meshwright/passes/serve/DistanceBias.h"
 #include "meshwright/passes/serve/KeySlopes.h"
 
 #include "llvm/ADT/StringSet.h"
@@ -51,20 +52,22 @@ StringRef CausalForward::getCacheName(Operation *op) const {
 //===----------------------------------------------------------------------===//
 
 FailureOr<CausalForward> CausalForward::read(func::FuncOp func) {
-  DenseMap<Operation *, Value> slopes;
+  DenseMap<Operation *, CachedBias> biases;
   for (auto op : func.front().getOps<nn::AttentionOp>()) {
     if (!op.getBias() || !op.getCausal() || op.getLse())
       continue;
     OpBuilder builder(op);
     nn::Writer w(builder, op.getLoc());
-    if (Value own = writeKeySlopes(w, op))
-      slopes[op] = own;
+    if (Value slopes = writeKeySlopes(w, op))
+      biases[op] = {slopes, Value()};
+    else if (Value distances = writeDistanceBias(w, op))
+      biases[op] = {Value(), distances};
   }
   FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);
   if (failed(factors))
     return failure();
   CausalForward forward(func, std::move(*factors));
-  forward.slopes = std::move(slopes);
+  forward.biases = std::move(biases);
   if (failed(forward.findIds()))
     return failure();
   forward.findDependent();
@@ -169,10 +172,11 @@ LogicalResult CausalForward::checkAttention(nn::AttentionOp op) {
         "has a mask other than a causal one and a window, which a model that serves may have");
   if (op.getWindowRight() || op.getDropRows())
     return refuse("has a window to the right or dropout, which a model that serves may not have");
-  if (op.getBias() && !getKeySlopes(op))
-    return refuse(
-        "has a bias that is not a slope times the distance of the key, which serving does "
-        "not support yet");
+  CachedBias bias = getBias(op);
+  if (op.getBias() && !bias.slopes && !bias.distances)
+    return refuse("has a bias that does not follow from the distance of the key or from its position, which serving does not support yet");
+  if (bias.distances && dependsOnIds(bias.distances))
+    return refuse("has a bias that depends on the tokens, which serving does not support yet");
   FailureOr<int64_t> queries = getTokenDim(op.getQuery()), keys = getTokenDim(op.getKey());
   if (failed(queries) || *queries != 2 || failed(keys) || *keys != 2)
     return refuse("has queries and keys that are not the tokens");

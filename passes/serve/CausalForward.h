@@ -10,6 +10,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/passes/serve/CachedAttention.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
@@ -22,7 +23,7 @@ namespace meshwright {
 /// attention.
 class CausalForward {
 public:
-  /// Reads a function, to which it adds the slopes of biases. It is an error if the function is no
+  /// Reads a function, to which it adds what stands for biases. It is an error if the function is no
   /// such forward pass.
   static mlir::FailureOr<CausalForward> read(mlir::func::FuncOp func);
 
@@ -42,9 +43,8 @@ public:
   /// The name that the states of a cached attention begin with; empty for another op.
   llvm::StringRef getCacheName(mlir::Operation *op) const;
 
-  /// The slopes [q_heads] that stand for the bias of attention: a value of the function. Null if
-  /// there is no bias.
-  mlir::Value getKeySlopes(mlir::Operation *op) const { return slopes.lookup(op); }
+  /// What stands for the bias of attention: values of the function. No values if there is no bias, or another one.
+  CachedBias getBias(mlir::Operation *op) const { return biases.lookup(op); }
 
 private:
   CausalForward(mlir::func::FuncOp func, FactorAnalysis factors)
@@ -67,7 +67,7 @@ private:
   llvm::DenseSet<mlir::Value> dependent;
   /// For each attention whose keys are tokens.
   llvm::DenseMap<mlir::Operation *, std::string> cacheNames;
-  llvm::DenseMap<mlir::Operation *, mlir::Value> slopes;
+  llvm::DenseMap<mlir::Operation *, CachedBias> biases;
   llvm::DenseSet<mlir::Operation *> head;
 };
 

@@ -257,10 +257,11 @@ LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op) {
                         {sizes.groups, tokens, shape[0] * shape[1], shape[3]});
   }
   Value values = readsValuesFromKeys(op) ? Value() : rows[2];
-  Value slopes = forward.getKeySlopes(op);
+  CachedBias bias = forward.getBias(op);
+  for (Value *own : {&bias.slopes, &bias.distances})
+    *own = *own ? known.lookup(*own) : *own;
   auto [made, lse] =
-      writeCachedAttention(w, op, rows[0], rows[1], values, slopes ? known.lookup(slopes) : slopes,
-                           forward.getCacheName(op),
+      writeCachedAttention(w, op, rows[0], rows[1], values, bias, forward.getCacheName(op),
                            {inputs.slots, inputs.tables, inputs.starts, inputs.lengths}, sizes);
   ArrayRef<int64_t> query = shapeOf(op.getQuery());
   int64_t rowsOfAll = getNumRows(false);

@@ -65,7 +65,7 @@ Value expandPagedAttention(OpBuilder &builder, nn::PagedAttentionOp op) {
   auto attention = nn::PagedAttentionOp::create(
       builder, op.getLoc(), type, lseType, op.getQuery(), op.getKeys(), op.getValues(), checkTables(builder, op),
       op.getStarts(), op.getLengths(), op.getDeals(), op.getSlopes(), merges ? Value() : op.getSinks(),
-      op.getScaleAttr(), op.getWindowLeftAttr(), op.getSoftCapAttr(), op.getDealAttr(),
+      op.getDistances(), op.getScaleAttr(), op.getWindowLeftAttr(), op.getSoftCapAttr(), op.getDealAttr(),
       merges ? builder.getI64IntegerAttr(parts) : op.getPartsAttr());
   if (!merges) {
     if (op.getLse())
@@ -111,6 +111,7 @@ PagedPlan::PagedPlan(nn::PagedAttentionOp op, const Processor &processor) {
   if (op.getWindowLeft() && int64_t(*op.getWindowLeft()) < getKeys() * deal)
     left = *op.getWindowLeft();
   sharesPages = op.getKeys() == op.getValues();
+  biasByPosition = op.getDistances() && shapeOf(op.getDistances()).size() == 3;
   element = elementOf(op.getQuery());
   compute = getComputeType(element);
   lanes = processor.vectorBytes / (compute.getIntOrFloatBitWidth() / 8);
@@ -152,7 +153,7 @@ SmallVector<Value> PagedEmitter::getInputs() {
   if (!plan.sharesPages)
     inputs.push_back(op.getValues());
   inputs.append({op.getTables(), op.getStarts(), op.getLengths()});
-  for (Value value : {op.getDeals(), op.getSlopes(), op.getSinks()})
+  for (Value value : {op.getDeals(), op.getSlopes(), op.getSinks(), op.getDistances()})
     if (value)
       inputs.push_back(value);
   return inputs;
@@ -182,6 +183,7 @@ void PagedEmitter::emit(func::FuncOp kernel) {
   deals = take(op.getDeals());
   slopes = take(op.getSlopes());
   sinks = take(op.getSinks());
+  distances = take(op.getDistances());
   result = take(op.getResult());
   lse = take(op.getLse());
   Value begin = entry.getArgument(next), end = entry.getArgument(next + 1);
@@ -398,6 +400,24 @@ Value PagedEmitter::getLowest() { return getSplat(-std::numeric_limits<double>::
 Value PagedEmitter::loadPerHead(Value buffer, Value row) {
   Value number = widen(loadScalar(buffer, add(firstHead, rem(row, plan.blockHeads))));
   return arith::MulFOp::create(b, number, getScalar(M_LOG2E));
+}
+
+Value PagedEmitter::getBiasOrigin(Value row) {
+  int64_t count = shapeOf(op.getDistances()).back();
+  Value head = add(firstHead, rem(row, plan.blockHeads));
+  return arith::IndexCastOp::create(b, b.getI32Type(), add(mul(head, count), plan.biasByPosition ? 0 : count - 1));
+}
+
+Value PagedEmitter::loadBias(Value origin, Value steps) {
+  auto type = getVector(lanes, b.getI32Type());
+  int64_t least = plan.biasByPosition ? 0 : 1 - shapeOf(op.getDistances()).back();
+  int64_t most = least + shapeOf(op.getDistances()).back() - 1;
+  Value place = arith::MaxSIOp::create(b, steps, emitConstant(b, type, least));
+  place = arith::AddIOp::create(b, origin, arith::MinSIOp::create(b, place, emitConstant(b, type, most)));
+  Value all = arith::ConstantOp::create(
+      b, DenseElementsAttr::get(getVector(lanes, b.getI1Type()), b.getBoolAttr(true)));
+  Value found = vector::GatherOp::create(b, getVector(), distances, ValueRange{getIndex(0)}, place, all, getSplat(0));
+  return arith::MulFOp::create(b, found, getSplat(M_LOG2E));
 }
 
 std::optional<KernelInfo> KernelScope::buildPagedAttention(rt::KernelOp launch) {

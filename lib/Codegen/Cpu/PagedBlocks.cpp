@@ -49,10 +49,12 @@ void PagedEmitter::reserveBlocks() {
   reserve(rowsOfQuery, rows, b.getI64Type());
   reserve(uppers, rows, position);
   reserve(lowers, rows, position);
-  if (op.getSlopes()) {
+  if (op.getSlopes() || op.getDistances())
     reserve(positions, rows, position);
+  if (op.getSlopes())
     reserve(rowSlopes, rows, compute);
-  }
+  if (op.getDistances())
+    reserve(rowOrigins, rows, position);
   if (op.getSinks())
     reserve(rowSinks, rows, compute);
 }
@@ -70,10 +72,12 @@ void PagedEmitter::packRows() {
     Value seen = getSeen(add(firstToken, div(row, plan.blockHeads)));
     keep(toI32(toLocal(seen)), uppers);
     keep(toI32(toLocal(getFirstSeen(seen))), lowers);
-    if (slopes) {
+    if (slopes || distances)
       keep(toI32(sub(seen, getIndex(1))), positions);
+    if (slopes)
       keep(loadPerHead(slopes, row), rowSlopes);
-    }
+    if (distances)
+      keep(getBiasOrigin(row), rowOrigins);
     if (sinks)
       keep(loadPerHead(sinks, row), rowSinks);
   });
@@ -242,10 +246,13 @@ Value PagedEmitter::getScore(Value panel, Value key, int64_t vector, bool masked
   Value score = cap(load(scores.buffer, at(key, vector)));
   auto toI32 = [&](Value index) { return splat(arith::IndexCastOp::create(b, b.getI32Type(), index)); };
   auto ofRows = [&](const Region &region) { return load(region.buffer, atLanes(panel, vector)); };
-  if (slopes) {
-    Value distance = arith::SubIOp::create(b, toI32(toPosition(add(firstKey, key))), ofRows(positions));
+  Value position = slopes || distances ? toI32(toPosition(add(firstKey, key))) : Value(), distance;
+  if (position)
+    distance = arith::SubIOp::create(b, position, ofRows(positions));
+  if (slopes)
     score = fma(arith::SIToFPOp::create(b, getVector(), distance), ofRows(rowSlopes), score);
-  }
+  if (distances)
+    score = arith::AddFOp::create(b, score, loadBias(ofRows(rowOrigins), plan.biasByPosition ? position : distance));
   if (!masked)
     return score;
   Value own = toI32(add(firstKey, key));

@@ -42,6 +42,8 @@ struct PagedPlan {
   int64_t ranks, deal, parts;
   std::optional<int64_t> left;
   bool sharesPages;
+  /// The table of distances counts positions of keys.
+  bool biasByPosition;
   Type element, compute;
   int64_t lanes;
   /// Instructions multiply pairs of bf16.
@@ -122,6 +124,10 @@ private:
   Value getLowest();
   /// A slope or a sink of the head of a row of the unit, as an exponent of two.
   Value loadPerHead(Value buffer, Value row);
+  /// The place in the table of distances of the token's own key, or of position 0, for the head of a row of the unit.
+  Value getBiasOrigin(Value row);
+  /// Numbers of the table, as exponents of two, so many places behind the origins.
+  Value loadBias(Value origin, Value steps);
 
   //===--------------------------------------------------------------------===//
   // One token
@@ -131,8 +137,10 @@ private:
   void emitRowUnit();
   void packRowQueries();
   void emitScoreTile(Value firstRow, Value first);
-  /// The distance of the keys from `key` on to the token, which is not positive.
-  Value getDistances(Value key);
+  /// The positions of the keys from `key` on.
+  Value getPositions(Value key);
+  /// The same less the position of the token: not positive for keys that it sees.
+  Value getDistances(Value positions);
   void emitRowProbabilities(Value row);
   void emitRowProducts();
   void emitProductTile(Value firstRow, Value column, int64_t full, int64_t tail);
@@ -177,7 +185,7 @@ private:
   /// as the first columns of the copied keys.
   bool copiesKeys = false, copiesValues = false;
   Region queryPanels, scores, probabilities, keyBlock, valueBlock, results, maxima, sums, scales;
-  Region rowsOfQuery, uppers, lowers, positions, rowSlopes, rowSinks;
+  Region rowsOfQuery, uppers, lowers, positions, rowSlopes, rowSinks, rowOrigins;
   Value numRows, numPanels, from, to;
 
   /// Keys of a block, of one token and of more.
@@ -187,7 +195,7 @@ private:
   PagedPlan plan;
   const Processor &processor;
 
-  Value query, keys, values, tables, starts, lengths, deals, slopes, sinks, result, lse;
+  Value query, keys, values, tables, starts, lengths, deals, slopes, sinks, distances, result, lse;
   Region offsets;
 
   // The present block of tokens: its request, the request's length and the token behind it.

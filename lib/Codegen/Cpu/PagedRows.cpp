@@ -99,7 +99,7 @@ void PagedEmitter::emitScoreTile(Value firstRow, Value first) {
   }
 }
 
-Value PagedEmitter::getDistances(Value key) {
+Value PagedEmitter::getPositions(Value key) {
   auto type = getVector(lanes, b.getI32Type());
   SmallVector<int32_t> steps(lanes);
   std::iota(steps.begin(), steps.end(), 0);
@@ -114,20 +114,30 @@ Value PagedEmitter::getDistances(Value key) {
     position = arith::AddIOp::create(b, arith::MulIOp::create(b, block, size),
                                      arith::RemUIOp::create(b, position, size));
   }
-  Value own = splatI32(sub(getSeen(firstToken), getIndex(1)));
-  return arith::SIToFPOp::create(b, getVector(), arith::SubIOp::create(b, position, own));
+  return position;
+}
+
+Value PagedEmitter::getDistances(Value positions) {
+  Value own = arith::IndexCastOp::create(b, b.getI32Type(), sub(getSeen(firstToken), getIndex(1)));
+  return arith::SubIOp::create(b, positions, splat(own));
 }
 
 void PagedEmitter::emitRowProbabilities(Value row) {
   Value start = mul(row, scoreStride), slope = slopes ? splat(loadPerHead(slopes, row)) : Value();
   auto type = getVector(lanes, b.getI32Type());
+  Value origin = distances ? splat(getBiasOrigin(row)) : Value();
   SmallVector<int32_t> lane(lanes);
   std::iota(lane.begin(), lane.end(), 0);
   Value order = arith::ConstantOp::create(b, DenseElementsAttr::get(type, ArrayRef<int32_t>(lane)));
   auto visit = [&](Value i, Value largest, bool isLast) {
     Value score = cap(load(rowScores.buffer, add(start, i)));
+    Value positions = slope || origin ? getPositions(add(firstKey, i)) : Value();
     if (slope)
-      score = fma(slope, getDistances(add(firstKey, i)), score);
+      score = fma(slope, arith::SIToFPOp::create(b, getVector(), getDistances(positions)), score);
+    if (origin) {
+      Value steps = plan.biasByPosition ? positions : getDistances(positions);
+      score = arith::AddFOp::create(b, score, loadBias(origin, steps));
+    }
     if (isLast) {
       // Lanes behind the last key.
       Value count = splat(arith::IndexCastOp::create(b, b.getI32Type(), sub(numKeys, i)));

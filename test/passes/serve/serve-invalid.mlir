@@ -43,11 +43,11 @@ func.func @output(%ids: tensor<1x6xi64> {nn.input = "ids"}, %e: tensor<9x8xf32> 
 // -----
 
 func.func @table(%ids: tensor<1x6xi64> {nn.input = "ids"}, %e: tensor<9x8xf32> {nn.parameter = "e"},
-                 %b: tensor<1x6xf32> {nn.parameter = "b"}) -> (tensor<1x6x9xf32> {nn.output = "logits"}) {
+                 %b: tensor<6x6xf32> {nn.parameter = "b"}) -> (tensor<1x6x9xf32> {nn.output = "logits"}) {
   %0 = nn.embedding %ids, %e : (tensor<1x6xi64>, tensor<9x8xf32>) -> tensor<1x6x8xf32>
   %1 = nn.reshape %0 : (tensor<1x6x8xf32>) -> tensor<1x1x6x8xf32>
-  // expected-error@+1 {{has a bias that is not a slope times the distance of the key}}
-  %2 = nn.attention %1, %1, %1 bias %b scale 0.5 {causal} : (tensor<1x1x6x8xf32>, tensor<1x1x6x8xf32>, tensor<1x1x6x8xf32>, tensor<1x6xf32>) -> tensor<1x1x6x8xf32>
+  // expected-error@+1 {{has a bias that does not follow from the distance of the key}}
+  %2 = nn.attention %1, %1, %1 bias %b scale 0.5 {causal} : (tensor<1x1x6x8xf32>, tensor<1x1x6x8xf32>, tensor<1x1x6x8xf32>, tensor<6x6xf32>) -> tensor<1x1x6x8xf32>
   %3 = nn.reshape %2 : (tensor<1x1x6x8xf32>) -> tensor<1x6x8xf32>
   %4 = nn.linear %3, %e : (tensor<1x6x8xf32>, tensor<9x8xf32>) -> tensor<1x6x9xf32>
   return %4 : tensor<1x6x9xf32>

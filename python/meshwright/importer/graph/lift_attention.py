@@ -258,10 +258,11 @@ def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None
         return None
     lead = weights.shape[:-2]
     if node.rank == 3 and len(lead) == 2:
-        # The leading dimension is batch and heads, which the scores have apart.
-        if {x.shape[0] for x in (q, k, v)} != {node.shape[0]}:
+        # The leading dimension is batch and heads, which the scores have apart. Keys of one head may serve all.
+        if not {x.shape[0] for x in (q, k, v)} <= {1, node.shape[0]}:
             return None
-        q, k, v = (build.reshape(x, (*lead, *x.shape[1:])) for x in (q, k, v))
+        q, k, v = (build.reshape(x, (*(lead if x.shape[0] == node.shape[0] else (1, 1)), *x.shape[1:]))
+                   for x in (q, k, v))
     else:
         lead = node.shape[:-2]
     terms = [(kind, _regrouped(build, term, lead)) for kind, term in terms]

@@ -84,7 +84,7 @@ class MaskReader:
             return self.boolean(mask, node.operands[0], seen)
         if node.op == "cast" and node.operands[0].dtype == "i1":
             return self.boolean(mask, node.operands[0], seen)
-        inner = self._through_reshape(node)
+        inner = self._through_view(node)
         if inner is not None:
             return self.boolean(mask, inner, seen)
         if not seen:
@@ -177,7 +177,7 @@ class MaskReader:
                     if hidden is not None:
                         part = self._part(mask, node, constant_of(scale))
                         return self.boolean(part, hidden[0], not hidden[1])
-        inner = self._through_reshape(node)
+        inner = self._through_view(node)
         if inner is not None:
             return self.additive(mask, inner)
         mask.bias.append(node)
@@ -189,8 +189,10 @@ class MaskReader:
         mask.finite.append((node, Mask()))
         return mask.finite[-1][1]
 
-    def _through_reshape(self, node: Node) -> Node | None:
-        """reshape(f(x, ...)) by dimensions of size 1, as f(reshape(x), ...)."""
+    def _through_view(self, node: Node) -> Node | None:
+        """A transpose of f(x, ...), or a reshape by dimensions of size 1, as f of such views of x, ...."""
+        if node.op == "transpose" and node.operands[0].op in POINTWISE:
+            return self._through_transpose(node, node.operands[0])
         if node.op != "reshape" or node.operands[0].op not in POINTWISE:
             return None
         inner = node.operands[0]
@@ -206,14 +208,21 @@ class MaskReader:
         return Node(inner.op, operands, inner.attrs, node.shape, node.dtype, node.loc,
                     node.position)
 
+    def _through_transpose(self, node: Node, inner: Node) -> Node:
+        operands = []
+        for operand in inner.operands:
+            wide = self.build.reshape(operand, (1,) * (inner.rank - operand.rank) + operand.shape)
+            operands.append(self.build.transpose(wide, node.attrs["permutation"]))
+        return Node(inner.op, operands, inner.attrs, node.shape, node.dtype, node.loc, node.position)
+
     def _indicator(self, node: Node) -> tuple[Node, bool] | None:
         """(b, s) where the number is 1 if b == s, else 0."""
         if node.op == "cast" and node.operands[0].dtype == "i1":
             return node.operands[0], True
         if node.op in ("cast", "broadcast"):
             return self._indicator(node.operands[0])
-        if node.op == "reshape":
-            inner = self._through_reshape(node)
+        if node.op in ("reshape", "transpose"):
+            inner = self._through_view(node)
             return None if inner is None else self._indicator(inner)
         if node.op == "sub":
             if constant_of(node.operands[0]) == 1:
