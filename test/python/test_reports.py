@@ -173,7 +173,11 @@ def test_microbatches():
             return self.layer(x).square().mean()
 
     made = mw.from_torch(Loss().train(), (torch.ones(4, 8),)).train(mw.SGD(lr=0.1), microbatches=2)
-    page = check_page(made.parallelize(mesh={"dp": 2}).report("html"))
+    plan = made.parallelize(mesh={"dp": 2})
+    page, report = check_page(plan.report("html")), plan.report("json", verbose=True)
+    # The bytes are those of all functions.
+    sent = sum(pair["bytes"] for pair in report["program"]["sent"])
+    assert round(sent) == report["bytes_of_all_ranks"] == 2 * report["bytes_per_rank"] > 0
     assert "A call runs 1 other function before the entry's own" in " ".join(page.texts["summary"].split())
 
 
