@@ -140,6 +140,21 @@ static PlanMemory getMemoryPlanner() {
   return [](FunctionOpInterface function) { return planSessionMemory(function); };
 }
 
+static bool asksSchedule(const RequestSchedulePassOptions &request) {
+  return request.overlap != OnOffAuto::Auto || request.memoryCeiling || request.prefetch.number;
+}
+
+/// Adds the pass that notes on an SPMD program how to schedule it, if an option says so.
+static void addScheduleRequest(OpPassManager &pm, const RequestSchedulePassOptions &request) {
+  if (asksSchedule(request))
+    pm.addPass(createRequestSchedulePass(request));
+}
+
+/// What a plan that is tried has of the requests for the schedule: all but the ceiling.
+static RequestSchedulePassOptions getTriedRequest(const ParallelizeOptions &options) {
+  return {options.overlap, /*memoryCeiling=*/0, options.gtpPrefetch, /*refuses=*/false};
+}
+
 /// The passes behind `recompute` that change what a rank holds.
 static void addStorage(OpPassManager &pm, OnOffAuto shardSaved, OnOffAuto gtpKeep) {
   pm.addPass(createSaveShardsPass({shardSaved, /*memoryCeiling=*/0}));
@@ -155,13 +170,19 @@ static bool keepsShards(FunctionOpInterface function) {
   });
 }
 
-/// Returns a function that plans a program whose weights are gathered again as the option asks.
-static TryPlan getPlanTrial(OnOffAuto gtpKeep) {
-  return [=](FunctionOpInterface function, int64_t ceiling, OnOffAuto shardSaved) {
+/// Returns a function that plans a program as the options ask.
+static TryPlan getPlanTrial(const ParallelizeOptions &options) {
+  OnOffAuto gtpKeep = options.gtpKeep;
+  return [gtpKeep, request = getTriedRequest(options)](FunctionOpInterface function, int64_t ceiling,
+                                                       OnOffAuto shardSaved) {
     auto plan = [&](OnOffAuto inShards) -> std::optional<TriedPlan> {
       FunctionOpInterface stored = function;
       IsolatedModule copy(function->getParentOfType<ModuleOp>());
-      if (succeeded(copy.run([&](OpPassManager &pm) { addStorage(pm, inShards, gtpKeep); })))
+      auto prepare = [&](OpPassManager &pm) {
+        addStorage(pm, inShards, gtpKeep);
+        addScheduleRequest(pm, request);
+      };
+      if (succeeded(copy.run(prepare)))
         stored = copy.get().lookupSymbol<func::FuncOp>(function.getName());
       if (shardSaved == OnOffAuto::Auto && inShards == OnOffAuto::On && !keepsShards(stored))
         return std::nullopt;
@@ -176,9 +197,14 @@ static TryPlan getPlanTrial(OnOffAuto gtpKeep) {
   };
 }
 
-/// Returns a function that finds the time of a program under a ceiling.
-static FindTime getTimeFinder() {
-  return [](FunctionOpInterface function, int64_t ceiling, bool bestOnly) -> std::optional<int64_t> {
+/// Returns a function that finds the time of a program under a ceiling, scheduled as the options ask.
+static FindTime getTimeFinder(const ParallelizeOptions &options) {
+  return [request = getTriedRequest(options)](FunctionOpInterface function, int64_t ceiling,
+                                              bool bestOnly) -> std::optional<int64_t> {
+    if (asksSchedule(request) && failed(runPasses(function->getParentOfType<ModuleOp>(), [&](OpPassManager &pm) {
+          addScheduleRequest(pm, request);
+        })))
+      return std::nullopt;
     if (bestOnly)
       return MemoryPlanner().findBestTime(function, ceiling);
     PlannedMemory planned = planMemory(function, ceiling);
@@ -192,12 +218,6 @@ void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
   ReportCommunicationPassOptions options;
   options.file = file.str();
   pm.addPass(createReportCommunicationPass(options, getMemoryPlanner()));
-}
-
-/// Adds the pass that notes on an SPMD program how to schedule it, if an option says so.
-static void addScheduleRequest(OpPassManager &pm, const RequestSchedulePassOptions &request) {
-  if (request.overlap != OnOffAuto::Auto || request.memoryCeiling || request.prefetch.number)
-    pm.addPass(createRequestSchedulePass(request));
 }
 
 /// Prices a candidate by the program that the phases make of it.
@@ -279,11 +299,11 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes, options.gtpReduce});
     pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0),
                                     options.shardSaved, /*keepMarks=*/true},
-                                   getPlanTrial(options.gtpKeep)));
+                                   getPlanTrial(options)));
     pm.addPass(createSaveShardsPass({options.shardSaved, options.memoryCeiling.value_or(0)},
-                                    getPlanTrial(options.gtpKeep)));
+                                    getPlanTrial(options)));
     pm.addNestedPass<func::FuncOp>(createEncodeFetchesPass());
-    pm.addPass(createSplitFetchesPass({options.gtpKeep, options.memoryCeiling.value_or(0)}, getTimeFinder()));
+    pm.addPass(createSplitFetchesPass({options.gtpKeep, options.memoryCeiling.value_or(0)}, getTimeFinder(options)));
     // Weights that travel alone are there for a shorter time.
     if (!options.memoryCeiling)
       pm.addNestedPass<func::FuncOp>(createJoinFetchesPass({options.gtpPrefetch}));
@@ -331,9 +351,9 @@ void meshwright::registerPasses() {
   // registers know their own phase only, so passes that ask other phases come first.
   registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
   registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
-  registerPass([] { return createRecomputePass({}, getPlanTrial(OnOffAuto::Auto)); });
-  registerPass([] { return createSaveShardsPass({}, getPlanTrial(OnOffAuto::Auto)); });
-  registerPass([] { return createSplitFetchesPass({}, getTimeFinder()); });
+  registerPass([] { return createRecomputePass({}, getPlanTrial({})); });
+  registerPass([] { return createSaveShardsPass({}, getPlanTrial({})); });
+  registerPass([] { return createSplitFetchesPass({}, getTimeFinder({})); });
 
   registerBindPasses();
   registerAnnotatePasses();

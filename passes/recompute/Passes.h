@@ -42,8 +42,8 @@ using TryPlan =
     std::function<TriedPlan(mlir::FunctionOpInterface, int64_t ceiling, OnOffAuto shardSaved)>;
 
 /// Returns the picoseconds that the schedule of an SPMD function takes under a ceiling; nothing if no
-/// schedule keeps to it, or with `bestOnly`, if the one that hides most does not. From the schedule
-/// phase, too.
+/// schedule keeps to it, or with `bestOnly`, if the one that hides most does not. The function is a copy
+/// for this purpose. From the schedule phase, too.
 using FindTime = std::function<std::optional<int64_t>(mlir::FunctionOpInterface, int64_t ceiling,
                                                       bool bestOnly)>;
 

@@ -137,9 +137,9 @@ public:
   }
   /// Writes the order, and keeps it if no frugal order needs less.
   void measureFrugal(Program &program, Order order);
-  /// Writes the order that takes the least time of those under memory limits between that of the frugal
-  /// order and `most`. Returns false if none fits.
-  bool tryLimits(Program &program, int64_t most);
+  /// Writes the order that takes the least time of those under memory limits up to `most`. Returns false if
+  /// none fits. `blocking` has the same launches; none runs beside another.
+  bool tryLimits(Program &program, Program &blocking, int64_t most);
 
   int64_t getBytes() const { return plan.arena + plan.recovery; }
   int64_t getLive() const { return plan.live + plan.recovery; }
@@ -149,14 +149,31 @@ public:
   Schedule schedule;
 
 private:
-  /// Steps between the memory of the most frugal order and that of the order that hides most.
-  static constexpr int64_t kSteps = 16;
+  /// Steps between the memory of a frugal order and that of the order that hides most; of list schedules, half
+  /// as many.
+  static constexpr int64_t kSteps = 32;
+  /// Steps below the memory of a frugal order, each a part of so many of it. The fullest places stay as they are
+  /// under these limits: if others fill up, blocks find places less easily.
+  static constexpr int64_t kBelow = 16, kPart = 32;
+  /// So many orders are tried under limits below the highest one whose order fits, if they take less time.
+  static constexpr size_t kLower = 3;
   /// Other orders of kernels are tried if more than one part of so many of the communication shows.
   static constexpr int64_t kMostShown = 20;
+
+  using MakeSchedule = llvm::function_ref<Schedule(int64_t step)>;
+
+  bool attempt(Program &program, Schedule schedule);
+  int64_t bisect(Program &program, int64_t first, int64_t last, MakeSchedule make);
+  void tryAhead(Program &program, const Schedule &base, int64_t most);
+  void tryLists(Program &program, int64_t least, int64_t most);
+  bool showsMuch() const { return !best || best->schedule.exposed > best->schedule.communication / kMostShown; }
 
   func::FuncOp func;
   int64_t budget, communication;
   BufferPlan plan;
+  /// The best order under a limit, and the smallest of those that exceed the budget only because of gaps
+  /// between blocks.
+  std::optional<Order> best, nearest;
 };
 
 } // namespace
@@ -176,34 +193,73 @@ void OrderSearch::measureFrugal(Program &program, Order order) {
     frugal = std::move(order);
 }
 
-bool OrderSearch::tryLimits(Program &program, int64_t most) {
-  int64_t least = frugal.schedule.peak;
-  if (most <= least)
+/// Keeps a schedule if it fits and takes less time than the best. Returns true if it fits.
+bool OrderSearch::attempt(Program &program, Schedule schedule) {
+  Order order{std::move(schedule)};
+  bool holds = tryOrder(program, order, SearchEffort::Some);
+  order.bytes = getBytes();
+  if (holds && (!best || order.schedule.time < best->schedule.time))
+    best = std::move(order);
+  else if (!holds && getLive() <= budget && (!nearest || order.bytes < nearest->bytes))
+    nearest = std::move(order);
+  return holds;
+}
+
+/// Tries the schedules of some steps. Returns the last one that fits: an order uses what its limit allows. One
+/// before the first if none does.
+int64_t OrderSearch::bisect(Program &program, int64_t first, int64_t last, MakeSchedule make) {
+  int64_t low = first - 1, high = last + 1;
+  for (int64_t step = last; high - low > 1; step = low + (high - low) / 2)
+    (attempt(program, make(step)) ? low : high) = step;
+  return low;
+}
+
+/// Tries the kernels in the order of `base`, in which nothing runs beside them, with collectives ahead. The
+/// limits do not depend on the ceiling, so that a higher one takes an order that hides no less.
+void OrderSearch::tryAhead(Program &program, const Schedule &base, int64_t most) {
+  auto make = [&](int64_t step) {
+    int64_t limit = step < 0 ? base.peak + base.peak / kPart * step
+                             : base.peak + int64_t(double(most - base.peak) * double(step) / kSteps);
+    return scheduleAhead(program.getTasks(), base.order, std::max<int64_t>(1, limit));
+  };
+  int64_t highest = bisect(program, -kBelow, kSteps, make);
+  // A collective that begins early may keep the place of one that is needed sooner.
+  SmallVector<Schedule> lower;
+  for (int64_t step = -kBelow; step < highest; ++step)
+    if (Schedule schedule = make(step); schedule.time < best->schedule.time)
+      lower.push_back(std::move(schedule));
+  llvm::sort(lower, [](const Schedule &a, const Schedule &b) {
+    return std::pair(a.time, a.peak) < std::pair(b.time, b.peak);
+  });
+  for (Schedule &schedule : MutableArrayRef(lower).take_front(kLower))
+    if (schedule.time < best->schedule.time)
+      attempt(program, std::move(schedule));
+}
+
+/// Tries other orders of kernels, which list schedules make.
+void OrderSearch::tryLists(Program &program, int64_t least, int64_t most) {
+  auto make = [&](int64_t step) {
+    int64_t limit = least + int64_t(double(most - least) * double(2 * step) / kSteps);
+    return scheduleTasks(program.getTasks(), std::max<int64_t>(1, limit));
+  };
+  int64_t highest = bisect(program, 0, kSteps / 2, make);
+  for (int64_t below = 1; below <= highest && showsMuch(); below *= 2)
+    if (Schedule schedule = make(highest - below); schedule.time < best->schedule.time)
+      attempt(program, std::move(schedule));
+}
+
+bool OrderSearch::tryLimits(Program &program, Program &blocking, int64_t most) {
+  if (most <= frugal.schedule.peak)
     return false;
-  std::optional<Order> best, nearest;
-  auto attempt = [&](Schedule schedule) {
-    Order order{std::move(schedule)};
-    bool holds = tryOrder(program, order, SearchEffort::Some);
-    order.bytes = getBytes();
-    if (holds && (!best || order.schedule.time < best->schedule.time))
-      best = std::move(order);
-    else if (!holds && getLive() <= budget && (!nearest || order.bytes < nearest->bytes))
-      nearest = std::move(order);
-    return holds;
-  };
-  // The highest limit whose order fits: an order uses what its limit allows. The limits do not depend on the
-  // ceiling, so that a higher one takes an order that hides no less.
-  auto bisect = [&](llvm::function_ref<Schedule(int64_t limit)> make) {
-    for (int64_t low = -1, high = kSteps + 1, step = kSteps; high - low > 1; step = (low + high) / 2) {
-      int64_t limit = least + int64_t(double(most - least) * double(step) / kSteps);
-      (attempt(make(std::max<int64_t>(1, limit))) ? low : high) = step;
-    }
-  };
-  const std::vector<unsigned> order = frugal.schedule.order;
-  bisect([&](int64_t limit) { return scheduleAhead(program.getTasks(), order, limit); });
+  const Schedule base = frugal.schedule;
+  tryAhead(program, base, most);
   // Another order of kernels may hide more.
-  if (!best || best->schedule.exposed > best->schedule.communication / kMostShown)
-    bisect([&](int64_t limit) { return scheduleTasks(program.getTasks(), limit); });
+  if (showsMuch())
+    for (const Schedule &other : {simulateInOrder(blocking.getTasks()), scheduleTasks(blocking.getTasks(), 1)})
+      if (other.order != base.order && other.peak < most)
+        tryAhead(program, other, most);
+  if (showsMuch())
+    tryLists(program, base.peak, most);
   // A larger search may find what the small one did not.
   if (!best)
     return nearest && tryOrder(program, *nearest, SearchEffort::Much);
@@ -218,8 +274,8 @@ bool OrderSearch::tryLimits(Program &program, int64_t most) {
 ///  2. the frugal orders, in which nothing runs beside kernels: the original one, and if that exceeds them,
 ///     the one with the least memory per step, each with a large budget. If neither fits, no order does:
 ///     the error names the smallest arena so far;
-///  3. `tryLimits`: the kernels of the frugal order, and list schedules, under memory limits between the
-///     frugal order and the present one;
+///  3. `tryLimits`: the kernels of the frugal orders with collectives ahead, and list schedules, under memory
+///     limits up to that of the present order;
 ///  4. the best frugal order.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
@@ -237,7 +293,7 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
   if (search.frugal.bytes > budget)
     search.measureFrugal(blocking, {scheduleTasks(blocking.getTasks(), 1), /*blocks=*/true});
   Order &frugal = search.frugal;
-  bool found = frugal.bytes <= budget && (search.tryLimits(program, present.schedule.peak) ||
+  bool found = frugal.bytes <= budget && (search.tryLimits(program, blocking, present.schedule.peak) ||
                                           search.tryOrder(blocking, frugal, SearchEffort::Much));
   schedule = search.schedule;
   if (found)

@@ -133,9 +133,14 @@ def test_more_random_models():
 
 
 def main():
-    wrong = [said for seed in range(*map(int, sys.argv[1:3])) if (said := check(seed)) and (print(said, flush=True) or True)]
-    print(f"{len(wrong)} of the models differ")
-    return int(bool(wrong))
+    wrong, seeds = 0, range(*map(int, sys.argv[1:3]))
+    for seed in seeds:
+        if said := check(seed):
+            wrong += 1
+            print(said, flush=True)
+        if (seed + 1 - seeds.start) % 10 == 0:
+            print(f"{seed + 1 - seeds.start} models, {wrong} differ", flush=True)
+    return int(wrong > 0)
 
 
 if __name__ == "__main__":

@@ -43,7 +43,14 @@ std::optional<int64_t> Plan::Impl::findLeastCeiling() const {
   mlir::OwningOpRef<ModuleOp> frugal = partitioned.get().clone();
   ParallelizeOptions asked = *options;
   asked.memoryCeiling = 1;
-  if (failed(runPasses(*frugal, [&](mlir::OpPassManager &pm) { buildPhase(pm, asked, Phase::Optimised); })))
+  auto run = [&](Phase phase) {
+    return runPasses(*frugal, [&](mlir::OpPassManager &pm) { buildPhase(pm, asked, phase); });
+  };
+  if (failed(run(Phase::Optimised)))
+    return std::nullopt;
+  // The other requests for the schedule.
+  asked.memoryCeiling = std::nullopt;
+  if (failed(run(Phase::Spmd)))
     return std::nullopt;
   for (auto func : frugal->getOps<mlir::func::FuncOp>())
     if (!target.empty())
