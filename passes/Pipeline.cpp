@@ -150,7 +150,7 @@ static void addScheduleRequest(OpPassManager &pm, const RequestSchedulePassOptio
     pm.addPass(createRequestSchedulePass(request));
 }
 
-/// What a plan that is tried has of the requests for the schedule: all but the ceiling.
+/// The requests for the schedule of a plan that is tried: all but the ceiling.
 static RequestSchedulePassOptions getTriedRequest(const ParallelizeOptions &options) {
   return {options.overlap, /*memoryCeiling=*/0, options.gtpPrefetch, /*refuses=*/false};
 }

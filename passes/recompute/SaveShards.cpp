@@ -194,7 +194,7 @@ void ShardSaver::keep(const SavedValue &found) {
 }
 
 void ShardSaver::keep(size_t count) {
-  SmallVector<size_t> chosen(ArrayRef(ranked).take_front(count));
+  SmallVector<size_t> chosen(ArrayRef<size_t>(ranked).take_front(count));
   llvm::sort(chosen);
   for (size_t i : chosen)
     keep(values[i]);
