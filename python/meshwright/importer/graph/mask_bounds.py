@@ -75,7 +75,7 @@ class BoundReader(MaskReader):
                 self._either(*parts)
         if node.op == "broadcast" or node.op == "cast" and node.operands[0].dtype == "i1":
             return self.span(node.operands[0], seen)
-        inner = self._through_reshape(node)
+        inner = self._through_view(node)
         if inner is not None:
             return self.span(inner, seen)
         compared = self._comparison(node, seen) if node.op == "compare" else None
@@ -123,7 +123,7 @@ class BoundReader(MaskReader):
             return None if inner is None else Sum().plus(inner, -1)
         if node.op == "broadcast" or node.op == "cast" and node.operands[0].dtype == "i32":
             return self._sum(node.operands[0])
-        inner = self._through_reshape(node)
+        inner = self._through_view(node)
         return self._sum(inner) if inner is not None else self._term(node)
 
     def _known_sum(self, node: Node) -> Sum | None:
