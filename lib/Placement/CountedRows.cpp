@@ -75,7 +75,8 @@ bool RowsProof::fitsAll(Value value, int64_t dim) const {
 
 LogicalResult RowsProof::checkReturn(Operation *op, unsigned operand, const Rows &want) {
   auto have = rowsOf.find(op->getOperand(operand));
-  if (have == rowsOf.end() && fitsAll(op->getOperand(operand), want.dim))
+  // A single row meets no others.
+  if (have == rowsOf.end() && (want.sum == 1 || fitsAll(op->getOperand(operand), want.dim)))
     return success();
   if (have == rowsOf.end()) {
     InFlightDiagnostic error = op->emitOpError()
@@ -174,6 +175,9 @@ LogicalResult RowsProof::visitOther(Operation *op) {
     if (!first)
       first.emplace(i, rows);
     const FactorRule::DimFactors &factors = rule->operands[i][rows.dim];
+    // A view need not say where a dimension of one row goes.
+    if (factors.empty() && rows.sum == 1 && op->hasTrait<View>())
+      continue;
     bool isKept = llvm::all_of(factors, [&](int factor) {
       return rule->factors[factor].kind == FactorKind::Parallel;
     });

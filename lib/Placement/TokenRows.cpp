@@ -47,7 +47,7 @@ private:
   void visitCollective(CollectiveOpInterface op);
   LogicalResult visitRuled(Operation *op, const FactorRule &rule);
   /// Returns true if the op treats rows of an operand that it reads whole as the numbers of tokens say.
-  bool knowsTokens(Operation *op, const FactorRule &rule, unsigned operand, unsigned dim) const;
+  bool knowsTokens(Operation *op, unsigned operand, unsigned dim) const;
   /// Returns true if the op keeps all true elements of a dimension at their places.
   bool keepsElements(Operation *op, unsigned operand, unsigned dim) const;
 
@@ -140,21 +140,16 @@ bool TokensProof::keepsElements(Operation *op, unsigned operand, unsigned dim) c
          from->dims[dim].getGlobalSize() == to->dims[dim].getGlobalSize();
 }
 
-bool TokensProof::knowsTokens(Operation *op, const FactorRule &rule, unsigned operand, unsigned dim) const {
-  if (isa<PagesOpInterface>(op)) {
-    // A write takes the slot of each row.
-    int factor = rule.operands[operand][dim].front();
-    for (auto [i, dims] : llvm::enumerate(rule.operands))
-      if (FactorRule::hasFactor(dims, factor) && !piecesOf.contains(op->getOperand(i)))
-        return false;
+bool TokensProof::knowsTokens(Operation *op, unsigned operand, unsigned dim) const {
+  // A write takes the slot of each row, and attention their numbers.
+  if (isa<PagesOpInterface>(op))
     return true;
-  }
   auto lookup = dyn_cast<LookupOpInterface>(op);
   if (!lookup || !op->hasTrait<MovesOnly>())
     return false;
   Value indices = op->getOperand(lookup.getIndexOperand());
   if (op->hasTrait<ReplacesRows>())
-    return piecesOf.contains(indices);
+    return true;
   return lookup.getTableOperand() == operand && lookup.getTableDim() == dim && comesAtRunTime(indices) &&
          !piecesOf.contains(indices);
 }
@@ -204,7 +199,7 @@ LogicalResult TokensProof::visitRuled(Operation *op, const FactorRule &rule) {
           ofFactors[factor] = resize(pieces, rule.factors[factor].size);
         continue;
       }
-      if (knowsTokens(op, rule, i, d)) {
+      if (knowsTokens(op, i, d)) {
         if (isa<LookupOpInterface>(op))
           taken = i;
         continue;
@@ -244,9 +239,18 @@ LogicalResult TokensProof::visitRuled(Operation *op, const FactorRule &rule) {
   return success();
 }
 
+/// Returns true if an op keeps the rows that an index names, which comes at run time, and makes the others zero: ops
+/// that take a row of those that several ranks have do so, and sum the rest.
+static bool keepsChosenRows(Operation *op) {
+  auto select = dyn_cast<nn::SelectOp>(op);
+  return select && padding::getSplat(select->getOperand(2)) == 0.0 && comesAtRunTime(select->getOperand(0));
+}
+
 LogicalResult TokensProof::visit(Operation *op) {
   bool reads = llvm::any_of(op->getOperands(), [&](Value operand) { return piecesOf.contains(operand); });
   if (!reads || op->hasTrait<OpTrait::IsTerminator>())
+    return success();
+  if (!piecesOf.contains(op->getOperand(0)) && keepsChosenRows(op))
     return success();
   // These move or add rows behind the tokens.
   if (isa<CompactOp, ExpandOp, PadOp>(op)) {
