@@ -11,6 +11,7 @@
 // JSON:      "dp": 2
 // JSON-NEXT: "tp": 4
 // JSON:      "device": "h100"
+// JSON-NEXT: "device_memory": 80000000000
 // JSON-NEXT: "target": "cpu"
 // JSON:      "kind": "all_gather"
 // JSON:      "count": 2
