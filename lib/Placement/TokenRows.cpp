@@ -239,11 +239,11 @@ LogicalResult TokensProof::visitRuled(Operation *op, const FactorRule &rule) {
   return success();
 }
 
-/// Returns true if an op keeps the rows that an index names, which comes at run time, and makes the others zero: ops
-/// that take a row of those that several ranks have do so, and sum the rest.
+/// Returns true if an op keeps elements where a condition holds, which comes at run time, and makes the others zero:
+/// ops that take a row of those that several ranks have do so by its index, and sum the rest.
 static bool keepsChosenRows(Operation *op) {
-  auto select = dyn_cast<nn::SelectOp>(op);
-  return select && padding::getSplat(select->getOperand(2)) == 0.0 && comesAtRunTime(select->getOperand(0));
+  return op->hasTrait<Elementwise>() && op->getNumOperands() == 3 && elementOf(op->getOperand(0)).isInteger(1) &&
+         padding::getSplat(op->getOperand(2)) == 0.0 && comesAtRunTime(op->getOperand(0));
 }
 
 LogicalResult TokensProof::visit(Operation *op) {
