@@ -100,7 +100,7 @@ static void printServing(const ServingReport &serving, json::OStream &json) {
     for (const ServingReport::Entry &entry : serving.entries)
       json.object([&] {
         json.attribute("name", entry.name);
-        json.attribute("gather", "max");
+        json.attribute("gather", llvm::StringRef(entry.name).contains(",sum=") ? "sum" : "max");
         json.attribute("tokens", entry.tokens);
         json.attribute("rows", entry.rows);
         json.attribute("bytes_per_rank", entry.bytes);

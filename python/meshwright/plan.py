@@ -37,6 +37,8 @@ class Plan:
         #: The options of `parallelize`, as the user gave them.
         self._options = dict(arguments.mapping("options", {} if options is None else options, "options by name"))
         self._plan = arguments.instance("plan", plan, _core.Plan, "a plan of Model.parallelize")
+        #: Decisions before the program was planned, as the report in JSON has them.
+        self._choices = []
         self._parameters = {}
         #: The plans that were compared, of a model that serves: other plans have them in their report.
         self._alternatives = []
@@ -75,11 +77,11 @@ class Plan:
         if format == "text":
             if self._alternatives:
                 report += "\n" + _said(self._alternatives)
-            return Text(_with_remarks(report, remarks) if verbose else report)
+            return Text(_with_remarks(report, remarks, self._choices) if verbose else report)
         report = json.loads(report)
         if self._alternatives:
             report["alternatives"] = self._alternatives
-        report["decisions"] = [*map(_decision, remarks), *report["decisions"]]
+        report["decisions"] = [*map(_decision, remarks), *self._choices, *report["decisions"]]
         return report
 
     def save_report(self, path, entry: str | None = None, trace=None, verbose: bool = False) -> None:
@@ -356,8 +358,8 @@ def _said(alternatives) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _with_remarks(report, remarks):
-    """The text of a report with remarks of the import among its decisions, equal ones once."""
+def _with_remarks(report, remarks, choices):
+    """The text of a report with remarks of the import among its decisions, equal ones once, and with choices."""
     places, head = {}, "decisions\n"
     for remark in remarks:
         places.setdefault(remark.message, []).append(remark.place.removesuffix(": "))
@@ -366,6 +368,7 @@ def _with_remarks(report, remarks):
         count = f" {len(where)}x" if len(where) > 1 else ""
         lines += f"  declined{count}  import: {message}\n"
         lines += f"      at {where[0]}\n" if where[0] else ""
+    lines += "".join(f"  {choice['outcome']}  {choice['pass']}: {choice['message']}\n" for choice in choices)
     if not lines:
         return report
     before, found, behind = report.partition("\n" + head)

@@ -7,6 +7,7 @@ from .errors import Error, unwrap
 from .model import Model, _convert, _model_of
 from .options import spell
 from .plan import Plan
+from .serving_choices import choose
 
 _EXPECTED = "a causal language model of ids of tokens [1, t]"
 
@@ -99,7 +100,10 @@ class ServedModel(Model):
             return serving_plans.choose(self._parallelize, self._options.max_requests, options, latency)
         if latency is not None:
             raise Error(f"latency: expected it beside ranks, for which the planner chooses a mesh, got {latency!r}")
-        return self._parallelize(**options)
+        options, decisions = choose(self, options)
+        plan = self._parallelize(**options)
+        plan._choices = decisions
+        return plan
 
     def _parallelize(self, **options) -> Plan:
         text = spell(options)

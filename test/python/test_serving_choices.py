@@ -1,0 +1,53 @@
+# Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+"""Caches and groups of a model that serves, where its options leave them open: chosen by the cost of plans."""
+import functools
+
+import meshwright as mw
+import pytest
+import torch
+import transformers as tf
+
+
+@functools.cache
+def served(kv_heads, requests):
+    """A layer of a size at which bytes count, without weights."""
+    config = tf.LlamaConfig(hidden_size=1024, intermediate_size=2048, num_hidden_layers=1, num_attention_heads=16,
+                            num_key_value_heads=kv_heads, vocab_size=4096, max_position_embeddings=4096)
+    with torch.device("meta"):
+        net = tf.LlamaForCausalLM(config).eval()
+        ids = torch.zeros(1, 8, dtype=torch.long)
+    return mw.from_torch(net, (ids,)).serve(max_length=4096, page_size=16, max_requests=requests, buckets=(requests,))
+
+
+def plan(kv_heads, requests, tp=4, **options):
+    made = served(kv_heads, requests).parallelize(mesh={"tp": tp}, device="h100", **options)
+    report = made.report(format="json")
+    return made, report["serving"], [d for d in report["decisions"] if d["pass"] == "serve"]
+
+
+def test_large_copies_are_dealt():
+    made, serving, decisions = plan(1, 32)
+    assert serving["cache"] == "sequence"
+    heads, sequence = decisions[0]["alternatives"]
+    assert sequence["chosen"] and not heads["chosen"]
+    assert sequence["numbers"]["seconds"] < heads["numbers"]["seconds"]
+    assert sequence["numbers"]["memory_bytes"] < heads["numbers"]["memory_bytes"]
+    assert "serve: cache-sharding: one group, cache by sequence: a step takes" in made.report(verbose=True)
+
+
+@pytest.mark.parametrize(("kv_heads", "requests", "options"), [
+    (4, 32, {}),  # no copies
+    (1, 32, {"cache_sharding": "heads"}),
+    (1, 32, {"target": "gpu:sm_90a"}),
+])
+def test_other_caches_are_by_heads(kv_heads, requests, options):
+    _, serving, decisions = plan(kv_heads, requests, **options)
+    assert serving["cache"] == "heads" and not decisions
+
+
+def test_groups_by_cost():
+    _, serving, (decision,) = plan(1, 32, data_parallel_attention="auto")
+    chosen, = (other for other in decision["alternatives"] if other["chosen"])
+    assert {other["name"].split(",")[0] for other in decision["alternatives"]} == {"one group", "2 groups", "4 groups"}
+    assert chosen["name"].startswith(f"{serving['groups']} groups" if serving["groups"] > 1 else "one group")
