@@ -172,12 +172,13 @@ void PlanSearch::priceMeshes(ArrayRef<Candidate> candidates) {
 
 void PlanSearch::addFrugal(ParallelizeOptions options,
                            std::vector<ParallelizeOptions> &all) const {
-  if (options.recompute == RecomputeMode::Auto && extents.hasGradients)
+  if (options.recompute == RecomputeMode::Auto && extents.hasGradients && request.asksFor("recompute"))
     options.recompute = RecomputeMode::Full;
-  if (options.shardOptimizer == OnOffAuto::Auto && extents.trains)
+  if (options.shardOptimizer == OnOffAuto::Auto && extents.trains && request.asksFor("shard-optimizer"))
     options.shardOptimizer = OnOffAuto::On;
   all.push_back(options);
-  if (options.sequenceParallel != OnOffAuto::Auto || getAxisSize(options, AxisRole::Tensor) == 1)
+  if (options.sequenceParallel != OnOffAuto::Auto || !request.asksFor("sequence-parallel") ||
+      getAxisSize(options, AxisRole::Tensor) == 1)
     return;
   for (OnOffAuto scatter : {OnOffAuto::On, OnOffAuto::Off}) {
     all.push_back(options);

@@ -78,6 +78,7 @@ def calls(folder, known):
         "Model.train": dict(optimizer=mw.SGD(0.1)), "Model.differentiate": {}, "Model.serve": {}, "Model.check": {}, "Model.ir": {}, "Model.to_stablehlo": {},
         "Plan.ir": {}, "Plan.to_stablehlo": {}, "Plan.report": {}, "Plan.start": {}, "Plan.run": {}, "Plan.check": {},
         "Plan.compile": dict(path=folder / "other"), "Plan.compare": dict(other=known["Plan"]), "Plan.layout": {},
+        "Plan.trace": dict(path=folder / "expected.json"),
         "Plan.save_report": dict(path=folder / "report.html"),
         "Session.run": {}, "Session.set_state": dict(values={}), "Session.load_state_dict": dict(saved=session.state_dict()),
         "Session.save": dict(path=folder / "state"), "Session.state": {}, "Session.parameters": {}, "Session.state_dict": {},

@@ -22,6 +22,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cxxabi.h>
+#include <exception>
+#include <new>
+#include <typeinfo>
 
 using namespace meshwright;
 using namespace meshwright::run;
@@ -132,7 +136,18 @@ static Status execute(const Options &options) {
   return status;
 }
 
+/// Ends the process with an error instead of a crash where no memory is left.
+[[noreturn]] static void terminate() {
+  const std::type_info *type = abi::__cxa_current_exception_type();
+  if (type && *type == typeid(std::bad_alloc)) {
+    std::fputs("error: out of memory\n", stderr);
+    std::_Exit(Error);
+  }
+  std::abort();
+}
+
 int main(int argc, char **argv) {
+  std::set_terminate(terminate);
   Options options;
   std::string error;
   if (!parseOptions(argc, argv, options, error))
