@@ -63,7 +63,8 @@ model.parallelize(mesh={"dp": 2, "tp": 4}, sequence_parallel="on", memory_ceilin
 ```
 
 Tables of Python are tables in braces on a command line. Python's lists of axes are names with commas. `None` in Python, and an
-option that is not given, stand for the default.
+option that is not given, stand for the default. `auto` is chosen by rules and estimates where it is left out; where it is
+spelled out, some options are chosen by finished plans ([planning](planning.md)).
 
 """
 

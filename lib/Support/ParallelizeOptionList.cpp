@@ -34,7 +34,7 @@ static constexpr OptionDescription otherDescriptions[] = {
      "shards the residual stream by token along the tensor-parallel axis"},
     {"cache-sharding", "heads | sequence | auto",
      "for a model that serves: each tensor-parallel rank of a group holds the pages of its key/value "
-     "heads, or every n-th page of each request; auto: by heads"},
+     "heads, or every n-th page of each request; auto: by heads, and of Python's models as costs less"},
     {"data-parallel-attention", "groups | auto",
      "the tensor-parallel ranks form so many groups, and attention computes other rows of the batch, or "
      "other requests, in each; auto: as many as keep ranks from holding equal key/value heads", "1"},

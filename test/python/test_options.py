@@ -92,7 +92,9 @@ def test_defaults(model, page, known):
         if defaults[name] is not None:
             plan = model.parallelize(mesh={"tp": 2}, **{name.replace("-", "_"): defaults[name]})
             assert plan.ir("rt") == plain.ir("rt"), name
-            assert plan.report() == plain.report(), name
+            # Some options that are spelled out as auto are chosen by finished plans, which the report names.
+            text = re.sub(r"(?m)^  planner .*\n|^planner: .*\n(  .*\n)*", "", plan.report())
+            assert text == plain.report(), name
 
 
 def test_none_is_the_default(model, known):
