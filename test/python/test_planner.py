@@ -63,7 +63,7 @@ def test_autos(bench, seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20, 50))
+@pytest.mark.parametrize("seed", range(20, 32))
 def test_autos_more(bench, seed):
     assert bench.compare_auto(seed)["ratio"] <= 1.001
 
