@@ -1,6 +1,6 @@
 //===- TokenRows.cpp - tokens of a step stay apart ------------------------===//
 //
-// Piece of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 //
 //===----------------------------------------------------------------------===//
@@ -19,6 +19,7 @@
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/DenseSet.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -103,11 +104,21 @@ static SmallVector<Pieces> split(ArrayRef<Piece> pieces, ArrayRef<int64_t> sizes
 
 /// Returns true if a value depends on what the caller gives in each step.
 static bool comesAtRunTime(Value value) {
-  if (auto argument = dyn_cast<BlockArgument>(value)) {
-    auto func = dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp());
-    return func && func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kInputAttr);
+  llvm::SmallDenseSet<Value, 16> seen{value};
+  SmallVector<Value> open{value};
+  while (!open.empty()) {
+    Value next = open.pop_back_val();
+    if (auto argument = dyn_cast<BlockArgument>(next)) {
+      auto func = dyn_cast<func::FuncOp>(argument.getOwner()->getParentOp());
+      if (func && func.getArgAttr(argument.getArgNumber(), nn::NnDialect::kInputAttr))
+        return true;
+      continue;
+    }
+    for (Value operand : next.getDefiningOp()->getOperands())
+      if (seen.insert(operand).second)
+        open.push_back(operand);
   }
-  return llvm::any_of(value.getDefiningOp()->getOperands(), comesAtRunTime);
+  return false;
 }
 
 void TokensProof::set(Value value, ValuePieces pieces) {
@@ -239,8 +250,8 @@ LogicalResult TokensProof::visitRuled(Operation *op, const FactorRule &rule) {
   return success();
 }
 
-/// Returns true if an op keeps elements where a condition holds, which comes at run time, and makes the others zero:
-/// ops that take a row of those that several ranks have do so by its index, and sum the rest.
+/// Returns true if an op keeps elements where a condition holds, which comes at run time, and makes the others zero.
+/// A row that one of several ranks has is taken so: the other ranks have zeros, and a sum over the ranks follows.
 static bool keepsChosenRows(Operation *op) {
   return op->hasTrait<Elementwise>() && op->getNumOperands() == 3 && elementOf(op->getOperand(0)).isInteger(1) &&
          padding::getSplat(op->getOperand(2)) == 0.0 && comesAtRunTime(op->getOperand(0));

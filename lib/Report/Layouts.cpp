@@ -19,8 +19,7 @@ using namespace meshwright;
 using namespace meshwright::dist;
 using namespace meshwright::text;
 
-/// `24x48xf32`.
-static std::string spell(Type type) {
+std::string meshwright::formatTensor(Type type) {
   std::string text;
   llvm::raw_string_ostream os(text);
   if (auto tensor = dyn_cast<RankedTensorType>(type))
@@ -67,8 +66,8 @@ std::vector<TensorLayout> meshwright::listLayouts(FunctionOpInterface function) 
     Type whole = argument.getType();
     if (auto global = function.getArgAttrOfType<TypeAttr>(i, DistDialect::kGlobalAttr))
       whole = global.getValue();
-    layout.whole = spell(whole);
-    layout.local = spell(argument.getType());
+    layout.whole = formatTensor(whole);
+    layout.local = formatTensor(argument.getType());
     layout.sharding = spell(function.getArgAttrOfType<ShardingAttr>(i, DistDialect::kShardingAttr), whole);
     layout.bytes = getTensorBytes(argument.getType());
     layouts.push_back(std::move(layout));

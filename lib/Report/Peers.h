@@ -17,7 +17,7 @@ namespace meshwright {
 /// The bytes that ranks send one another in a call of an SPMD entry, with all of its steps, by the bytes of
 /// the cost model: a permute sends a chunk to its new rank; sums, gathers and scatters travel on a ring,
 /// to the next rank of their group; other collectives send equal parts to all ranks of the group. Pairs
-/// come in order; those that send nothing are left out. Cost: ranks times the kinds of groups.
+/// come in order, without pairs that send nothing. Cost: ranks times the kinds of groups.
 std::vector<ProgramFacts::Sent> countPeers(mlir::FunctionOpInterface entry);
 
 } // namespace meshwright

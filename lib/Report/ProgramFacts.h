@@ -15,6 +15,7 @@
 
 #include "meshwright/lib/Support/DecisionLog.h"
 
+#include "mlir/IR/Types.h"
 #include "llvm/ADT/ArrayRef.h"
 
 #include <cstdint>
@@ -130,6 +131,9 @@ struct ProgramFacts {
   /// The weight that the queries of the first attention are a product with; empty if there is none.
   std::string queryWeight;
 };
+
+/// The shape and the element type of a tensor, as `24x48xf32`.
+std::string formatTensor(mlir::Type type);
 
 /// The layer of a module: its path up to the first number; the whole path if it has none.
 std::string getLayerName(llvm::StringRef module);

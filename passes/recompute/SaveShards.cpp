@@ -77,7 +77,7 @@ public:
   /// The bytes that a rank keeps less, and picoseconds of gathers, if it keeps so many values in shards.
   int64_t getBytes(size_t count) const;
   int64_t getTime(size_t count) const;
-  /// Keeps so many values in shards: first those that save most bytes for each second of their gathers.
+  /// Keeps so many values in shards: the first ones save most bytes for each second of their gathers.
   void keep(size_t count);
 
 private:
@@ -90,8 +90,9 @@ private:
   const PlacementAnalysis &placement;
   MeshAttr mesh;
   CostModel model;
-  /// In the order of the program, and the numbers of those that save most bytes for each second first.
+  /// In the order of the program.
   SmallVector<SavedValue> values;
+  /// The numbers of the values, by the bytes that they save for each second, most first.
   SmallVector<size_t> ranked;
 };
 

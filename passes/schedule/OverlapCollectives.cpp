@@ -171,8 +171,8 @@ private:
   func::FuncOp func;
   int64_t budget, communication;
   BufferPlan plan;
-  /// The best order under a limit, and the smallest of those that exceed the budget only because of gaps
-  /// between blocks.
+  /// The best order under a limit, and the smallest order that exceeds the budget only because of gaps between
+  /// blocks.
   std::optional<Order> best, nearest;
 };
 

@@ -179,16 +179,6 @@ void ProgramReader::readLaunches() {
 // Buffers
 //===----------------------------------------------------------------------===//
 
-static std::string spell(Type type) {
-  std::string text;
-  llvm::raw_string_ostream os(text);
-  if (auto tensor = dyn_cast<RankedTensorType>(type))
-    for (int64_t size : tensor.getShape())
-      os << size << "x";
-  os << getElementTypeOrSelf(type);
-  return text;
-}
-
 /// Adds the results of a launch that are in the arena.
 void ProgramReader::addBuffers(Operation *op, int64_t launch, TypeRange types,
                                std::optional<ArrayRef<int64_t>> offsets) {
@@ -199,7 +189,7 @@ void ProgramReader::addBuffers(Operation *op, int64_t launch, TypeRange types,
       continue;
     buffers[kernel ? kernel->getResult(i) : waits->getResult(i)] = facts.buffers.size();
     facts.buffers.push_back(
-        {launch, spell(type), (*offsets)[i], rt::getBufferBytes(type), launch, launch});
+        {launch, formatTensor(type), (*offsets)[i], rt::getBufferBytes(type), launch, launch});
   }
 }
 

@@ -28,8 +28,7 @@ struct CacheInputs {
   mlir::Value slots, tables, starts, lengths;
 };
 
-/// What stands for the bias of attention: slopes [heads], or numbers of distances [heads, n]. Null values are not
-/// added.
+/// The bias of paged attention: slopes [heads], or numbers of distances [heads, n]. Null values are not added.
 struct CachedBias {
   mlir::Value slopes, distances;
 };

@@ -43,7 +43,7 @@ public:
   /// The name that the states of a cached attention begin with; empty for another op.
   llvm::StringRef getCacheName(mlir::Operation *op) const;
 
-  /// What stands for the bias of attention: values of the function. No values if there is no bias, or another one.
+  /// The bias of an attention op, as values of the function. No values if there is no bias, or another one.
   CachedBias getBias(mlir::Operation *op) const { return biases.lookup(op); }
 
 private:
