@@ -49,6 +49,8 @@ def choose(parallelize: Callable[..., Plan], requests: int, given: Mapping, late
     if options.get("mesh") not in (None, "auto"):
         arguments.fail("mesh", options["mesh"], "no mesh beside ranks of a model that serves")
     options.pop("mesh", None)
+    if options.get("data_parallel_attention") == "auto":
+        options.pop("data_parallel_attention")
     found, refusal = [], None
     for own in _candidates(ranks, options):
         try:

@@ -39,6 +39,14 @@ def test_most_tokens(served):
     assert "planner: the chosen plan, and the next best" in plan.report()
 
 
+def test_groups_that_are_auto(served):
+    """The same as where they are left out."""
+    options = [served.parallelize(ranks=4, tensor_parallel="tp", **more).report("json")["alternatives"]
+               for more in ({}, {"data_parallel_attention": "auto"})]
+    assert [a["mesh"] for a in options[0]] == [a["mesh"] for a in options[1]]
+    assert any("data_parallel_attention" in a["options"] for a in options[1])
+
+
 def test_serves(served):
     with served.parallelize(ranks=2).start() as session, served.parallelize(mesh={"tp": 1}).start() as plain:
         prompts = [[1, 2, 3], [4, 5, 6, 7, 8], [9]]
