@@ -6,6 +6,7 @@ import os
 import resource
 import select
 import subprocess
+import sys
 import time
 
 import pytest
@@ -108,13 +109,17 @@ def test_page(files, tmp_path):
     """The Python package writes pages; without it the tool says so before the run."""
     pytest.importorskip("jinja2")
     pytest.importorskip("svg")
-    done = run(files, f"--report={files}/plan.html", f"--trace={files}/page.json")
+    # The tool runs the first python3 of the PATH: this interpreter's folder need not be in it.
+    (tmp_path / "python3").symlink_to(sys.executable)
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = run(files, f"--report={files}/plan.html", f"--trace={files}/page.json", env=path)
     assert done.returncode == 0, done.stderr
     page = (files / "plan.html").read_text()
     assert page.startswith("<!doctype html>") and 'id="picture-measured"' in page and "rank 3: compute" in page
+    (tmp_path / "python3").unlink()
     (tmp_path / "python3").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "python3").chmod(0o755)
-    done = run(files, f"--report={files}/other.html", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    done = run(files, f"--report={files}/other.html", env=path)
     assert done.returncode == 1 and not (files / "other.html").exists()
     assert "cannot write page" in done.stderr and "meshwright[report]" in done.stderr
 
