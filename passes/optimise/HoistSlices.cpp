@@ -11,10 +11,12 @@
 // It repeats these ops for each slice.
 //
 // A slice or a pad may append zeros as padding. Behind a move, the ops that it moved past compute
-// that padding, which few readers see. So all of them move first, and the program is proved. If
-// the proof fails, the pass starts anew and moves only ops that append nothing. A slice of a
-// value that is equal along the dimension would not tell padding from true elements: such a
-// value is padded itself.
+// that padding, which few readers see. A slice may also move past an op that makes its dimension
+// of equal elements, as a broadcast does. Then only the readers tell how many of them there are on
+// all ranks. So all slices move first, and the program is proved. If the proof fails, the pass
+// starts anew and does not move past ops that make the dimension; if that fails, it moves only ops
+// that append nothing. A slice of a value that is equal along the dimension would not tell padding
+// from true elements: such a value is padded itself.
 //
 //===----------------------------------------------------------------------===//
 
@@ -66,17 +68,32 @@ struct Cut {
   Value create(OpBuilder &builder, Value value) const;
 };
 
+/// Moves that need a proof.
+struct Risks {
+  /// An op that appends padding moves.
+  bool padding = false;
+  /// A slice moves past an op that makes the dimension of equal elements.
+  bool madeDims = false;
+
+  bool any() const { return padding || madeDims; }
+  Risks &operator|=(const Risks &other) {
+    padding |= other.padding;
+    madeDims |= other.madeDims;
+    return *this;
+  }
+};
+
 /// One walk in reverse program order. It finds the ops that are needed in slices only, and
 /// the slices.
 class Hoister {
 public:
-  Hoister(func::FuncOp func, MeshAttr mesh, bool keepsPadding)
-      : block(func.front()), mesh(mesh), keepsPadding(keepsPadding) {}
+  Hoister(func::FuncOp func, MeshAttr mesh, Risks allowed)
+      : block(func.front()), mesh(mesh), allowed(allowed) {}
 
   /// Returns true if the program changed.
   bool run();
-  /// Returns true if an op that appends padding moved.
-  bool movedPadding() const { return hasMovedPadding; }
+  /// The risks that it took.
+  Risks getTaken() const { return taken; }
   const DecisionLog &getLog() const { return log; }
 
 private:
@@ -85,13 +102,11 @@ private:
   std::optional<SmallVector<int64_t>> getOperandDims(Operation *op, int64_t dim) const;
   bool wantsCuts(Operation *op);
   Value getSlice(Value value, const Cut &cut);
-  void stateMadeDim(Operation *op, Operation *clone, const Cut &cut);
 
   Block &block;
   MeshAttr mesh;
-  /// True if ops that append padding stay.
-  bool keepsPadding;
-  bool hasMovedPadding = false;
+  Risks allowed;
+  Risks taken;
   DecisionLog log;
   /// The least bytes that are sliced if the slices of a value move up.
   DenseMap<Value, int64_t> frontier;
@@ -154,12 +169,11 @@ static bool isCheap(Operation *op) {
   return op->hasTrait<Cheap>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
 
-/// Returns true if an op that appends padding may move: past a cheap op, also after another cut has
-/// moved.
-static bool mayMovePadding(func::FuncOp func, MeshAttr mesh) {
+/// Returns true if an op may move: past a cheap op, also after another cut has moved.
+static bool mayMove(func::FuncOp func, MeshAttr mesh) {
   return llvm::any_of(func.front(), [&](Operation &op) {
     std::optional<Cut> cut = Cut::of(&op, mesh);
-    Operation *above = cut && cut->pads ? op.getOperand(0).getDefiningOp() : nullptr;
+    Operation *above = cut ? op.getOperand(0).getDefiningOp() : nullptr;
     return above && (isCheap(above) || Cut::of(above, mesh));
   });
 }
@@ -174,7 +188,7 @@ static DenseElementsAttr getSplat(Operation *op) {
 /// The op if it may move.
 std::optional<Cut> Hoister::getCut(Operation *op) const {
   std::optional<Cut> cut = Cut::of(op, mesh);
-  return cut && keepsPadding && cut->pads ? std::nullopt : cut;
+  return cut && cut->pads && !allowed.padding ? std::nullopt : cut;
 }
 
 /// The dimension of each operand that corresponds to dimension `dim` of the result; -1 for
@@ -198,6 +212,11 @@ std::optional<SmallVector<int64_t>> Hoister::getOperandDims(Operation *op, int64
     }
   }
   return dims;
+}
+
+/// Returns true for the dimensions of operands, as `getOperandDims` gives them, if none has the result's.
+static bool isMade(ArrayRef<int64_t> dims) {
+  return llvm::all_of(dims, [](int64_t dim) { return dim < 0; });
 }
 
 /// Returns true if the elements along a dimension come from a value that has it, and are not
@@ -227,7 +246,8 @@ bool Hoister::wantsCuts(Operation *op) {
   auto want = [&](const Cut &cut) {
     if (!llvm::is_contained(wanted, cut))
       wanted.push_back(cut);
-    return getOperandDims(op, cut.dim).has_value() &&
+    std::optional<SmallVector<int64_t>> dims = getOperandDims(op, cut.dim);
+    return dims && (allowed.madeDims || !isMade(*dims)) &&
            (!cut.pads || knowsSize(op->getResult(0), cut.dim));
   };
   for (OpOperand &use : op->getUses()) {
@@ -250,31 +270,6 @@ bool Hoister::wantsCuts(Operation *op) {
   return true;
 }
 
-/// Lets a clone state the layout of a dimension that it makes of equal elements. The slice, which told how many of
-/// them there are on all ranks, is gone.
-void Hoister::stateMadeDim(Operation *op, Operation *clone, const Cut &cut) {
-  auto sliced = dyn_cast<dist::SliceOp>(cut.example);
-  SmallVector<int64_t> dims = *getOperandDims(op, cut.dim);
-  if (!sliced || cut.pads || llvm::any_of(dims, [](int64_t dim) { return dim >= 0; }))
-    return;
-  RankedTensorType type = typeOf(op->getResult(0));
-  LayoutFactor factor;
-  factor.size = factor.padded = type.getDimSize(cut.dim);
-  StatedDims stated = getStatedResult(op, 0, mesh);
-  if (!stated.empty() && stated[cut.dim]) {
-    if (stated[cut.dim]->factors.size() != 1)
-      return;
-    factor = stated[cut.dim]->factors.front();
-  }
-  llvm::append_range(factor.axes, getAxes(sliced.getAxes(), mesh));
-  Layout layout = Layout::getReplicated(shapeOf(clone->getResult(0)));
-  layout.dims[cut.dim] = DimLayout(factor);
-  llvm::SmallBitVector own(type.getRank());
-  own.set(cut.dim);
-  auto func = op->getParentOfType<func::FuncOp>();
-  stateResult(clone, 0, layout, own, func->getAttrOfType<FlatSymbolRefAttr>(DistDialect::kSpmdAttr), mesh);
-}
-
 Value Hoister::getSlice(Value value, const Cut &cut) {
   for (auto &[known, slice] : slices[value])
     if (known == cut)
@@ -284,7 +279,9 @@ Value Hoister::getSlice(Value value, const Cut &cut) {
   Value slice;
   if (op && cuts.contains(op)) {
     SmallVector<Value> operands(op->getOperands());
-    for (auto [operand, dim] : llvm::zip_equal(operands, *getOperandDims(op, cut.dim))) {
+    SmallVector<int64_t> dims = *getOperandDims(op, cut.dim);
+    taken.madeDims |= isMade(dims);
+    for (auto [operand, dim] : llvm::zip_equal(operands, dims)) {
       Cut above = cut;
       above.dim = dim;
       if (dim >= 0)
@@ -296,7 +293,6 @@ Value Hoister::getSlice(Value value, const Cut &cut) {
     clone->removeAttr(nn::NnDialect::kIdAttr);
     clone->removeAttr(kResultsAttr);
     clone->getResult(0).setType(cut.applyTo(typeOf(value)));
-    stateMadeDim(op, clone, cut);
     slice = clone->getResult(0);
   } else if (DenseElementsAttr splat = getSplat(op)) {
     builder.setInsertionPoint(op);
@@ -338,7 +334,7 @@ bool Hoister::run() {
                 .str(),
             {{"bytes_below", double(countBytes(whole->getResult(0)))},
              {"bytes_above", double(frontier.lookup(whole->getResult(0)))}});
-    hasMovedPadding |= cut->pads;
+    taken.padding |= cut->pads;
     op->getResult(0).replaceAllUsesWith(getSlice(op->getOperand(0), *cut));
     changed = true;
   }
@@ -357,44 +353,55 @@ struct HoistSlicesPass : meshwright::impl::HoistSlicesPassBase<HoistSlicesPass> 
         func.front().getOps<dist::SliceOp>().empty())
       return markAllAnalysesPreserved();
     MeshAttr mesh = getSpmdMesh(func);
-    OwningOpRef<func::FuncOp> before;
-    if (mayMovePadding(func, mesh))
-      before = func.clone();
-    Result result = hoist(func, mesh, /*keepsPadding=*/false);
-    if (result == Result::Same)
+    if (!mayMove(func, mesh))
       return markAllAnalysesPreserved();
-    if (result == Result::Unproved) {
-      func.getBody().takeBody(before->getBody());
-      hoist(func, mesh, /*keepsPadding=*/true);
+    OwningOpRef<func::FuncOp> before = func.clone();
+    Attempt attempt = hoist(func, mesh, {/*padding=*/true, /*madeDims=*/true});
+    if (!attempt.isChanged)
+      return markAllAnalysesPreserved();
+    if (!attempt.isProved && attempt.taken.madeDims) {
+      restore(func, *before);
+      attempt = hoist(func, mesh, {/*padding=*/true, /*madeDims=*/false});
     }
-    if (result != Result::Proved && failed(verifyPlacement(func)))
+    if (!attempt.isProved && attempt.taken.padding) {
+      restore(func, *before);
+      attempt = hoist(func, mesh, {/*padding=*/false, /*madeDims=*/false});
+    }
+    DistDialect::getDecisionLog(func.getContext()).append(*attempt.log);
+    if (!attempt.taken.any() && failed(verifyPlacement(func)))
       signalPassFailure();
   }
 
 private:
-  enum class Result { Same, Changed, Proved, Unproved };
+  struct Attempt {
+    bool isChanged = false;
+    /// False if a risk was taken and the program is not proved.
+    bool isProved = true;
+    Risks taken;
+    std::unique_ptr<DecisionLog> log = std::make_unique<DecisionLog>();
+  };
 
-  Result hoist(func::FuncOp func, MeshAttr mesh, bool keepsPadding);
+  Attempt hoist(func::FuncOp func, MeshAttr mesh, Risks allowed);
+  static void restore(func::FuncOp func, func::FuncOp before) {
+    IRMapping mapping;
+    func.getBody().getBlocks().clear();
+    before.getBody().cloneInto(&func.getBody(), mapping);
+  }
 };
 
 } // namespace
 
-/// Moves the slices. Decisions are logged unless the program has to be proved first.
-HoistSlicesPass::Result HoistSlicesPass::hoist(func::FuncOp func, MeshAttr mesh,
-                                               bool keepsPadding) {
-  DecisionLog log;
-  bool isChanged = false, movedPadding = false;
+HoistSlicesPass::Attempt HoistSlicesPass::hoist(func::FuncOp func, MeshAttr mesh, Risks allowed) {
+  Attempt attempt;
   // Slices of several dimensions move up one after the other.
   while (true) {
-    Hoister hoister(func, mesh, keepsPadding);
+    Hoister hoister(func, mesh, allowed);
     if (!hoister.run())
       break;
-    isChanged = true;
-    movedPadding |= hoister.movedPadding();
-    log.append(hoister.getLog());
+    attempt.isChanged = true;
+    attempt.taken |= hoister.getTaken();
+    attempt.log->append(hoister.getLog());
   }
-  if (movedPadding && !isPlacementProved(func))
-    return Result::Unproved;
-  DistDialect::getDecisionLog(func.getContext()).append(log);
-  return !isChanged ? Result::Same : movedPadding ? Result::Proved : Result::Changed;
+  attempt.isProved = !attempt.taken.any() || isPlacementProved(func);
+  return attempt;
 }
