@@ -28,7 +28,7 @@ EXAMPLES = {
     "gtp": ("llama", {"mesh": {"dp": 8}}, "dp", "weights"),
     "expert-parallel": ("mixtral", {"mesh": {"ep": 8}}, "none", "weights"),
     "sequence-parallel": ("llama", {"mesh": {"tp": 8}}, "off", "activations_peak"),
-    "cache-sharding": ("server", {"mesh": {"tp": 8}}, "sequence", "token"),
+    "cache-sharding": ("server", {"mesh": {"tp": 8}}, "heads", "token"),
     "data-parallel-attention": ("server", {"mesh": {"tp": 8}}, 4, "rows"),
     "dense-tp": ("server", {"mesh": {"tp": 8}, "data_parallel_attention": 4}, 1, "step"),
     "dp-lm-head": ("server", {"mesh": {"tp": 8}, "data_parallel_attention": 4}, "on", "weights"),
