@@ -1,6 +1,8 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """The set-up of all tests."""
+import collections
+import hashlib
 import os
 
 import pytest
@@ -26,3 +28,25 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 def seed():
     """The same random numbers, no matter which tests ran before."""
     torch.manual_seed(0)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--most-cases", type=int, metavar="N",
+                     help="of a parametrized test run N cases at most, the same ones each time")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Keeps N cases of each test. Hashes of names choose them, so that no parameter is the same in all."""
+    most = config.getoption("--most-cases")
+    if most is None:
+        return
+    cases = collections.defaultdict(list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    kept = set()
+    for found in cases.values():
+        found.sort(key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
+        kept.update(found[:most])
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
