@@ -130,15 +130,15 @@ def _halves(build: Builder, node: Node) -> Node | None:
 
 
 def _pairs(build: Builder, node: Node) -> Node | None:
-    """stack([a cos - b sin, b cos + a sin], -1).flatten(-2) for the pairs (a, b) of a value."""
+    """stack([a cos - b sin, b cos + a sin], -1).flatten(-2) for the pairs (a, b) of a value, also where the
+    reshape of the next op is one with that of `flatten`."""
     joined = node.operands[0]
-    if joined.op != "concat" or joined.shape[-1] != 2 or len(joined.operands) != 2 or \
-            joined.attrs["dim"] != joined.rank - 1 or \
-            node.shape[-1] % (2 * joined.shape[-2]) or node.shape[-1] != 2 * joined.shape[-2] or \
-            node.shape[:-1] != joined.shape[:-2]:
+    if joined.op != "concat" or joined.rank < 2 or joined.shape[-1] != 2 or len(joined.operands) != 2 or \
+            joined.attrs["dim"] != joined.rank - 1:
         return None
     low, high = (o.operands[0] if o.op == "reshape" else o for o in joined.operands)
     half = joined.shape[-2]
+    shape = (*joined.shape[:-2], 2 * half)
     if low.op != "sub" or high.op != "add" or low.shape != joined.shape[:-1] or \
             any(o.op != "mul" for o in (*low.operands, *high.operands)):
         return None
@@ -149,13 +149,14 @@ def _pairs(build: Builder, node: Node) -> Node | None:
                         a.shape != low.shape or b.shape != low.shape or \
                         any(t.shape[-1:] != (half,) for t in (cos, sin)):
                     continue
-                x = _interleaved(build, a, b, node.shape)
+                x = _interleaved(build, a, b, shape)
                 tables = []
                 for table in (cos, sin):
                     wide = build.broadcast(build.reshape(table, (*table.shape, 1)),
                                            (*table.shape, 2))
                     tables.append(build.reshape(wide, (*table.shape[:-1], 2 * half)))
-                return _rotary(build, x, *tables, True)
+                rotary = _rotary(build, x, *tables, True)
+                return rotary and build.reshape(rotary, node.shape)
     return None
 
 
