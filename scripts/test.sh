@@ -8,13 +8,18 @@
 #   scripts/test.sh STAGE...           some of: checks lit python gpu lit-slow python-slow wheel wheels recipes
 #   scripts/test.sh --fast             the stages that are not slow
 #   scripts/test.sh --preset=asan      with another preset; lit and unit tests only
+#   scripts/test.sh --whole            all cases of each parametrized Python test; without it, MOST_CASES of them
 #   scripts/test.sh --no-setup         installs nothing
 #   scripts/test.sh --filter=REGEX     only tests whose names match
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+# More cases than this would take more time than a change may wait for.
+MOST_CASES=6
+
 preset=release
 setup=1
+whole=0
 filter=
 stages=()
 for option in "$@"; do
@@ -22,6 +27,7 @@ for option in "$@"; do
     --fast) stages+=(checks lit python) ;;
     --preset=*) preset=${option#*=} ;;
     --no-setup) setup=0 ;;
+    --whole) whole=1 ;;
     --filter=*) filter=${option#*=} ;;
     checks | gpu | lit | lit-slow | python | python-slow | wheel | wheels | recipes) stages+=("$option") ;;
     *) sed -n '/^#   /s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
@@ -83,6 +89,7 @@ pytest=("$PYTHON" -m pytest -q -p no:cacheprovider --durations=10 --durations-mi
 # One process per processor, if pytest-xdist is installed.
 "$PYTHON" -c 'import xdist' 2>/dev/null &&
   pytest+=(-n "${MESHWRIGHT_JOBS:-$(nproc)}" --dist worksteal)
+((whole)) || pytest+=(--most-cases="$MOST_CASES")
 [[ -n $filter ]] && pytest+=(-k "$filter")
 
 # pytest exits with 5 if no test was selected.
