@@ -3,13 +3,14 @@
 """How a model that serves stores its caches, and in how many groups, where the options leave it open.
 
 Each candidate is planned, and the cost model prices its largest step. The least time for a token wins. Of candidates
-within 1 % of it, the one that needs the least memory wins, and of these the simplest.
+within 1 % of it, the one that needs the least memory wins, and of these the simplest. A candidate that the device's
+memory does not hold loses to each one that it holds.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from math import prod
 
 from . import _core
 from .errors import Error, unwrap
@@ -31,6 +32,8 @@ class Candidate:
     per_token: float = 0.0
     memory: int = 0
     sent: int = 0
+    #: Whether the device's memory holds it.
+    fits: bool = True
     #: Why there is no such plan.
     refusal: str = ""
     options: dict = field(default_factory=dict)
@@ -65,8 +68,9 @@ def choose(served, options):
     possible = [candidate for candidate in candidates if not candidate.refusal]
     if not possible:
         return options, []
-    best = min(candidate.per_token for candidate in possible)
-    near = [candidate for candidate in possible if candidate.per_token <= best * (1 + _TIE)]
+    fitting = [candidate for candidate in possible if candidate.fits]
+    best = min((candidate.per_token for candidate in fitting), default=math.inf)
+    near = [candidate for candidate in fitting or possible if candidate.per_token <= best * (1 + _TIE)]
     chosen = min(near, key=lambda candidate: candidate.memory)
     return chosen.options, [_decision(candidates, chosen, "data-parallel-attention" if groups == "auto" else "")]
 
@@ -87,7 +91,7 @@ def _may_gain(served, options, groups) -> bool:
     for state in states:
         heads = state.shape[-2]
         if heads < ranks:
-            size = prod(state.shape[1:]) * _BYTES.get(state.dtype, 4)
+            size = math.prod(state.shape[1:]) * _BYTES.get(state.dtype, 4)
             copied += size / heads - size / ranks
             layers.add(state.name.rsplit(".", 1)[0])
     return copied / _FASTEST_READ > 2 * _LEAST_LAUNCH * len(layers)
@@ -104,11 +108,15 @@ def _price(served, options, candidate):
     candidate.seconds, candidate.sent = entry["seconds"], entry["bytes_per_rank"]
     candidate.per_token = entry["seconds"] / entry["rows"]
     candidate.memory = sum(report["memory_per_rank"].values())
+    # Plans under a ceiling of the user's fit in it.
+    candidate.fits = (options.get("memory_ceiling") is not None or
+                      candidate.memory <= (report.get("device_memory") or math.inf))
 
 
 def _decision(candidates, chosen, option):
     others = [
         f"{other.name} {other.refusal or f'takes {other.seconds * 1e6:.1f} us, {other.memory / 2**20:.1f} MiB'}"
+        f"{'' if other.fits else ', which does not fit'}"
         for other in candidates
         if other is not chosen
     ]

@@ -51,3 +51,22 @@ def test_groups_by_cost():
     chosen, = (other for other in decision["alternatives"] if other["chosen"])
     assert {other["name"].split(",")[0] for other in decision["alternatives"]} == {"one group", "2 groups", "4 groups"}
     assert chosen["name"].startswith(f"{serving['groups']} groups" if serving["groups"] > 1 else "one group")
+
+
+def test_memory_of_the_device():
+    """The quickest number of groups holds more copies of the cache than this device does."""
+    def choose(memory):
+        made = served(1, 32).parallelize(mesh={"tp": 4}, device=f"h100 memory_size={memory}", cache_sharding="heads",
+                                         data_parallel_attention="auto")
+        decision, = (d for d in made.report(format="json")["decisions"] if d["pass"] == "serve")
+        return decision, {other["name"]: other for other in decision["alternatives"]}
+
+    _, others = choose("80e9")
+    quickest = next(name for name, other in others.items() if other["chosen"])
+    least = min(others, key=lambda name: others[name]["numbers"]["memory_bytes"])
+    assert quickest != least
+    bound = others[quickest]["numbers"]["memory_bytes"] - 1
+    decision, others = choose(str(bound))
+    chosen = next(other for other in others.values() if other["chosen"])
+    assert chosen["name"] != quickest and chosen["numbers"]["memory_bytes"] <= bound
+    assert f"{quickest} takes" in decision["message"] and "which does not fit" in decision["message"]
