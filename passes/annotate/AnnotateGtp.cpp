@@ -68,7 +68,7 @@ public:
       : module(module), meshOp(meshOp), mesh(meshOp.getMesh()),
         symbol(FlatSymbolRefAttr::get(meshOp)), axes(sortByLink(std::move(axes), mesh)), rules(rules),
         align(align), kinds(kinds), hasAxes(rules.rules.size()), matched(kinds.rules.size()),
-        functions(getGlobalFunctions(module)), weights(module) {
+        rounds(kinds.rules.size()), refused(kinds.rules.size()), functions(getGlobalFunctions(module)), weights(module) {
     for (const AxisList &own : ruleAxes)
       this->ruleAxes.push_back(sortByLink(own, mesh));
   }
@@ -90,6 +90,7 @@ private:
   template <typename E>
   LogicalResult checkMatched(StringRef option, const NamedRules<E> &rules,
                              ArrayRef<bool> matched);
+  LogicalResult checkRounds();
   void fetch(const StoredWeight &weight, const Storage &storage);
   void log(int64_t count);
 
@@ -104,6 +105,9 @@ private:
   const GatherRules &kinds;
   /// For each rule, true if it has matched a weight.
   SmallVector<bool> hasAxes, matched;
+  /// For each rule of a form, true if a weight that it matches may travel so, and else the first that may not.
+  SmallVector<bool> rounds;
+  SmallVector<std::string> refused;
   SmallVector<func::FuncOp> functions;
   WeightFinder weights;
   /// The ops of each function on which its losses and outputs depend.
@@ -158,6 +162,18 @@ LogicalResult GtpPolicy::checkMatched(StringRef option, const NamedRules<E> &rul
   return success();
 }
 
+/// Checks that each rule of a form matches a weight that can travel so. The pattern `*` stands for all such
+/// weights, also where there are none.
+LogicalResult GtpPolicy::checkRounds() {
+  for (auto [rule, isRounding, weight] : llvm::zip_equal(kinds.rules, rounds, refused))
+    if (rule.value != GatherKind::Plain && !isRounding && rule.pattern != "*")
+      return emitError(module.getLoc())
+             << "gtp-gather: expected a pattern that matches a matrix which only products read, got \""
+             << rule.pattern << "\", which matches '" << weight << "': it cannot travel in "
+             << stringify(rule.value);
+  return success();
+}
+
 /// The axes over which a weight may be stored.
 AxisList GtpPolicy::getAxes(const StoredWeight &weight) {
   if (rules.rules.empty())
@@ -175,6 +191,9 @@ GatherKind GtpPolicy::getKind(const StoredWeight &weight, ArrayRef<Axis> axes) {
   for (BlockArgument argument : weight.arguments)
     for (OpOperand &use : argument.getUses())
       isMatrix &= !forward.contains(use.getOwner()) || isFactor(use);
+  rounds[*rule] |= isMatrix;
+  if (!isMatrix && refused[*rule].empty())
+    refused[*rule] = weight.name.str();
   return isMatrix && getNumShards(axes) > 1 ? kinds.rules[*rule].value : GatherKind::Plain;
 }
 
@@ -308,7 +327,7 @@ LogicalResult GtpPolicy::insert(const FactorAnalysis &factors) {
       stored.emplace_back(weight, std::move(**storage));
   }
   if (failed(checkMatched(getRoleDescription(AxisRole::Gtp).option, rules, hasAxes)) ||
-      failed(checkMatched("gtp-gather", kinds, matched)))
+      failed(checkMatched("gtp-gather", kinds, matched)) || failed(checkRounds()))
     return failure();
   for (auto &[weight, storage] : stored)
     fetch(weight, storage);

@@ -292,6 +292,19 @@ def test_not_finite(kind, value, tmp_path):
         assert all(torch.equal(before[k].nan_to_num(), after[k].nan_to_num()) for k in before)
 
 
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_rule_that_rounds_nothing(tied):
+    """A lookup reads the table: a rule that matches nothing else is refused, and one of all weights is not."""
+    net = nn.Sequential(nn.Embedding(64, 32), nn.Linear(32, 64)).eval()
+    if tied:
+        net[1].weight = net[0].weight
+    model = mw.from_torch(net, (torch.arange(6).reshape(2, 3),))
+    with pytest.raises(mw.Error, match='a matrix which only products read, got "0.*", which matches \'0.weight\': it cannot travel in mxfp8'):
+        model.parallelize(mesh={"gtp": 2}, gtp_gather={"0.*": "mxfp8"})
+    for rules in ({"*.weight": "plain"}, "mxfp8"):
+        model.parallelize(mesh={"gtp": 2}, gtp_gather=rules)
+
+
 def test_report():
     x = torch.randn(4, 64)
     net = nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 64)).eval()
