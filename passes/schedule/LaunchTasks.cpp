@@ -159,3 +159,31 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
   }
   findDraining(tasks);
 }
+
+void LaunchTasks::keepWaits() {
+  DenseMap<Operation *, unsigned> numbers;
+  for (auto [i, launch] : llvm::enumerate(launches))
+    numbers[launch] = i;
+  SmallVector<unsigned> waited;
+  if (launches.empty())
+    return;
+  for (Operation &op : *launches.front()->getBlock()) {
+    if (auto wait = dyn_cast<rt::WaitOp>(op)) {
+      unsigned ended = numbers.lookup(wait.getStart());
+      if (op.getPrevNode() == launches[ended])
+        tasks[ended].link = 0;
+      waited.push_back(ended);
+      continue;
+    }
+    auto known = numbers.find(&op);
+    if (known == numbers.end())
+      continue;
+    ScheduleTask &task = tasks[known->second];
+    for (unsigned ended : waited)
+      if (!llvm::is_contained(task.dependences, ended)) {
+        task.dependences.push_back(ended);
+        task.unread.push_back(ended);
+      }
+    waited.clear();
+  }
+}

@@ -36,6 +36,10 @@ KernelWork getWork(rt::KernelOp kernel);
 struct LaunchTasks {
   LaunchTasks(mlir::func::FuncOp func, const CostModel &model, RunBeside beside);
 
+  /// For a report of the order as it is: the launch behind a wait begins when the collective has ended, whether
+  /// it reads the results or not. A collective whose wait follows at once blocks the compute stream.
+  void keepWaits();
+
   std::vector<ScheduleTask> tasks;
   std::vector<mlir::Operation *> launches;
 };

@@ -52,18 +52,15 @@ CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {
   dist::MeshAttr mesh = dist::getSpmdMesh(func);
   if (!mesh)
     mesh = dist::MeshAttr::get(func.getContext(), {}, "");
-  // A collective whose wait follows at once blocks the compute stream.
   LaunchTasks launches(func, CostModel(mesh), RunBeside::Always);
+  launches.keepWaits();
   int64_t blocking = 0;
   CommunicationTime result;
   for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches)) {
     if (auto kernel = dyn_cast<rt::KernelOp>(launch))
       result.kernels[getWork(kernel).kind] += double(task.time) * 1e-12;
-    if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode());
-        wait && wait.getStart() == launch) {
-      task.link = 0;
+    else if (task.link == 0)
       blocking += task.time;
-    }
   }
   Schedule schedule = simulateInOrder(launches.tasks);
   int64_t exposed = schedule.exposed + blocking, all = schedule.communication + blocking;

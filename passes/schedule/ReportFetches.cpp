@@ -78,11 +78,7 @@ FetchReader::FetchReader(func::FuncOp func)
     }
   for (auto [i, launch] : llvm::enumerate(launches.launches))
     numbers[launch] = i;
-  // A collective whose wait follows at once blocks the compute stream.
-  for (auto [task, launch] : llvm::zip_equal(tasks, launches.launches))
-    if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode());
-        wait && wait.getStart() == launch)
-      task.link = 0;
+  launches.keepWaits();
   schedule = simulateInOrder(tasks);
 }
 

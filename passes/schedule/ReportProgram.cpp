@@ -141,10 +141,7 @@ void ProgramReader::readCollective(rt::StartOp start, ProgramFacts::Launch &laun
 }
 
 void ProgramReader::readLaunches() {
-  // A collective whose wait follows at once blocks the compute stream.
-  for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches))
-    if (auto wait = dyn_cast_or_null<rt::WaitOp>(launch->getNextNode()); wait && wait.getStart() == launch)
-      task.link = 0;
+  launches.keepWaits();
   Schedule schedule = simulateInOrder(launches.tasks);
   facts.seconds = double(schedule.time) * 1e-12;
   for (BlockArgument argument : func.getArguments())

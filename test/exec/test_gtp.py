@@ -204,6 +204,19 @@ def test_gathers_run_beside_kernels_under_a_ceiling():
     assert times["exposed"] <= 0.2 * (times["gather"] + times["scatter"]) + find()["seconds"]["exposed"]
 
 
+def test_waits_for_memory_show():
+    """Where memory is short a scatter is waited for before its gradient is read: the report counts that time."""
+    x = torch.empty(4096, 512, device="meta")
+    with torch.device("meta"):
+        train = mw.from_torch(Wide(4, 512), (), dict(x=x), training=True).train(mw.SGD(lr=0.1))
+    how = dict(mesh={"gtp": 2}, device="h100 link_bandwidth=3e10")
+    least = train.parallelize(**how, memory_ceiling="1G").report("json")["gtp"]["peak"]["least"]
+    report = train.parallelize(**how, memory_ceiling=least).report("json")
+    planned = next(d["numbers"] for d in report["decisions"] if d["pass"] == "overlap-collectives")
+    assert report["communication"]["exposed_seconds"] == pytest.approx(planned["exposed_seconds"], rel=1e-6)
+    assert report["communication"]["run_seconds"] == pytest.approx(planned["seconds"], rel=1e-6)
+
+
 class Mixed(nn.Module):
     """Small weights in front of a large one."""
 
