@@ -47,22 +47,22 @@ static double getProductSeconds(const KernelWork &work, const Device &device, in
 }
 
 int64_t CostModel::getKernelTime(const KernelWork &work, int64_t allWeights) const {
+  int64_t bytes = work.bytes - work.tableBytes;
   if (!device.rates) {
     int64_t arithmetic = 0;
     for (auto [flops, type] : work.flops)
       arithmetic += getComputeTime(flops, type);
-    return std::max(arithmetic, getMemoryTime(work.bytes));
+    return std::max(arithmetic, getMemoryTime(bytes));
   }
   const Rates &rates = *device.rates;
-  double bytes = double(work.bytes - work.tableBytes);
   double elements = work.cheapElements * rates.cheapElement + work.costlyElements * rates.costlyElement;
   double seconds = 0;
   switch (work.kind) {
   case KernelWork::Move:
-    seconds = getSeconds(rates.moves, bytes, device.memoryBandwidth);
+    seconds = getSeconds(rates.moves, double(bytes), device.memoryBandwidth);
     break;
   case KernelWork::Rows:
-    seconds = joinTimes(getSeconds(rates.rows, bytes, device.memoryBandwidth), elements);
+    seconds = joinTimes(getSeconds(rates.rows, double(bytes), device.memoryBandwidth), elements);
     break;
   case KernelWork::Product:
   case KernelWork::Attention:

@@ -25,8 +25,17 @@ Operation *meshwright::getNamedOp(rt::KernelOp launch) {
   return launch.getYielded().front().getDefiningOp();
 }
 
-KernelWork meshwright::getWork(rt::KernelOp kernel) {
+KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
   KernelWork work;
+  if (replacesRows) {
+    // It reads indices and new rows, and writes the rows. It reads the old ones and writes them to the log.
+    unsigned table = *getReplacedOperand(kernel);
+    for (auto [i, operand] : llvm::enumerate(kernel->getOperands()))
+      if (i != table)
+        work.bytes += 2 * rt::getBufferBytes(operand.getType());
+    work.bytes += getLogBytes(kernel);
+    return work;
+  }
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
     for (Value value : values)
       work.bytes += rt::getBufferBytes(value.getType());
@@ -129,7 +138,8 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
     for (Value old : overwritten.lookup(&op))
       addReaders(task, old, numbers);
     if (kernel) {
-      task.time = model.getLaunchTime() + model.getKernelTime(getWork(kernel), weights);
+      bool replacesRows = getReplacedOperand(kernel) && overStates.contains(kernel->getResult(0));
+      task.time = model.getLaunchTime() + model.getKernelTime(getWork(kernel, replacesRows), weights);
       task.drains = true;
       for (Value result : kernel->getResults()) {
         if (overStates.contains(result))

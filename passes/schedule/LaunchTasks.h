@@ -27,8 +27,8 @@ std::optional<OnOffAuto> getRequestedOverlap(mlir::func::FuncOp func);
 /// The op that a launch is named after: a product if it has one, otherwise the last op.
 mlir::Operation *getNamedOp(rt::KernelOp launch);
 
-/// The work of a launch.
-KernelWork getWork(rt::KernelOp kernel);
+/// The work of a launch. One that replaces rows of a state moves these rows alone.
+KernelWork getWork(rt::KernelOp kernel, bool replacesRows);
 
 /// The tasks of a function of launches, in its order: kernels, and collectives with their
 /// waits. Views, constants and prepared parameters are no tasks; dependences go through

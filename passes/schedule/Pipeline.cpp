@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/Pipeline.h"
 
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
 
@@ -58,7 +59,7 @@ CommunicationTime meshwright::estimateCommunication(func::FuncOp func) {
   CommunicationTime result;
   for (auto [task, launch] : llvm::zip_equal(launches.tasks, launches.launches)) {
     if (auto kernel = dyn_cast<rt::KernelOp>(launch))
-      result.kernels[getWork(kernel).kind] += double(task.time) * 1e-12;
+      result.kernels[getWork(kernel, replacesRowsOfState(kernel, 0)).kind] += double(task.time) * 1e-12;
     else if (task.link == 0)
       blocking += task.time;
   }

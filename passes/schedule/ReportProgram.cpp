@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Report/MovedRows.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
@@ -106,7 +107,7 @@ static std::tuple<std::string, std::string, int64_t> getPlace(const SourceLocati
 }
 
 void ProgramReader::readKernel(rt::KernelOp kernel, int64_t time, ProgramFacts::Launch &launch) {
-  KernelWork work = getWork(kernel);
+  KernelWork work = getWork(kernel, replacesRowsOfState(kernel, 0));
   launch.kind = kClasses[work.kind];
   for (auto &part : work.flops)
     launch.flops += work.visible * part.first;
