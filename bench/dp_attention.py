@@ -11,6 +11,9 @@ experts over all ranks, 256 requests in each group. Prints the seconds of a step
 2. By reduce-scatters and all-gathers, as the plan has them.
 3. The same, and collectives run beside kernels.
 
+It also counts the kernels that only rearrange elements and stand directly before or behind a collective of the tokens'
+features. Collectives over lists of tensors have such copies.
+
 The model has 61 layers. Plans of a few layers say what a dense layer, a layer of experts, and the rest cost. The first
 way is no plan: two priced all-reduces take the place of a layer's collectives.
 
@@ -22,6 +25,7 @@ import json
 import tempfile
 
 RANKS, GROUPS, LAYERS, DENSE, WIDTH = 8, 4, 61, 3, 7168
+REARRANGES = {"nn.concat", "nn.slice", "nn.transpose", "nn.reshape", "dist.pad", "dist.slice"}
 #: A value that ranks sum, as the padded buffers of groups are.
 ALL_REDUCE = """
 dist.mesh @mesh = <["tp"={ranks}], device = "h200">
@@ -48,12 +52,30 @@ def serve(layers, dense, requests):
     return mw.from_torch(net, (ids,)).serve(max_length=2048, page_size=64, max_requests=requests, buckets=(requests,))
 
 
-def price(served, overlap):
-    """(seconds of a step, of collectives alone, bytes and launches of a rank)."""
-    plan = served.parallelize(mesh={"tp": RANKS}, data_parallel_attention=GROUPS, token_gather="max", device="h200",
+def plan(served, overlap):
+    return served.parallelize(mesh={"tp": RANKS}, data_parallel_attention=GROUPS, token_gather="max", device="h200",
                               expert_parallel="tp", sequence_parallel="on", dp_lm_head="on",
                               cache_sharding="heads", overlap=overlap)
-    report = plan.report(format="json")
+
+
+def count_copies(served, requests):
+    """(kernels that copy what a collective of features has or gives, such collectives), without overlap."""
+    launches = plan(served, "off").report("json", verbose=True)["program"]["launches"]
+    # A rank's part of a group's tokens, in bf16.
+    features = requests * GROUPS // RANKS * WIDTH * 2
+    copies = found = 0
+    for before, launch, behind in zip([None, *launches], launches, [*launches[1:], None]):
+        if launch["kind"] != "collective" or launch["bytes"] < features:
+            continue
+        found += 1
+        copies += sum(other is not None and other["bytes"] >= features and set(other["ops"]) <= REARRANGES
+                      for other in (before, behind))
+    return copies, found
+
+
+def price(served, overlap):
+    """(seconds of a step, of collectives alone, bytes and launches of a rank)."""
+    report = plan(served, overlap).report(format="json")
     times = report["communication"]
     return (times["run_seconds"], times["exposed_seconds"] + times["hidden_seconds"], report["bytes_per_rank"],
             report["launches_per_rank"])
@@ -99,9 +121,11 @@ def main():
         row["gain"] = rows[0]["seconds"] / row["seconds"] - 1
         print(f"{row['exchange']:<32}{row['seconds'] * 1e3:>7.1f} ms{row['gain']:>8.2%}"
               f"{row['communication'] * 1e3:>20.2f} ms{row['bytes'] / 1e9:>13.2f} GB")
+    copies, found = count_copies(few["base"], options.requests)
+    print(f"copies beside the {found} collectives of features in two layers: {copies}")
     if options.json:
         with open(options.json, "w") as file:
-            json.dump(rows, file, indent=2)
+            json.dump({"rows": rows, "copies": copies, "collectives": found}, file, indent=2)
 
 
 if __name__ == "__main__":
