@@ -20,7 +20,7 @@ using namespace meshwright;
 using namespace meshwright::nn;
 using namespace meshwright::padding;
 
-static bool isFloat(Operation *op) { return isa<FloatType>(elementOf(op->getResult(0))); }
+static bool yieldsFloat(Operation *op) { return isa<FloatType>(elementOf(op->getResult(0))); }
 
 /// Elements within an interval unless the operand is NaN, or infinite with
 /// `needsFinite`.
@@ -151,7 +151,7 @@ Padding SubOp::getResultPadding(const Operands &in) {
 
 Padding MulOp::getResultPadding(const Operands &in) {
   Padding product = multiply(in.getConditional(0), in.getConditional(1), elementOf(*this));
-  if (getLhs() == getRhs() && isFloat(*this)) {
+  if (getLhs() == getRhs() && yieldsFloat(*this)) {
     product.lower = std::max(product.lower, 0.0);
     product = withRisingCondition(product);
   }
@@ -160,7 +160,7 @@ Padding MulOp::getResultPadding(const Operands &in) {
 
 Padding DivOp::getResultPadding(const Operands &in) {
   Type type = elementOf(*this);
-  if (!isFloat(*this)) {
+  if (!yieldsFloat(*this)) {
     // A division by zero gives zero.
     double most = getMagnitude(in[0]);
     return round({-most, most}, type);
@@ -184,7 +184,7 @@ Padding RemOp::getResultPadding(const Operands &in) {
   if (isZero(in[0]))
     bound = Padding::Zero;
   bool isNumber = isFinite(in[0]) && !in[1].mayBeNaN && (in[1].lower > 0 || in[1].upper < 0);
-  bound.mayBeNaN = isFloat(*this) && !isNumber;
+  bound.mayBeNaN = yieldsFloat(*this) && !isNumber;
   return bound;
 }
 
@@ -320,7 +320,7 @@ Padding DropoutOp::getResultPadding(const Operands &in) {
 
 Padding CastOp::getResultPadding(const Operands &in) {
   Type type = elementOf(*this);
-  if (isFloat(*this))
+  if (yieldsFloat(*this))
     return round(in.getConditional(0), type);
   Padding content = in[0];
   if (type.isInteger(1)) {

@@ -28,13 +28,13 @@ using namespace meshwright::dist;
 namespace {
 
 /// A piece of a dimension of local values.
-struct Piece {
+struct RowPiece {
   int64_t size;
   bool isRows;
 };
 /// The pieces of a dimension, major to minor.
-using Pieces = SmallVector<Piece, 1>;
-using ValuePieces = SmallVector<Pieces, 4>;
+using RowPieces = SmallVector<RowPiece, 1>;
+using ValuePieces = SmallVector<RowPieces, 4>;
 
 class TokensProof {
 public:
@@ -58,16 +58,16 @@ private:
 
 } // namespace
 
-static bool hasRows(ArrayRef<Piece> pieces) {
-  return llvm::any_of(pieces, [](const Piece &piece) { return piece.isRows; });
+static bool hasRows(ArrayRef<RowPiece> pieces) {
+  return llvm::any_of(pieces, [](const RowPiece &piece) { return piece.isRows; });
 }
 
 /// The pieces of a dimension that has another size on its ranks now.
-static Pieces resize(ArrayRef<Piece> pieces, int64_t size) {
+static RowPieces resize(ArrayRef<RowPiece> pieces, int64_t size) {
   int64_t minor = 1;
-  for (const Piece &piece : pieces.drop_front())
+  for (const RowPiece &piece : pieces.drop_front())
     minor *= piece.size;
-  Pieces own(pieces);
+  RowPieces own(pieces);
   if (size % minor == 0)
     own.front().size = size / minor;
   else
@@ -76,13 +76,13 @@ static Pieces resize(ArrayRef<Piece> pieces, int64_t size) {
 }
 
 /// Gives each factor of a dimension its pieces. Where they do not fit, each factor is rows if any piece is.
-static SmallVector<Pieces> split(ArrayRef<Piece> pieces, ArrayRef<int64_t> sizes) {
-  SmallVector<Pieces> all;
-  Pieces rest(llvm::reverse(pieces));
+static SmallVector<RowPieces> split(ArrayRef<RowPiece> pieces, ArrayRef<int64_t> sizes) {
+  SmallVector<RowPieces> all;
+  RowPieces rest(llvm::reverse(pieces));
   for (int64_t size : sizes) {
-    Pieces own;
+    RowPieces own;
     while (size > 1 && !rest.empty()) {
-      Piece &next = rest.back();
+      RowPiece &next = rest.back();
       if (size % next.size == 0) {
         own.push_back(next);
         size /= next.size;
@@ -96,7 +96,7 @@ static SmallVector<Pieces> split(ArrayRef<Piece> pieces, ArrayRef<int64_t> sizes
       }
     }
     if (size > 1)
-      return SmallVector<Pieces>(sizes.size(), Pieces{{1, hasRows(pieces)}});
+      return SmallVector<RowPieces>(sizes.size(), RowPieces{{1, hasRows(pieces)}});
     all.push_back(std::move(own));
   }
   return all;
@@ -122,7 +122,7 @@ static bool comesAtRunTime(Value value) {
 }
 
 void TokensProof::set(Value value, ValuePieces pieces) {
-  auto isPlain = [](const Pieces &own) { return !hasRows(own); };
+  auto isPlain = [](const RowPieces &own) { return !hasRows(own); };
   if (!llvm::all_of(pieces, isPlain))
     piecesOf[value] = std::move(pieces);
 }
@@ -182,7 +182,7 @@ void TokensProof::visitCollective(CollectiveOpInterface op) {
 }
 
 LogicalResult TokensProof::visitRuled(Operation *op, const FactorRule &rule) {
-  SmallVector<Pieces> ofFactors(rule.factors.size());
+  SmallVector<RowPieces> ofFactors(rule.factors.size());
   std::optional<unsigned> taken;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
     auto found = piecesOf.find(operand);
@@ -196,7 +196,7 @@ LogicalResult TokensProof::visitRuled(Operation *op, const FactorRule &rule) {
       for (int factor : factors)
         sizes.push_back(rule.factors[factor].size);
       auto isApart = [&](int factor) { return rule.factors[factor].kind == FactorKind::Parallel; };
-      SmallVector<Pieces> own = split(pieces, sizes);
+      SmallVector<RowPieces> own = split(pieces, sizes);
       for (auto [factor, of] : llvm::zip_equal(factors, own))
         if (hasRows(of))
           ofFactors[factor] = of;
@@ -236,7 +236,7 @@ LogicalResult TokensProof::visitRuled(Operation *op, const FactorRule &rule) {
   for (auto [result, dims] : llvm::zip_equal(op->getResults(), rule.results)) {
     ValuePieces own;
     for (const FactorRule::DimFactors &factors : dims) {
-      Pieces &pieces = own.emplace_back();
+      RowPieces &pieces = own.emplace_back();
       for (int factor : factors)
         if (ofFactors[factor].empty())
           pieces.push_back({rule.factors[factor].size, false});

@@ -28,7 +28,7 @@ namespace meshwright {
 /// A less usual plan must save this share of the time. The price counts no communication as
 /// hidden, which depends on the schedule, and assumes that kernels are as fast on small
 /// parts as on large ones. Both errors are smaller than this share.
-static constexpr double kLeastSaving = 0.25;
+static constexpr double kLeastSavingOfPlan = 0.25;
 
 /// The share that another order must save over the one that balances work.
 static constexpr double kLeastSavingOfOrder = 0.1;
@@ -399,7 +399,7 @@ void ChooseContextParallelPass::choose(MeshOp meshOp, Location location, Chooser
   for (size_t i : finalists)
     if (fits(i) == fits(fastest) &&
         chooser.getOddness(choices[i]) < chooser.getOddness(choices[best]) &&
-        !saves(fastest, i, kLeastSaving))
+        !saves(fastest, i, kLeastSavingOfPlan))
       best = i;
   declare(meshOp, choices[best]);
 
@@ -410,7 +410,7 @@ void ChooseContextParallelPass::choose(MeshOp meshOp, Location location, Chooser
   else if (best != fastest)
     why = llvm::formatv("{0}; '{1}' would take {2}, which is not {3:P0} less, and {4}",
                         format(prices[best].time), chooser.getName(choices[fastest]),
-                        format(prices[fastest].time), kLeastSaving,
+                        format(prices[fastest].time), kLeastSavingOfPlan,
                         chooser.getSize(choices[best].ring) < chooser.getSize(choices[fastest].ring)
                             ? "a longer ring has more steps to hide"
                             : "it pads heads, or sends all of attention over a slow link");

@@ -19,7 +19,7 @@ using namespace meshwright::dist;
 
 /// An alternative with more collectives must save this share of the time of one with fewer:
 /// the cost model cannot tell closer ones apart.
-static constexpr double kLeastSaving = 0.15;
+static constexpr double kLeastSavingOfCollectives = 0.15;
 
 /// The share that it must save against a split batch. A split batch divides the arithmetic,
 /// too, so an alternative only saves time to read weights, if its kernels are as fast as
@@ -166,7 +166,7 @@ FailureOr<FoldMode> meshwright::chooseFold(func::FuncOp func, MeshOp meshOp,
                         formatMemory(ceiling), formatMemory(others));
   } else {
     auto getLeastSaving = [&](size_t than) {
-      return candidates[than].mode == FoldMode::Batch ? kLeastSavingOfReading : kLeastSaving;
+      return candidates[than].mode == FoldMode::Batch ? kLeastSavingOfReading : kLeastSavingOfCollectives;
     };
     for (size_t i = 0; i < candidates.size(); ++i) {
       bool isSimpler = prices[i].cost.launches < prices[best].cost.launches;

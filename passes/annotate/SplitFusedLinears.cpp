@@ -151,9 +151,9 @@ SmallVector<Section> getSections(const Projection &linear) {
 }
 
 /// Splits the fused linears of one function.
-class Splitter {
+class LinearSplitter {
 public:
-  Splitter(func::FuncOp func, bool splitsExperts) : func(func), splitsExperts(splitsExperts) {}
+  LinearSplitter(func::FuncOp func, bool splitsExperts) : func(func), splitsExperts(splitsExperts) {}
 
   /// Returns true if a linear was split.
   bool run();
@@ -178,7 +178,7 @@ private:
 
 /// A part of a parameter along `dim`, as an argument of its own. A trained parameter is one state,
 /// of which the part is a slice.
-Value Splitter::takePart(Value parameter, int64_t dim, int64_t start, int64_t size) {
+Value LinearSplitter::takePart(Value parameter, int64_t dim, int64_t start, int64_t size) {
   auto arg = cast<BlockArgument>(parameter);
   auto [it, inserted] = slices.try_emplace({arg.getArgNumber(), dim, start, size}, Value());
   if (!inserted)
@@ -204,7 +204,7 @@ Value Splitter::takePart(Value parameter, int64_t dim, int64_t start, int64_t si
 }
 
 /// Repeats the ops between the linear and the slice on the section alone.
-Value Splitter::copyChain(OpBuilder &builder, const Section &section, Value value) {
+Value LinearSplitter::copyChain(OpBuilder &builder, const Section &section, Value value) {
   for (auto [op, dim] : llvm::zip_equal(section.chain, section.dims)) {
     SmallVector<int64_t> to(shapeOf(op->getResult(0)));
     int64_t elements = 1, others = 1;
@@ -222,7 +222,7 @@ Value Splitter::copyChain(OpBuilder &builder, const Section &section, Value valu
   return value;
 }
 
-void Splitter::split(const Projection &linear, MutableArrayRef<Section> sections) {
+void LinearSplitter::split(const Projection &linear, MutableArrayRef<Section> sections) {
   OpBuilder builder(linear.op);
   for (Section &section : sections) {
     Value weight = takePart(linear.weight, linear.outDim, section.start, section.size);
@@ -260,7 +260,7 @@ void Splitter::split(const Projection &linear, MutableArrayRef<Section> sections
 }
 
 /// Erases the parameters of which only parts are used.
-void Splitter::eraseWholes() {
+void LinearSplitter::eraseWholes() {
   for (int i = func.getNumArguments() - 1; i >= 0; --i) {
     bool wasSliced = llvm::any_of(
         slices, [&](const auto &entry) { return std::get<0>(entry.first) == unsigned(i); });
@@ -285,7 +285,7 @@ static bool comeFromProjection(Value features) {
 
 /// Writes slices of every n-th feature of a projection, as of gates and values that alternate, as one of
 /// n in a dimension of their own. The groups of n features can then be sharded.
-bool Splitter::pairFeatures() {
+bool LinearSplitter::pairFeatures() {
   bool changed = false;
   for (auto slice : llvm::to_vector(func.getOps<nn::SliceOp>())) {
     RankedTensorType type = slice.getType();
@@ -311,7 +311,7 @@ bool Splitter::pairFeatures() {
   return changed;
 }
 
-bool Splitter::run() {
+bool LinearSplitter::run() {
   bool changed = pairFeatures();
   SmallVector<Operation *> projections;
   for (Operation &op : func.getBody().getOps())
@@ -352,7 +352,7 @@ struct SplitFusedLinearsPass : meshwright::impl::SplitFusedLinearsPassBase<Split
   void runOnOperation() override {
     bool changed = false, splitsExperts = mayShardExpertFeatures(getOperation());
     for (func::FuncOp func : getGlobalFunctions(getOperation()))
-      changed |= Splitter(func, splitsExperts).run();
+      changed |= LinearSplitter(func, splitsExperts).run();
     if (!changed)
       markAllAnalysesPreserved();
   }

@@ -28,9 +28,9 @@ namespace {
 /// The pieces of a joined sequence dimension.
 using Pieces = SmallVector<Value, 2>;
 
-class Splitter {
+class AttentionSplitter {
 public:
-  explicit Splitter(nn::AttentionOp op) : op(op), builder(op) {}
+  explicit AttentionSplitter(nn::AttentionOp op) : op(op), builder(op) {}
   /// Splits the op if its keys are joined. Returns true if they are.
   bool run();
 
@@ -75,7 +75,7 @@ std::optional<int64_t> follow(nn::ReshapeOp op, int64_t dim, bool backward) {
 
 } // namespace
 
-Value Splitter::slice(Value value, int64_t dim, int64_t start, int64_t size) {
+Value AttentionSplitter::slice(Value value, int64_t dim, int64_t start, int64_t size) {
   auto type = cast<RankedTensorType>(value.getType());
   SmallVector<int64_t> starts(type.getRank(), 0), limits(type.getShape()),
       strides(type.getRank(), 1), shape(type.getShape());
@@ -88,14 +88,14 @@ Value Splitter::slice(Value value, int64_t dim, int64_t start, int64_t size) {
 }
 
 /// Reshapes a piece of the operand of `like`, whose dimension `dim` becomes `toDim`.
-Value Splitter::reshape(Value value, int64_t dim, nn::ReshapeOp like, int64_t toDim) {
+Value AttentionSplitter::reshape(Value value, int64_t dim, nn::ReshapeOp like, int64_t toDim) {
   SmallVector<int64_t> shape(like.getType().getShape());
   shape[toDim] = sizeOf(value, dim);
   return adopt(nn::ReshapeOp::create(builder, like.getLoc(), like.getType().clone(shape), value));
 }
 
 /// The pieces of dimension `dim`; a single one where it is not joined.
-Pieces Splitter::getPieces(Value value, int64_t dim) {
+Pieces AttentionSplitter::getPieces(Value value, int64_t dim) {
   if (auto concat = value.getDefiningOp<nn::ConcatOp>(); concat && int64_t(concat.getDim()) == dim)
     return Pieces(concat.getInputs());
   if (auto transpose = value.getDefiningOp<nn::TransposeOp>()) {
@@ -125,7 +125,7 @@ Pieces Splitter::getPieces(Value value, int64_t dim) {
 
 /// The lengths of the keys from `column` on. A length that ends before is not positive, and hides
 /// all of these keys.
-Value Splitter::getLengths(int64_t column) {
+Value AttentionSplitter::getLengths(int64_t column) {
   Value lengths = op.getKvLengths();
   if (!lengths || column == 0)
     return lengths;
@@ -136,7 +136,7 @@ Value Splitter::getLengths(int64_t column) {
 }
 
 /// Builds attention of the queries from `row` on over each piece of the keys, merged.
-Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row) {
+Value AttentionSplitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values, int64_t row) {
   Location loc = op.getLoc();
   SmallVector<int64_t> shape(op.getResult().getType().getShape());
   int64_t rows = shape[2] = sizeOf(query, 2);
@@ -183,7 +183,7 @@ Value Splitter::attend(Value query, ArrayRef<Value> keys, ArrayRef<Value> values
 }
 
 /// Makes users that slice a joined value use its pieces.
-void Splitter::replace(Value whole, const Pieces &pieces, int64_t dim) {
+void AttentionSplitter::replace(Value whole, const Pieces &pieces, int64_t dim) {
   Value joined;
   for (OpOperand &use : llvm::make_early_inc_range(whole.getUses())) {
     Operation *user = use.getOwner();
@@ -245,7 +245,7 @@ void Splitter::replace(Value whole, const Pieces &pieces, int64_t dim) {
   }
 }
 
-bool Splitter::run() {
+bool AttentionSplitter::run() {
   // Masks by position and counts of keys refer to the whole sequence.
   if (op.getCausal() || op.getWindowLeft() || op.getWindowRight() || op.getKvLength() ||
       op.getQPositions() || op.getLse())
@@ -285,7 +285,7 @@ struct SplitJointAttentionPass
       for (nn::AttentionOp op : attentions) {
         Location loc = op.getLoc();
         int64_t length = sizeOf(op.getKey(), 2);
-        if (Splitter(op).run())
+        if (AttentionSplitter(op).run())
           log.add("split-joint-attention", Outcome::Applied, loc,
                   llvm::formatv("attention over {0} keys of several sequences goes over each "
                                 "for itself",

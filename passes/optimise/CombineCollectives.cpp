@@ -27,7 +27,7 @@ using namespace meshwright::dist;
 
 namespace {
 
-constexpr llvm::StringLiteral kPass = "combine-collectives";
+constexpr llvm::StringLiteral kCombineCollectives = "combine-collectives";
 
 class Combiner {
 public:
@@ -84,7 +84,7 @@ void Combiner::mergeEqual() {
       continue;
     }
     std::optional<Cost> cost = model.getCost(&op);
-    log.add(kPass.str(), Outcome::Applied, op.getLoc(),
+    log.add(kCombineCollectives.str(), Outcome::Applied, op.getLoc(),
             op.getName().getStringRef().str() + " of the same value is done once",
             {{"bytes_saved", double(cost->bytes)}});
     op.replaceAllUsesWith(*equal);
@@ -116,7 +116,7 @@ void Combiner::foldInverse() {
       saved += model.getCost(cast<CollectiveOpInterface>(above)).bytes;
       above->erase();
     }
-    log.add(kPass.str(), Outcome::Applied, location, message, {{"bytes_saved", double(saved)}});
+    log.add(kCombineCollectives.str(), Outcome::Applied, location, message, {{"bytes_saved", double(saved)}});
   }
 }
 
@@ -192,7 +192,7 @@ void Combiner::joinLaunches() {
     std::vector<std::pair<std::string, double>> numbers = {
         {"saved_seconds", double(saved) * 1e-12}, {"overlap_lost_seconds", double(lost) * 1e-12}};
     if (lost > saved) {
-      log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+      log.add(kCombineCollectives.str(), Outcome::Declined, op.getLoc(),
               op.getName().getStringRef().str() +
                   " keeps its own launch: the one before can run beside the work in between",
               std::move(numbers));
@@ -200,7 +200,7 @@ void Combiner::joinLaunches() {
       *group = {kind, shared, {collective}, {}, 0};
       continue;
     }
-    log.add(kPass.str(), Outcome::Applied, op.getLoc(),
+    log.add(kCombineCollectives.str(), Outcome::Applied, op.getLoc(),
             op.getName().getStringRef().str() + " joins the launch of another one",
             std::move(numbers));
     group->members.push_back(collective);
@@ -221,11 +221,11 @@ struct CombineCollectivesPass
     if (failed(verifyDevice(mesh, func)))
       return signalPassFailure();
     CostModel model(mesh);
-    bool merged = mergeReductions(func, model, kPass);
+    bool merged = mergeReductions(func, model, kCombineCollectives);
     // Groups of ranks that share a batch split two dimensions of the tokens.
     auto meshOp = SymbolTable::lookupNearestSymbolFrom<MeshOp>(func, getSpmdMeshSymbol(func));
     if (meshOp && getDpAttention(meshOp))
-      merged |= joinDimensions(func, model, kPass);
+      merged |= joinDimensions(func, model, kCombineCollectives);
     if (!Combiner(func, model).run() && !merged)
       return markAllAnalysesPreserved();
     if (failed(verifyPlacement(func)))

@@ -21,7 +21,7 @@ using namespace meshwright::dist;
 
 namespace {
 
-constexpr llvm::StringLiteral kPass = "decompose-all-reduce";
+constexpr llvm::StringLiteral kDecomposeAllReduce = "decompose-all-reduce";
 
 struct DecomposeAllReducePass
     : meshwright::impl::DecomposeAllReducePassBase<DecomposeAllReducePass> {
@@ -73,7 +73,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
   const CostModel &model = sharding.getModel();
   const GatherPlan::Entry &entry = plan.getEntry(op.getResult(0));
   if (entry.shardedUsers == 0) {
-    log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+    log.add(kDecomposeAllReduce.str(), Outcome::Declined, op.getLoc(),
             "all-reduce stays whole: no user of it can run on a shard of the tokens");
     return false;
   }
@@ -97,7 +97,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
     numbers.push_back({"padded_rows", double(token.padded - token.size)});
   bool isForced = when == OnOffAuto::On && !isStatistic(op.getInputs()[0], token);
   if (after > whole.time && !isForced) {
-    log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+    log.add(kDecomposeAllReduce.str(), Outcome::Declined, op.getLoc(),
             token.padded != token.size
                 ? "all-reduce stays whole: padding and launches cost more than sharding the tokens "
                   "saves; more tokens would change that"
@@ -106,7 +106,7 @@ bool DecomposeAllReducePass::decompose(AllReduceOp op, const TokenDim &token,
             std::move(numbers));
     return false;
   }
-  log.add(kPass.str(), Outcome::Applied, op.getLoc(),
+  log.add(kDecomposeAllReduce.str(), Outcome::Applied, op.getLoc(),
           "all-reduce becomes reduce-scatter and all-gather over tokens", std::move(numbers));
   split(op, token, sharding);
   return true;
@@ -122,7 +122,7 @@ void DecomposeAllReducePass::runOnOperation() {
   if (func.front().getOps<AllReduceOp>().empty())
     return markAllAnalysesPreserved();
   CostModel model(mesh);
-  bool changed = mergeReductions(func, model, kPass);
+  bool changed = mergeReductions(func, model, kDecomposeAllReduce);
   FailureOr<PlacementAnalysis> placement = PlacementAnalysis::run(func);
   if (failed(placement))
     return signalPassFailure();
@@ -131,13 +131,13 @@ void DecomposeAllReducePass::runOnOperation() {
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());
   for (auto op : func.front().getOps<AllReduceOp>()) {
     if (op.getRole() != CollectiveRole::Data) {
-      log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+      log.add(kDecomposeAllReduce.str(), Outcome::Declined, op.getLoc(),
               "all-reduce stays whole: its role is " + stringifyCollectiveRole(op.getRole()).str() +
                   ", and only data has tokens");
       continue;
     }
     if (op->getNumResults() != 1) {
-      log.add(kPass.str(), Outcome::Declined, op.getLoc(),
+      log.add(kDecomposeAllReduce.str(), Outcome::Declined, op.getLoc(),
               "all-reduce stays whole: it sends several values in one launch");
       continue;
     }

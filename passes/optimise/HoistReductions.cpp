@@ -28,7 +28,7 @@ using namespace meshwright;
 using namespace meshwright::dist;
 
 /// Returns true if the op may move up with the reduction that it serves.
-static bool isCheap(Operation *op) {
+static bool mayMoveWithReduction(Operation *op) {
   return isPure(op) && op->getNumRegions() == 0 &&
          (op->hasTrait<Elementwise>() || op->hasTrait<MovesOnly>() || op->getNumOperands() == 0);
 }
@@ -41,7 +41,7 @@ static void hoist(Operation *reduction) {
   for (size_t i = 0; i < moved.size(); ++i)
     for (Value operand : moved[i]->getOperands()) {
       Operation *def = operand.getDefiningOp();
-      if (def && def->hasOneUse() && isCheap(def))
+      if (def && def->hasOneUse() && mayMoveWithReduction(def))
         moved.insert(def);
       else if (def && (!last || last->isBeforeInBlock(def)))
         last = def;

@@ -165,7 +165,7 @@ Value Cut::create(OpBuilder &builder, Value value) const {
 
 /// Returns true for cheap ops that a slice can move past. A slice does not move past an op
 /// that takes a slice itself.
-static bool isCheap(Operation *op) {
+static bool letsSlicePast(Operation *op) {
   return op->hasTrait<Cheap>() || (op->hasTrait<Reindexes>() && !op->hasTrait<TakesPart>());
 }
 
@@ -174,7 +174,7 @@ static bool mayMove(func::FuncOp func, MeshAttr mesh) {
   return llvm::any_of(func.front(), [&](Operation &op) {
     std::optional<Cut> cut = Cut::of(&op, mesh);
     Operation *above = cut ? op.getOperand(0).getDefiningOp() : nullptr;
-    return above && (isCheap(above) || Cut::of(above, mesh));
+    return above && (letsSlicePast(above) || Cut::of(above, mesh));
   });
 }
 
@@ -223,7 +223,7 @@ static bool isMade(ArrayRef<int64_t> dims) {
 /// copies of one element. The layout of its padded slice has the true size.
 bool Hoister::knowsSize(Value value, int64_t dim) {
   Operation *op = value.getDefiningOp();
-  if (!op || !isCheap(op))
+  if (!op || !letsSlicePast(op))
     return !getSplat(op);
   auto [known, isNew] = sized.try_emplace({value, dim}, false);
   if (!isNew)
@@ -238,7 +238,7 @@ bool Hoister::knowsSize(Value value, int64_t dim) {
 /// Returns true, and notes the slices, if the op is needed in slices only and its operands
 /// have fewer bytes to slice.
 bool Hoister::wantsCuts(Operation *op) {
-  if (!isCheap(op) || op->use_empty())
+  if (!letsSlicePast(op) || op->use_empty())
     return false;
   if (frontier.lookup(op->getResult(0)) >= countBytes(op->getResult(0)))
     return false;
@@ -311,7 +311,7 @@ bool Hoister::run() {
   for (Operation *op : ops) {
     if (getSplat(op))
       frontier[op->getResult(0)] = 0;
-    if (!isCheap(op))
+    if (!letsSlicePast(op))
       continue;
     int64_t above = 0;
     for (Value operand : op->getOperands()) {

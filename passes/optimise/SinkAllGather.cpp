@@ -34,7 +34,7 @@ using namespace meshwright::dist;
 
 namespace {
 
-constexpr llvm::StringLiteral kPass = "sink-all-gather";
+constexpr llvm::StringLiteral kSinkAllGather = "sink-all-gather";
 
 class Sinker {
 public:
@@ -97,7 +97,7 @@ bool Sinker::runsOnShard(Operation *op, const TokenOp &how) const {
   if (extra < 0)
     return true;
   const GatherPlan::Entry &entry = plan.getEntry(only);
-  log.add(kPass.str(), Outcome::Declined, op->getLoc(),
+  log.add(kSinkAllGather.str(), Outcome::Declined, op->getLoc(),
           entry.isNeeded ? "all-gather stays above " + op->getName().getStringRef().str() +
                                ": its operand is needed whole by another op"
                          : "all-gather stays above " + op->getName().getStringRef().str() +
@@ -171,7 +171,7 @@ void Sinker::visit(Operation *op) {
       shards[result] = own;
     if (op->hasTrait<Product>()) {
       const GatherPlan::Entry &entry = plan.getEntry(source);
-      log.add(kPass.str(), Outcome::Applied, op->getLoc(),
+      log.add(kSinkAllGather.str(), Outcome::Applied, op->getLoc(),
               "all-gather moves past a projection with a whole weight",
               {{"gather_above_seconds", double(entry.here) * 1e-12},
                {"gather_below_seconds", double(entry.below) * 1e-12}});
@@ -193,12 +193,12 @@ void Sinker::report() {
   for (auto &[seed, count] : passed) {
     Cost cost = sharding.getGatherCost(seed, seeds.find(seed)->second);
     if (count)
-      log.add(kPass.str(), Outcome::Applied, seed.getLoc(),
+      log.add(kSinkAllGather.str(), Outcome::Applied, seed.getLoc(),
               "all-gather moves past " + std::to_string(count) +
                   (count == 1 ? " op, which runs on the shard" : " ops, which run on the shard"),
               {{"bytes", double(cost.bytes)}, {"ops", double(count)}});
     else
-      log.add(kPass.str(), Outcome::Declined, seed.getLoc(),
+      log.add(kSinkAllGather.str(), Outcome::Declined, seed.getLoc(),
               "all-gather stays: its users need the whole value",
               {{"bytes", double(cost.bytes)}});
   }

@@ -26,7 +26,7 @@ using namespace meshwright::dist;
 
 namespace {
 
-constexpr llvm::StringLiteral kPass = "overlap-collectives";
+constexpr llvm::StringLiteral kOverlapCollectives = "overlap-collectives";
 
 /// A function of launches that is put into another order.
 class Program {
@@ -388,7 +388,7 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   if (!launches.anyBeside)
     return result;
   DistDialect::getDecisionLog(func.getContext())
-      .add(kPass.str(), Outcome::Note, func.getLoc(),
+      .add(kOverlapCollectives.str(), Outcome::Note, func.getLoc(),
            "collectives start when their operands are there and are waited for where their "
            "results are read",
            {{"communication_seconds", double(schedule.communication) * 1e-12},

@@ -27,7 +27,7 @@ using namespace meshwright::dist;
 
 namespace {
 
-constexpr llvm::StringLiteral kPass = "split-collectives";
+constexpr llvm::StringLiteral kSplitCollectives = "split-collectives";
 
 //===----------------------------------------------------------------------===//
 // Simulating chunks
@@ -296,7 +296,7 @@ void SplitCollectivesPass::runOnOperation() {
   if (failed(placement)) {
     // No analysis is preserved: another pass that derives the placement reports the error.
     DistDialect::getDecisionLog(&getContext())
-        .add(kPass.str(), Outcome::Declined, func.getLoc(),
+        .add(kSplitCollectives.str(), Outcome::Declined, func.getLoc(),
              "collectives stay whole: the placement of the program cannot be derived");
     return;
   }
@@ -348,7 +348,7 @@ void SplitCollectivesPass::runOnOperation() {
     }
     if (!best) {
       if (!reason.empty())
-        decisions.push_back({kPass.str(), Outcome::Declined,
+        decisions.push_back({kSplitCollectives.str(), Outcome::Declined,
                              op->getName().getStringRef().str() + " stays whole: " + reason,
                              op->getLoc(), {}, {}});
       continue;
@@ -356,7 +356,7 @@ void SplitCollectivesPass::runOnOperation() {
     auto numbers = getNumbers(*best, whole, split);
     if (!pays) {
       decisions.push_back(
-          {kPass.str(), Outcome::Declined,
+          {kSplitCollectives.str(), Outcome::Declined,
            whole.communication == 0
                ? "collectives stay whole: nothing runs beside them on this device"
                : "collectives stay whole: chunks take longer, as weights are read once for "
@@ -366,7 +366,7 @@ void SplitCollectivesPass::runOnOperation() {
     }
     finder.claim(*best);
     regions.push_back(std::move(*best));
-    decisions.push_back({kPass.str(), Outcome::Applied,
+    decisions.push_back({kSplitCollectives.str(), Outcome::Applied,
                          "collectives and the products around them run in chunks of their rows: one "
                          "chunk's communication beside another's arithmetic",
                          op->getLoc(), std::move(numbers), {}});

@@ -20,6 +20,9 @@
 
 namespace meshwright::rt {
 
+/// The quotient of two positive numbers, rounded up: the blocks that cover `x` elements.
+inline int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
+
 /// The rows and columns of a block.
 int64_t getBlockRows(const mw_rt_form &form);
 int64_t getBlockColumns(const mw_rt_form &form);

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-ServingSizes getSizes() {
+ServingSizes getSmallSizes() {
   ServingSizes sizes;
   sizes.groups = 2;
   sizes.maxLength = 24;
@@ -90,10 +90,10 @@ void expectAnswers(Scheduler &scheduler, Device &device) {
 }
 
 TEST(ServeSavedTest, GoesOnWithTheSameSteps) {
-  auto scheduler = create(getSizes());
-  Device device(getSizes());
+  auto scheduler = create(getSmallSizes());
+  Device device(getSmallSizes());
   std::string text = makeText(*scheduler, device), again, error;
-  auto other = create(getSizes());
+  auto other = create(getSmallSizes());
   ASSERT_TRUE(other->restore(text, /*hasCaches=*/true, error)) << error;
   ASSERT_TRUE(other->save(again, error)) << error;
   EXPECT_EQ(text, again);
@@ -120,11 +120,11 @@ TEST(ServeSavedTest, GoesOnWithTheSameSteps) {
 
 TEST(ServeSavedTest, ComputesCachesAgainElsewhere) {
   std::string text, error;
-  auto scheduler = create(getSizes());
-  Device device(getSizes());
+  auto scheduler = create(getSmallSizes());
+  Device device(getSmallSizes());
   text = makeText(*scheduler, device);
   auto elsewhere = [&](auto change, bool hasCaches) {
-    ServingSizes sizes = getSizes();
+    ServingSizes sizes = getSmallSizes();
     change(sizes);
     auto other = create(sizes);
     ASSERT_TRUE(other->restore(text, hasCaches, error)) << error;
@@ -144,19 +144,19 @@ TEST(ServeSavedTest, ComputesCachesAgainElsewhere) {
 
 TEST(ServeSavedTest, RefusesTextsOfOtherModelsAndSizes) {
   std::string text, error;
-  auto scheduler = create(getSizes());
-  Device device(getSizes());
+  auto scheduler = create(getSmallSizes());
+  Device device(getSmallSizes());
   text = makeText(*scheduler, device);
   EXPECT_FALSE(scheduler->restore(text, true, error));
   EXPECT_EQ(error, "saved requests: expected a scheduler without requests");
-  auto other = create(getSizes());
+  auto other = create(getSmallSizes());
   EXPECT_FALSE(other->restore("{}", true, error));
   EXPECT_EQ(error, "saved requests: not a text of requests");
-  ServingSizes sizes = getSizes();
+  ServingSizes sizes = getSmallSizes();
   sizes.vocabulary = 51;
   EXPECT_FALSE(create(sizes)->restore(text, true, error));
   EXPECT_EQ(error, "saved requests: expected those of a model of 51 tokens, got 50");
-  sizes = getSizes();
+  sizes = getSmallSizes();
   sizes.maxLength = 22;
   EXPECT_FALSE(create(sizes)->restore(text, true, error));
   EXPECT_EQ(error, "saved requests: request 4: prompt and max_new_tokens: expected at most "
@@ -166,14 +166,14 @@ TEST(ServeSavedTest, RefusesTextsOfOtherModelsAndSizes) {
 /// Each change of a byte is an error, or changes nothing that counts.
 TEST(ServeSavedTest, DetectsChangedBytes) {
   std::string error;
-  auto scheduler = create(getSizes());
-  Device device(getSizes());
+  auto scheduler = create(getSmallSizes());
+  Device device(getSmallSizes());
   std::string text = makeText(*scheduler, device), again;
   for (size_t i = 0; i < text.size(); ++i)
     for (char flip : {1, 16, 64}) {
       std::string changed = text;
       changed[i] = char(changed[i] ^ flip);
-      auto other = create(getSizes());
+      auto other = create(getSmallSizes());
       if (!other->restore(changed, true, error)) {
         EXPECT_EQ(error.rfind("saved requests: ", 0), 0u);
         EXPECT_TRUE(other->getRequests().empty());
@@ -183,14 +183,14 @@ TEST(ServeSavedTest, DetectsChangedBytes) {
       EXPECT_EQ(again, text) << "byte " << i;
     }
   for (size_t size = 0; size + 1 < text.size(); size += 7)
-    EXPECT_FALSE(create(getSizes())->restore(text.substr(0, size), true, error));
+    EXPECT_FALSE(create(getSmallSizes())->restore(text.substr(0, size), true, error));
 }
 
 /// Texts with a right hash whose parts do not fit together.
 TEST(ServeSavedTest, DetectsPartsThatDoNotFit) {
   std::string error;
-  auto scheduler = create(getSizes());
-  Device device(getSizes());
+  auto scheduler = create(getSmallSizes());
+  Device device(getSmallSizes());
   std::string text = makeText(*scheduler, device);
   auto refuse = [&](const std::function<void(Json &)> &change) {
     Json json = Json::parse(text);
@@ -198,7 +198,7 @@ TEST(ServeSavedTest, DetectsPartsThatDoNotFit) {
     change(json);
     std::string rest = json.dump();
     json["hash"] = hashOf(rest.data(), rest.size());
-    auto other = create(getSizes());
+    auto other = create(getSmallSizes());
     EXPECT_FALSE(other->restore(json.dump(), true, error));
     EXPECT_TRUE(other->getRequests().empty());
     EXPECT_EQ(other->getStats().freePages, 16);
@@ -255,7 +255,7 @@ TEST(ServeSavedTest, ReadsVersion1) {
       R"("length":5,"pages":[0,1]}],"pools":[{"free":[[7,6,5,4,3,2]],"kept":[],"registered":)"
       R"([{"page":0,"parent":-1,"tokens":[1,2,3,4]}]},{"free":[[7,6,5,4,3,2,1,0]],"kept":[],)"
       R"("registered":[]}],"hash":"7217a3907b91d998"})";
-  auto scheduler = create(getSizes());
+  auto scheduler = create(getSmallSizes());
   std::string error;
   ASSERT_TRUE(scheduler->restore(text, true, error)) << error;
   auto requests = scheduler->getRequests();

@@ -219,7 +219,7 @@ static Json writeKernels(const Manifest &manifest) {
 }
 
 std::string Manifest::toJson() const {
-  Json json = {{"format", kFormat},
+  Json json = {{"format", kBundleFormat},
                {"version", kBundleVersion},
                {"abi", MW_RT_ABI_VERSION},
                {"id", id},

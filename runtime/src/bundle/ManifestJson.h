@@ -16,7 +16,7 @@ namespace meshwright::rt {
 using Json = nlohmann::ordered_json;
 
 /// The value of `format` in the manifest of a bundle of any version.
-inline constexpr const char *kFormat = "meshwright bundle";
+inline constexpr const char *kBundleFormat = "meshwright bundle";
 
 /// Returns the checksum of all other entries of a manifest. The program relies on most of them
 /// and cannot detect a change.

@@ -473,7 +473,7 @@ static void read(const Json &json, Manifest &manifest) {
 }
 
 static bool hasFormat(const Json &json) {
-  return json.is_object() && json.contains("format") && json["format"] == kFormat;
+  return json.is_object() && json.contains("format") && json["format"] == kBundleFormat;
 }
 
 bool Manifest::isOne(const std::string &text) {

@@ -26,8 +26,6 @@
 
 namespace meshwright::rt {
 
-static int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 const CodeKernels &getCodeKernels() {
   static const CodeKernels kernels = [] {
 #ifdef __x86_64__

@@ -11,6 +11,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CpuDevice.h"
+#include "Elements.h"
 
 #include "meshwright/runtime/include/Axes.h"
 #include "meshwright/runtime/src/ranks/Context.h"
@@ -29,17 +30,6 @@
 namespace meshwright::rt {
 
 namespace {
-
-struct Bf16 {
-  uint16_t bits;
-};
-struct F16 {
-  uint16_t bits;
-};
-float asNumber(float x) { return x; }
-double asNumber(double x) { return x; }
-float asNumber(Bf16 x) { return bf16ToFloat(x.bits); }
-float asNumber(F16 x) { return f16ToFloat(x.bits); }
 
 template <typename T> using SumOf = decltype(asNumber(T()));
 template <typename T> constexpr DType kNarrow = std::is_same_v<T, Bf16> ? DType::BF16 : DType::F16;
@@ -157,11 +147,6 @@ bool CpuDevice::perform(const mw_rt_top_k &what, void *const *buffers, std::stri
       withFloat(what.dtype, choose);
   });
   return true;
-}
-
-static int64_t loadIndex(int64_t type, const void *data, int64_t i) {
-  return DType(type) == DType::I32 ? static_cast<const int32_t *>(data)[i]
-                                   : static_cast<const int64_t *>(data)[i];
 }
 
 bool CpuDevice::perform(const mw_rt_limit &what, void *const *buffers, std::string &) {

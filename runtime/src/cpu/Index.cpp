@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "CpuDevice.h"
+#include "Elements.h"
 
 #include "meshwright/runtime/src/ranks/CallFacts.h"
 
@@ -16,11 +17,6 @@
 #include <cstring>
 
 namespace meshwright::rt {
-
-static int64_t loadIndex(int64_t type, const void *data, int64_t position) {
-  return DType(type) == DType::I32 ? static_cast<const int32_t *>(data)[position]
-                                   : static_cast<const int64_t *>(data)[position];
-}
 
 /// Sets the error of an index. Returns false.
 static bool setOutOfRange(int64_t index, int64_t position, int64_t size, std::string &error) {
@@ -149,18 +145,6 @@ struct Scatter {
   void *result;
 };
 
-float asNumber(const float *from, int64_t i) { return from[i]; }
-double asNumber(const double *from, int64_t i) { return from[i]; }
-
-struct Bf16 {
-  uint16_t bits;
-};
-struct F16 {
-  uint16_t bits;
-};
-float asNumber(const Bf16 *from, int64_t i) { return bf16ToFloat(from[i].bits); }
-float asNumber(const F16 *from, int64_t i) { return f16ToFloat(from[i].bits); }
-
 } // namespace
 
 /// Sums the columns begin .. end of all rows, in the order of the updates.
@@ -178,7 +162,7 @@ static void sumColumns(const Scatter &work, int64_t begin, int64_t end) {
         for (int64_t j = begin; j < end; ++j) {
           int64_t here = loadIndex(what.index_dtype, work.indices, from + j) - work.first;
           if (here >= 0 && here < what.size)
-            result[(o * what.size + here) * what.inner + j] += asNumber(updates, from + j);
+            result[(o * what.size + here) * what.inner + j] += asNumber(updates[from + j]);
         }
         continue;
       }
@@ -187,7 +171,7 @@ static void sumColumns(const Scatter &work, int64_t begin, int64_t end) {
         continue;
       Sum *to = result + (o * what.size + here) * what.inner;
       for (int64_t j = begin; j < end; ++j)
-        to[j] += asNumber(updates, from + j);
+        to[j] += asNumber(updates[from + j]);
     }
 }
 

@@ -19,8 +19,6 @@
 
 namespace meshwright::rt {
 
-static int64_t divideCeil(int64_t x, int64_t y) { return (x + y - 1) / y; }
-
 /// Groups of consecutive k, rounded up to a multiple of four.
 static int64_t stepsOf(const mw_rt_packing &what) {
   return (divideCeil(what.k, what.group) + 3) / 4 * 4;

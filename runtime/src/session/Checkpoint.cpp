@@ -27,8 +27,8 @@ namespace meshwright::rt {
 
 using Json = nlohmann::ordered_json;
 
-static constexpr const char *kFormat = "meshwright checkpoint";
-static constexpr int64_t kVersion = 1;
+static constexpr const char *kCheckpointFormat = "meshwright checkpoint";
+static constexpr int64_t kCheckpointVersion = 1;
 static constexpr const char *kPrefix = "rank-", *kSuffix = ".safetensors", *kPartial = WholeFile::kPartial;
 static constexpr size_t kIdLength = 16;
 
@@ -166,7 +166,7 @@ bool CheckpointWriter::prepare(const ProgramDescription &description,
                                const std::vector<SavedPart> &all, const SavedExtras &extras,
                                std::string &error) {
   std::error_code code;
-  Json json = {{"format", kFormat}, {"version", kVersion}};
+  Json json = {{"format", kCheckpointFormat}, {"version", kCheckpointVersion}};
   Json &states = json["states"] = Json::object();
   for (const ProgramState &state : description.states)
     if (!state.isTransient)
@@ -291,10 +291,10 @@ private:
 
 bool IndexReader::parse() {
   index = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!index.is_object() || index.value("format", Json()) != kFormat)
+  if (!index.is_object() || index.value("format", Json()) != kCheckpointFormat)
     return fail("not the index of a checkpoint");
-  if (Json version = index.value("version", Json()); version != kVersion)
-    return fail("expected version " + std::to_string(kVersion) + ", which this runtime reads, got " +
+  if (Json version = index.value("version", Json()); version != kCheckpointVersion)
+    return fail("expected version " + std::to_string(kCheckpointVersion) + ", which this runtime reads, got " +
                 version.dump());
   Json hash = index.value("hash", Json());
   index.erase("hash");

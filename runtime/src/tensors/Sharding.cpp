@@ -54,14 +54,14 @@ struct Run {
 };
 
 /// A box of a rank's part of a global array, with one run for each factor.
-struct Box {
+struct PartBox {
   std::vector<int64_t> extents, globalStrides;
   int64_t globalOffset = 0, localOffset = 0;
 };
 
 /// A rank's part of a global array, as boxes of its buffer.
 struct Part {
-  std::vector<Box> boxes{Box()};
+  std::vector<PartBox> boxes{PartBox()};
   std::vector<int64_t> localStrides;
   bool padded = false;
 };
@@ -109,9 +109,9 @@ static Part partOf(const ShardedLayout &layout, int64_t rank,
       int64_t chunk = localSizes[index];
       int64_t begin = coordinateOf(factor.axes, rank) * chunk;
       part.padded |= factor.size - begin < chunk;
-      std::vector<Box> boxes;
+      std::vector<PartBox> boxes;
       for (const Run &run : runsOf(factor, begin, chunk))
-        for (Box box : part.boxes) {
+        for (PartBox box : part.boxes) {
           box.extents.push_back(run.count);
           box.globalStrides.push_back(stride * run.step);
           box.globalOffset += run.element * stride;
@@ -138,7 +138,7 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const
       count *= size;
     std::memset(local, 0, count * elementSize);
   }
-  for (const Box &box : part.boxes)
+  for (const PartBox &box : part.boxes)
     copyStrided(static_cast<const char *>(global) + (start + box.globalOffset) * elementSize,
                 box.globalStrides, static_cast<char *>(local) + box.localOffset * elementSize,
                 part.localStrides, box.extents, elementSize);
@@ -188,14 +188,14 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize,
   if (filled < count)
     std::memset(local, 0, count * elementSize);
   for (const TensorPiece &piece : pieces) {
-    std::vector<Box> boxes{Box()};
+    std::vector<PartBox> boxes{PartBox()};
     for (size_t d = 0; d < shape.size(); ++d) {
       int64_t first = piece.offsets[d] - (offsets.empty() ? 0 : offsets[d]);
-      std::vector<Box> cut;
+      std::vector<PartBox> cut;
       for (const Run &run : runs[d]) {
         int64_t begin = std::max(run.element, first);
         int64_t end = std::min(run.element + run.count, first + piece.shape[d]);
-        for (Box box : begin < end ? boxes : std::vector<Box>()) {
+        for (PartBox box : begin < end ? boxes : std::vector<PartBox>()) {
           box.extents.push_back(end - begin);
           box.globalOffset += (begin - first) * piece.strides[d];
           box.localOffset += (run.slot + begin - run.element) * strides[d];
@@ -204,7 +204,7 @@ void shard(const ShardedLayout &layout, int64_t rank, int64_t elementSize,
       }
       boxes = std::move(cut);
     }
-    for (const Box &box : boxes)
+    for (const PartBox &box : boxes)
       copyStrided(static_cast<const char *>(piece.data) + box.globalOffset * elementSize,
                   piece.strides, static_cast<char *>(local) + box.localOffset * elementSize,
                   strides, box.extents, elementSize);
@@ -215,7 +215,7 @@ std::vector<StridedBox> getShardBoxes(const ShardedLayout &layout, int64_t rank,
                                       int64_t elementSize) {
   Part part = partOf(layout, rank, denseStrides(layout.getGlobalShape()));
   std::vector<StridedBox> boxes;
-  for (const Box &box : part.boxes) {
+  for (const PartBox &box : part.boxes) {
     StridedBox &copy = boxes.emplace_back();
     copy.extents = box.extents;
     copy.elementSize = elementSize;
@@ -232,7 +232,7 @@ std::vector<StridedBox> getShardBoxes(const ShardedLayout &layout, int64_t rank,
 void unshard(const ShardedLayout &layout, int64_t rank, int64_t elementSize, const void *local,
              void *global) {
   Part part = partOf(layout, rank, denseStrides(layout.getGlobalShape()));
-  for (const Box &box : part.boxes)
+  for (const PartBox &box : part.boxes)
     copyStrided(static_cast<const char *>(local) + box.localOffset * elementSize, part.localStrides,
                 static_cast<char *>(global) + box.globalOffset * elementSize, box.globalStrides,
                 box.extents, elementSize);
