@@ -124,8 +124,13 @@ function(meshwright_install_library name)
     INSTALL_RPATH "${MESHWRIGHT_LIBRARY_RPATH}")
   install(TARGETS ${name} EXPORT MeshwrightTargets COMPONENT development
     LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-  install(TARGETS ${name} COMPONENT python EXCLUDE_FROM_ALL
-    LIBRARY DESTINATION meshwright)
+  meshwright_install_python(${name})
+endfunction()
+
+# Puts a library beside the Python package. The target `python-package` builds all of these.
+function(meshwright_install_python name)
+  install(TARGETS ${name} COMPONENT python EXCLUDE_FROM_ALL LIBRARY DESTINATION meshwright)
+  set_property(GLOBAL APPEND PROPERTY MESHWRIGHT_PYTHON_LIBRARIES ${name})
 endfunction()
 
 # A backend of the runtime: a shared object that the runtime finds beside itself
@@ -140,7 +145,7 @@ function(meshwright_add_backend name)
     LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib"
     INSTALL_RPATH "${MESHWRIGHT_LIBRARY_RPATH}")
   install(TARGETS ${target} COMPONENT development LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-  install(TARGETS ${target} COMPONENT python EXCLUDE_FROM_ALL LIBRARY DESTINATION meshwright)
+  meshwright_install_python(${target})
 endfunction()
 
 # Writes the numbers of the build into a template, at each build: the output, and the target that writes it.
