@@ -6,7 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
-#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/CostModel/JointLaunches.h"
 #include "meshwright/passes/recompute/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -26,8 +26,7 @@ namespace {
 /// Collectives of one role, kind and axes, in the order of the program.
 struct Neighbours {
   SmallVector<CollectiveOpInterface, 4> members;
-  /// Bytes of whole weights or gradients, and picoseconds in which the link moves them.
-  int64_t bytes = 0, transfer = 0;
+  JointLaunches::Group group;
 };
 
 class FetchJoiner {
@@ -38,56 +37,27 @@ public:
   int64_t getSavedTime() const { return saved; }
 
 private:
-  /// A collective is small if its bytes take at most so many times the time that a launch without bytes
-  /// does. A joint launch takes at most so many: then the time without bytes hardly counts.
-  static constexpr int64_t kSmall = 4, kJoint = 8;
-
-  bool isCandidate(CollectiveOpInterface op) const;
-  int64_t getFixedTime(CollectiveOpInterface op) const;
   void collect();
   bool joinAtFirst(Neighbours &group);
   bool joinAtLast(Neighbours &group);
   void replace(Neighbours &group, OpBuilder &builder);
 
   func::FuncOp func;
-  const CostModel &model;
+  JointLaunches joint;
   std::optional<int64_t> ahead;
   DenseMap<Operation *, int64_t> numbers;
-  /// The largest whole weight, and the largest gradient.
-  llvm::MapVector<CollectiveRole, int64_t> largest;
   SmallVector<Neighbours> groups;
   int64_t saved = 0;
 };
 
 } // namespace
 
-/// The bytes of the whole weight or gradient of a collective.
-static int64_t getWholeBytes(Operation *op) {
-  return std::max(getTensorBytes(op->getOperand(0).getType()), getTensorBytes(op->getResult(0).getType()));
-}
-
-/// Returns true for a collective that moves one weight or one gradient.
-bool FetchJoiner::isCandidate(CollectiveOpInterface op) const {
-  CollectiveRole role = op.getRole();
-  return (role == CollectiveRole::Weights || role == CollectiveRole::Gradients) && op.communicates() &&
-         op->getNumOperands() == 1 && op->getNumResults() == 1 && !op.countsRows() && !op.getShardings(0);
-}
-
-/// The time of a launch that moves no bytes.
-int64_t FetchJoiner::getFixedTime(CollectiveOpInterface op) const {
-  AxisList axes = getCollectiveAxes(op, model.getMesh());
-  return model.getTime(axes, 0, getSteps(op.getKind(), getNumShards(axes)));
-}
-
 FetchJoiner::FetchJoiner(func::FuncOp func, const CostModel &model, std::optional<int64_t> ahead)
-    : func(func), model(model), ahead(ahead) {
+    : func(func), joint(model), ahead(ahead) {
   for (Operation &op : func.front()) {
     numbers[&op] = numbers.size();
-    auto collective = dyn_cast<CollectiveOpInterface>(op);
-    if (!collective || !isCandidate(collective))
-      continue;
-    int64_t &bytes = largest[collective.getRole()];
-    bytes = std::max(bytes, getWholeBytes(&op));
+    if (auto collective = dyn_cast<CollectiveOpInterface>(op); collective && JointLaunches::isCandidate(collective))
+      joint.note(collective);
   }
 }
 
@@ -101,34 +71,29 @@ void FetchJoiner::collect() {
     group = Neighbours();
   };
   for (auto op : func.getOps<CollectiveOpInterface>()) {
-    if (!isCandidate(op))
+    if (!JointLaunches::isCandidate(op))
       continue;
     Neighbours &group = open[{op->getName().getIdentifier(), op.getSharedAttributes()}];
-    int64_t fixed = getFixedTime(op), bytes = getWholeBytes(op);
-    int64_t transfer = std::max<int64_t>(0, model.getCost(op).time - fixed);
-    if (transfer > kSmall * fixed) {
+    if (!joint.isSmall(op)) {
       close(group);
       continue;
     }
     // A joint gather brings as many weights as may be there before the one in use.
-    bool isFull = group.bytes + bytes > largest[op.getRole()] || group.transfer + transfer > kJoint * fixed ||
-                  (ahead && op.getRole() == CollectiveRole::Weights && int64_t(group.members.size()) >= *ahead);
-    if (isFull)
+    if (!joint.hasRoom(group.group, op, ahead))
       close(group);
     group.members.push_back(op);
-    group.bytes += bytes;
-    group.transfer += transfer;
+    joint.add(group.group, op);
   }
   for (auto &[key, group] : open)
     close(group);
 }
 
 void FetchJoiner::replace(Neighbours &group, OpBuilder &builder) {
-  saved += (group.members.size() - 1) * getFixedTime(group.members.front());
-  CollectiveOpInterface joint = joinCollectives(builder, group.members);
-  numbers[joint] = numbers.lookup(group.members.front());
+  saved += (group.members.size() - 1) * joint.getFixedTime(group.members.front());
+  CollectiveOpInterface joined = joinCollectives(builder, group.members);
+  numbers[joined] = numbers.lookup(group.members.front());
   for (auto [i, member] : llvm::enumerate(group.members)) {
-    member->getResult(0).replaceAllUsesWith(joint->getResult(i));
+    member->getResult(0).replaceAllUsesWith(joined->getResult(i));
     member->erase();
   }
 }

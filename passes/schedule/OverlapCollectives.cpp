@@ -11,6 +11,7 @@
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/passes/schedule/AheadScheduler.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
+#include "meshwright/passes/schedule/JoinLaunches.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
@@ -320,12 +321,8 @@ namespace {
 
 /// The launches of a function, and the order that hides most.
 struct Launches {
-  Launches(func::FuncOp func, const CostModel &model, OnOffAuto mode)
-      : plain(func, model, RunBeside::Never),
-        program(func, model,
-                mode == OnOffAuto::On    ? RunBeside::Always
-                : mode == OnOffAuto::Off ? RunBeside::Never
-                                         : RunBeside::ByLink) {
+  Launches(func::FuncOp func, const CostModel &model, RunBeside beside)
+      : plain(func, model, RunBeside::Never), program(func, model, beside) {
     anyBeside = llvm::any_of(program.getTasks(),
                              [](const ScheduleTask &task) { return task.link != 0; });
     if (!anyBeside)
@@ -341,6 +338,12 @@ struct Launches {
 };
 
 } // namespace
+
+static RunBeside getRunBeside(OnOffAuto mode) {
+  return mode == OnOffAuto::On    ? RunBeside::Always
+         : mode == OnOffAuto::Off ? RunBeside::Never
+                                  : RunBeside::ByLink;
+}
 
 /// Returns true if the present order fits beside second buffers for the states.
 static bool fitsPresent(func::FuncOp func, int64_t ceiling) {
@@ -362,10 +365,11 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   if (failed(verifyDevice(mesh, func)))
     return {failure()};
   CostModel model(mesh);
-  mode = getRequestedOverlap(func).value_or(mode);
+  RunBeside beside = getRunBeside(getRequestedOverlap(func).value_or(mode));
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
-  Launches launches(func, model, mode);
+  const int64_t asked = ceiling;
+  Launches launches(func, model, beside);
   OverlapResult result{success()};
   bool mayCopy = !func->hasAttr(rt::RtDialect::kCopiesAttr) && !findStateUpdates(func).empty();
   if (bestOnly || (ceiling && mayCopy)) {
@@ -376,15 +380,21 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
     else
       func->setAttr(rt::RtDialect::kCopiesAttr, UnitAttr::get(func.getContext()));
     if (ceiling)
-      launches = Launches(func, model, mode);
+      launches = Launches(func, model, beside);
   }
   if (ceiling)
     result = fit(func, ceiling, launches.program, launches.anyBeside ? &launches.plain : nullptr,
                  launches.schedule);
   if (failed(result.status))
     return result;
-  const Schedule &schedule = launches.schedule;
+  Schedule &schedule = launches.schedule;
   result.time = launches.anyBeside ? schedule.time : simulateInOrder(launches.plain.getTasks()).time;
+  // Without a ceiling they travel together before launches are formed.
+  if (asked)
+    if (auto joined = joinLaunches(func, model, beside, asked - getFixedBytes(func))) {
+      schedule = std::move(*joined);
+      result.time = schedule.time;
+    }
   if (!launches.anyBeside)
     return result;
   DistDialect::getDecisionLog(func.getContext())
