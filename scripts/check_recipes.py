@@ -9,8 +9,8 @@
     scripts/check_recipes.py --folder=DIR  another scratch tree than build/recipes
 
 A recipe may touch as many files as BUDGETS says. Tests and the Python importer do not count; CMake
-and documents do. The patches are applied together to one copy of the tree, which is built once.
-Then the tests that the patches bring or change run in it, and ALSO.
+and documents do. The patches are applied together to one copy of the tree, which is built once,
+without optimisation, and files in groups. Then the tests that the patches bring or change run in it, and ALSO.
 
 The scratch tree keeps its build folder, and files that did not change keep their times.
 """
@@ -128,14 +128,16 @@ def tests_of(patches):
 
 def build_and_test(patches, tree: pathlib.Path) -> int:
     lit, python = tests_of(patches)
+    unit = " ".join(test[:-1] for test in lit if test.endswith("Tests/"))
     script = """
       source scripts/common.sh
       find_python
       export PATH=$BUILD/bin:$PATH PYTHONPATH=$BUILD/python
       export HF_HUB_OFFLINE=1 TRANSFORMERS_OFFLINE=1 TOKENIZERS_PARALLELISM=false
-      build_with release all meshwright-test-depends
+      CONFIGURE_OPTIONS=("${QUICK_OPTIONS[@]}")
+      build_with release all $2
       "$PYTHON" -c 'from lit.main import main; main()' -sv --filter="$1" "$BUILD/test"
-      shift
+      shift 2
       (($# == 0)) || "$PYTHON" -m pytest -q -p no:cacheprovider "$@"
     """
     environment = {k: v for k, v in os.environ.items() if k != "MESHWRIGHT_BUILD_DIR"}
@@ -143,7 +145,7 @@ def build_and_test(patches, tree: pathlib.Path) -> int:
     environment["CCACHE_BASEDIR"] = str(tree)
     if sys.prefix != sys.base_prefix:
         environment["VIRTUAL_ENV"] = sys.prefix
-    command = ["bash", "-c", script, "-", "|".join(lit), *python]
+    command = ["bash", "-c", script, "-", "|".join(lit), unit, *python]
     # common.sh finds the tree from its own path.
     return subprocess.run(command, cwd=tree, env=environment).returncode
 

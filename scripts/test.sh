@@ -11,6 +11,7 @@
 #   scripts/test.sh --whole            all cases of each parametrized Python test; without it, MOST_CASES of them
 #   scripts/test.sh --no-setup         installs nothing
 #   scripts/test.sh --filter=REGEX     only tests whose names match
+#   scripts/test.sh --unity            compiles files in groups if the build folder is new
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -29,6 +30,7 @@ for option in "$@"; do
     --no-setup) setup=0 ;;
     --whole) whole=1 ;;
     --filter=*) filter=${option#*=} ;;
+    --unity) CONFIGURE_OPTIONS=("${UNITY_OPTIONS[@]}") ;;
     checks | gpu | lit | lit-slow | python | python-slow | wheel | wheels | recipes) stages+=("$option") ;;
     *) sed -n '/^#   /s/^#   //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
@@ -107,9 +109,7 @@ wheel_stage() {
       { echo "0 passed: left out, scikit-build-core cannot be downloaded"; return 0; }
   fi
   PYTHONPATH=$dir/tools "$PYTHON" -m pip install -q --no-build-isolation --no-deps \
-    --config-settings=cmake.define.CMAKE_CXX_FLAGS_RELEASE="-O0 -DNDEBUG" \
-    --config-settings=cmake.define.CMAKE_UNITY_BUILD=ON \
-    --config-settings=cmake.define.CMAKE_UNITY_BUILD_BATCH_SIZE=16 --target "$dir/site" . || return 1
+    "${QUICK_OPTIONS[@]/#-D/--config-settings=cmake.define.}" --target "$dir/site" . || return 1
   cd "$dir/elsewhere"
   PYTHONPATH=$dir/site "$PYTHON" - "$dir/site" <<'PY'
 import os, sys
