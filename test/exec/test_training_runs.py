@@ -89,6 +89,16 @@ def test_sessions_leave_nothing_behind(plan, states):
     assert_nothing_left(before, PLANS - PLANS // 5)
 
 
+def test_runs_leave_nothing_behind(plan):
+    """200 steps of one session leave no memory, thread or file."""
+    with plan.start() as session:
+        for i in range(250):
+            session.run(**DATA[i % 4])
+            if i == 50:
+                before = held()
+        assert_nothing_left(before, 200)
+
+
 PROCESS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
