@@ -116,6 +116,11 @@ std::vector<StateUpdate> meshwright::findStateUpdates(func::FuncOp func) {
       update.values.assign(chain.rbegin(), chain.rend());
     bool isPossible = true;
     for (size_t i = 0; i < update.values.size(); ++i) {
+      // Only rows are written over a state that is copied. Other proofs take time.
+      if (copies && !getReplacedOperand(update.getKernel(i))) {
+        isPossible = false;
+        break;
+      }
       UpdateKind kind = getUpdateKind(update.getKernel(i), update.values[i].getResultNumber(),
                                       update.getOld(i));
       isPossible &= kind == UpdateKind::Rows || (kind == UpdateKind::Whole && !copies);

@@ -35,6 +35,16 @@ public:
   Program(func::FuncOp func, const CostModel &model, RunBeside beside)
       : block(&func.front()), launches(func, model, beside) {}
 
+  /// The same launches; no collective runs beside kernels.
+  Program getBlocking() const {
+    Program blocking = *this;
+    for (ScheduleTask &task : blocking.launches.tasks) {
+      task.link = 0;
+      task.inTurn = task.frees = false;
+    }
+    return blocking;
+  }
+
   ArrayRef<ScheduleTask> getTasks() const { return launches.tasks; }
 
   /// Writes the launches in the order of the schedule. A wait comes where the schedule says so,
@@ -322,7 +332,7 @@ namespace {
 /// The launches of a function, and the order that hides most.
 struct Launches {
   Launches(func::FuncOp func, const CostModel &model, RunBeside beside)
-      : plain(func, model, RunBeside::Never), program(func, model, beside) {
+      : program(func, model, beside), plain(program.getBlocking()) {
     anyBeside = llvm::any_of(program.getTasks(),
                              [](const ScheduleTask &task) { return task.link != 0; });
     if (!anyBeside)
@@ -331,7 +341,7 @@ struct Launches {
     program.arrange(schedule);
   }
 
-  Program plain, program;
+  Program program, plain;
   /// True if any collective runs beside kernels.
   bool anyBeside;
   Schedule schedule;
@@ -356,7 +366,7 @@ static bool fitsPresent(func::FuncOp func, int64_t ceiling) {
 }
 
 OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, int64_t ceiling,
-                                             bool bestOnly) {
+                                             bool bestOnly, bool fitOnly) {
   if (func.isExternal() || !func.getBody().hasOneBlock())
     return {success()};
   MeshAttr mesh = getSpmdMesh(func);
@@ -371,8 +381,8 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   const int64_t asked = ceiling;
   Launches launches(func, model, beside);
   OverlapResult result{success()};
-  bool mayCopy = !func->hasAttr(rt::RtDialect::kCopiesAttr) && !findStateUpdates(func).empty();
-  if (bestOnly || (ceiling && mayCopy)) {
+  auto mayCopy = [&] { return !func->hasAttr(rt::RtDialect::kCopiesAttr) && !findStateUpdates(func).empty(); };
+  if (bestOnly || (ceiling && mayCopy())) {
     if (fitsPresent(func, ceiling))
       ceiling = 0;
     else if (bestOnly)
@@ -390,7 +400,7 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   Schedule &schedule = launches.schedule;
   result.time = launches.anyBeside ? schedule.time : simulateInOrder(launches.plain.getTasks()).time;
   // Without a ceiling they travel together before launches are formed.
-  if (asked)
+  if (asked && !fitOnly)
     if (auto joined = joinLaunches(func, model, beside, asked - getFixedBytes(func))) {
       schedule = std::move(*joined);
       result.time = schedule.time;

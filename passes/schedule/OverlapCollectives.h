@@ -26,9 +26,10 @@ struct OverlapResult {
 /// Orders the launches of a function as `--overlap-collectives` does. The function's own requests
 /// (`rt.overlap`, and `rt.memory_ceiling` where `ceiling` is 0) hold. If the order that hides most does
 /// not keep to the ceiling beside second buffers for states, the function copies states
-/// (`rt.copies_states`). With `bestOnly` it fails then, without an error.
+/// (`rt.copies_states`). With `bestOnly` it fails then, without an error. With `fitOnly` small collectives that
+/// may travel together stay apart, since only whether an order fits is asked.
 OverlapResult overlapCollectives(mlir::func::FuncOp func, OnOffAuto mode = OnOffAuto::Auto,
-                                 int64_t ceiling = 0, bool bestOnly = false);
+                                 int64_t ceiling = 0, bool bestOnly = false, bool fitOnly = false);
 
 } // namespace meshwright
 

@@ -123,6 +123,8 @@ struct MemoryPlanner::HowToPlan {
   bool recoveryOnly = false;
   /// Nothing but whether it fits, and its time.
   bool orderOnly = false;
+  /// Nothing but whether it fits.
+  bool fitOnly = false;
 };
 
 MemoryPlanner::MemoryPlanner() = default;
@@ -224,7 +226,7 @@ bool MemoryPlanner::plan(FunctionOpInterface function, HowToPlan how, PlannedMem
     // Calls recover from updates of states alone.
     if (how.recoveryOnly && findStateUpdates(copy).empty())
       return failure();
-    OverlapResult order = overlapCollectives(copy, OnOffAuto::Auto, /*ceiling=*/0, how.bestOnly);
+    OverlapResult order = overlapCollectives(copy, OnOffAuto::Auto, /*ceiling=*/0, how.bestOnly, how.fitOnly);
     planned.needed = order.needed;
     planned.time = order.time;
     if (failed(order.status) || how.orderOnly)
@@ -245,7 +247,8 @@ bool MemoryPlanner::plan(FunctionOpInterface function, HowToPlan how, PlannedMem
 bool MemoryPlanner::fitsBesideSecondBuffers(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory ignored;
   return plan(function,
-              {ceiling, /*copies=*/false, /*bestOnly=*/true, /*recoveryOnly=*/false, /*orderOnly=*/true},
+              {ceiling, /*copies=*/false, /*bestOnly=*/true, /*recoveryOnly=*/false, /*orderOnly=*/true,
+               /*fitOnly=*/true},
               ignored);
 }
 
@@ -265,7 +268,7 @@ bool meshwright::writesStates(ModuleOp module) {
 PlannedMemory MemoryPlanner::planOrder(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory planned;
   HowToPlan how{ceiling, function->hasAttr(rt::RtDialect::kCopiesAttr), /*bestOnly=*/false,
-                /*recoveryOnly=*/false, /*orderOnly=*/true};
+                /*recoveryOnly=*/false, /*orderOnly=*/true, /*fitOnly=*/true};
   if (ceiling && how.copies && (plan(function, how, planned) || planned.needed))
     return planned;
   return planMemory(function, ceiling);
@@ -318,7 +321,7 @@ std::optional<int64_t> MemoryPlanner::findLeastCeiling(ModuleOp module) {
     // No order fits into one byte, so the error names the fewest bytes.
     PlannedMemory planned;
     HowToPlan how{least.value_or(1), writesStates(module), /*bestOnly=*/false, /*recoveryOnly=*/false,
-                  /*orderOnly=*/true};
+                  /*orderOnly=*/true, /*fitOnly=*/true};
     if (!plan(function, how, planned) && planned.needed)
       least = std::max(least, std::optional(planned.needed));
   }
