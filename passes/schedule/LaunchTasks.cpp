@@ -28,12 +28,11 @@ Operation *meshwright::getNamedOp(rt::KernelOp launch) {
 KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
   KernelWork work;
   if (replacesRows) {
-    // It reads indices and new rows, and writes the rows. It reads the old ones and writes them to the log.
+    // It reads new rows and writes them. The log of old rows, which caches do not have, is left out.
     unsigned table = *getReplacedOperand(kernel);
     for (auto [i, operand] : llvm::enumerate(kernel->getOperands()))
       if (i != table)
         work.bytes += 2 * rt::getBufferBytes(operand.getType());
-    work.bytes += getLogBytes(kernel);
     return work;
   }
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
