@@ -11,15 +11,18 @@ each:
    that a step shows. With gtp_prefetch=0 each gather waits; auto plans without a ceiling; and with a
    ceiling that leaves two of the largest weights more than the least that a plan needs.
 
-The cost model gets the numbers of the links, and the operations per second of a rank. Two plans take
-turns, each at full speed and on slow links, and the difference within such a pair counts. The results
-are medians and quartiles.
+The cost model gets the numbers of the links, and the operations per second of a rank. A plan runs in
+turns at full speed and on slow links. In each run a rank waits while its thread neither computes nor
+waits for a core; by so much longer as it waits on slow links, the link shows. (The times of whole steps
+differ by more from run to run, since other work slows the arithmetic.) The results are medians and
+quartiles.
 
     PYTHONPATH=build/python python bench/gtp.py [--layers 16] [--runs 9] [--share 0.5] [--json FILE]
 """
 
 import argparse
 import contextlib
+import glob
 import json
 import os
 import re
@@ -61,6 +64,26 @@ def find_ceiling(train, **how):
     return least + 2 * 1024 * 4096 * 4
 
 
+def busy_seconds():
+    """For each thread, the seconds in which it ran or waited for a core."""
+    seconds = {}
+    for path in glob.glob("/proc/self/task/*/schedstat"):
+        with contextlib.suppress(OSError), open(path) as file:
+            ran, queued = file.read().split()[:2]
+            seconds[path] = (int(ran) + int(queued)) * 1e-9
+    return seconds
+
+
+def time_run(session, batch):
+    """The seconds of a run, and those in which a rank waits: the mean of the ranks. The busiest threads
+    compute."""
+    before, begin = busy_seconds(), time.perf_counter()
+    session.run(**batch)
+    seconds = time.perf_counter() - begin
+    busy = sorted(now - before.get(thread, 0) for thread, now in busy_seconds().items())
+    return seconds, seconds - statistics.mean(busy[-RANKS:])
+
+
 def work(options):
     """Runs plans in turn, each on the link it is given; prints seconds of each and what they send."""
     train, batch = build(options)
@@ -80,13 +103,13 @@ def work(options):
             sent.append(sum(c["bytes_per_rank"] for c in report["collectives"] if c["role"] != "data"))
             sessions.append(stack.enter_context(plan.start(recover=False)))
             sessions[-1].run(**batch)
-        seconds = [[] for _ in sessions]
+        seconds, waits = [[] for _ in sessions], [[] for _ in sessions]
         for _ in range(options.runs):
-            for session, own in zip(sessions, seconds, strict=True):
-                begin = time.perf_counter()
-                session.run(**batch)
-                own.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": seconds, "sent": sent}))
+            for i, session in enumerate(sessions):
+                whole, waiting = time_run(session, batch)
+                seconds[i].append(whole)
+                waits[i].append(waiting)
+    print(json.dumps({"seconds": seconds, "waits": waits, "sent": sent}))
 
 
 def measure(options, *jobs):
@@ -130,7 +153,7 @@ def main():
     rows = []
     for name, how in (("each gather waits", {"gtp_prefetch": 0, **gtp}), ("auto", hides),
                       ("two weights above the least", {**hides, "ceiling": True})):
-        fast, slow = measure(options, how, {**how, "link": link})["seconds"]
+        fast, slow = measure(options, how, {**how, "link": link})["waits"]
         added, quartiles = subtract(slow, fast)
         shown = added / (options.share * compute)
         rows.append({"plan": name, "shown": shown, "added_seconds": added, "added_quartiles": quartiles})

@@ -24,8 +24,9 @@ using llvm::ArrayRef;
 
 static constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
-static Schedule simulateInOrder(ArrayRef<ScheduleTask> tasks, ArrayRef<unsigned> order) {
-  Simulation simulation(tasks);
+static Schedule simulateInOrder(ArrayRef<ScheduleTask> tasks, ArrayRef<unsigned> order,
+                                int64_t slack = kTightSlack) {
+  Simulation simulation(tasks, slack);
   for (unsigned i : order) {
     simulation.waitFor(i);
     simulation.begin(i);
@@ -217,7 +218,8 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
   return simulation.end();
 }
 
-Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory) {
+Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory,
+                                   int64_t slack) {
   // Collectives can take longer than modelled: a rank comes late, or does not get the
   // processor back at once. Orders are made and compared for both cases.
   std::vector<ScheduleTask> late(tasks.begin(), tasks.end());
@@ -238,9 +240,9 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory)
                                   made.order.size() * sizeof(unsigned));
           if (!seen.insert(llvm::xxh3_64bits(bytes)).second)
             continue;
-          Schedule next = ::simulateInOrder(tasks, made.order);
+          Schedule next = ::simulateInOrder(tasks, made.order, slack);
           std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
-                                          next.time + ::simulateInOrder(late, made.order).time);
+                                          next.time + ::simulateInOrder(late, made.order, slack).time);
           if (bestKey && key >= *bestKey)
             continue;
           bestKey = key;

@@ -68,6 +68,10 @@ struct Schedule {
   int64_t peak = 0;
 };
 
+/// So many times its time a collective may take before a kernel waits for it only to free its operands:
+/// where memory is short, and where it is not.
+constexpr int64_t kTightSlack = 2, kLooseSlack = 8;
+
 /// Orders the tasks, which come in an order that keeps their dependences.
 ///
 /// Outline:
@@ -95,10 +99,15 @@ struct Schedule {
 /// task's begin to the end of its last reader; the operands of a collective, to the begin
 /// of the first task that reads its results.
 ///
+/// A collective that frees its operands, the scatter of a gradient, is waited for where it has ended,
+/// even if it takes `slack` times its time. With more slack, a rank that comes late delays the others less,
+/// and more gradients are alive.
+///
 /// The same tasks give the same order. The figures are for the given times. Complexity:
 /// n log n for n tasks and bounded dependences, times the 32 combinations; with `memory`,
 /// n times the number of ready tasks.
-Schedule scheduleTasks(llvm::ArrayRef<ScheduleTask> tasks, int64_t memory = 0);
+Schedule scheduleTasks(llvm::ArrayRef<ScheduleTask> tasks, int64_t memory = 0,
+                       int64_t slack = kTightSlack);
 
 /// The same figures for the given order.
 Schedule simulateInOrder(llvm::ArrayRef<ScheduleTask> tasks);

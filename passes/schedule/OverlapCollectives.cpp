@@ -281,12 +281,13 @@ bool OrderSearch::tryLimits(Program &program, Program &blocking, int64_t most) {
 /// but no collective runs beside kernels; null if none does in `program`.
 ///
 /// Outline, until an arena fits into the bytes that arguments and packing leave:
-///  1. the present order, with a small and a large search budget;
+///  1. the present order, and the one that waits for scatters with tight slack, each with a small and a large
+///     search budget;
 ///  2. the frugal orders, in which nothing runs beside kernels: the original one, and if that exceeds them,
 ///     the one with the least memory per step, each with a large budget. If neither fits, no order does:
 ///     the error names the smallest arena so far;
 ///  3. `tryLimits`: the kernels of the frugal orders with collectives ahead, and list schedules, under memory
-///     limits up to that of the present order;
+///     limits up to that of the order with tight slack;
 ///  4. the best frugal order.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
@@ -297,6 +298,11 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
   // An arena can be larger than the largest sum of live buffers, so it is planned, if those fit.
   if (search.fits(SearchEffort::Some) || search.fits(SearchEffort::Much))
     return {success()};
+  if (plain) {
+    schedule = scheduleTasks(program.getTasks());
+    if (search.tryOrder(program, {schedule}, SearchEffort::Some) || search.fits(SearchEffort::Much))
+      return {success()};
+  }
   const Order present{schedule};
   const int64_t live = search.getLive();
   Program &blocking = plain ? *plain : program;
@@ -337,7 +343,7 @@ struct Launches {
                              [](const ScheduleTask &task) { return task.link != 0; });
     if (!anyBeside)
       return;
-    schedule = scheduleTasks(program.getTasks());
+    schedule = scheduleTasks(program.getTasks(), /*memory=*/0, kLooseSlack);
     program.arrange(schedule);
   }
 

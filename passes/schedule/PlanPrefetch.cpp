@@ -48,6 +48,9 @@ private:
 
   /// Gathers begin so early that they may take so many times their time.
   static constexpr int64_t kSlack = 2;
+  /// A gather ends where so many weights are read before its own, so that a rank that comes late delays no
+  /// other.
+  static constexpr unsigned kLead = 2;
 
   /// A time in which a link has another collective.
   struct Interval {
@@ -182,7 +185,8 @@ void PrefetchPlan::choose(std::optional<int64_t> ahead) {
     const ScheduleTask &task = tasks[fetch.task];
     // Back from the first reader, or from where the link has to begin with the next gather.
     auto next = planned.find(fetch.reader);
-    int64_t end = next == planned.end() ? begins[fetch.reader] : next->second;
+    unsigned reader = fetch.use >= kLead ? std::min(uses[fetch.use - kLead], fetch.reader) : fetch.reader;
+    int64_t end = next == planned.end() ? begins[reader] : next->second;
     if (auto known = taken.find(task.link); known != taken.end())
       end = std::min(end, known->second);
     // A gather may take longer than modelled: a rank comes late.

@@ -22,8 +22,10 @@ namespace meshwright {
 /// Simulates a rank: the time and the memory in use while tasks begin one after the other.
 class Simulation {
 public:
-  explicit Simulation(llvm::ArrayRef<ScheduleTask> tasks)
-      : tasks(tasks), finish(tasks.size(), 0), readers(tasks.size(), 0),
+  /// A collective that frees its operands is waited for where it has ended, even if it takes `slack` times
+  /// its time.
+  explicit Simulation(llvm::ArrayRef<ScheduleTask> tasks, int64_t slack = kTightSlack)
+      : tasks(tasks), slack(slack), finish(tasks.size(), 0), readers(tasks.size(), 0),
         waited(tasks.size(), false) {
     for (const ScheduleTask &task : tasks)
       for (unsigned dependence : task.dependences)
@@ -135,13 +137,12 @@ public:
 
 private:
   int64_t live = 0;
-  /// Waits before a kernel for the collectives that have ended, even if they take twice as long as
-  /// modelled.
+  /// Waits before a kernel for the collectives that have ended, even if they are late.
   void freeEnded(unsigned kernel) {
     llvm::erase_if(freeing, [&](unsigned i) {
       if (waited[i])
         return true;
-      if (finish[i] + tasks[i].time > now)
+      if (finish[i] + (slack - 1) * tasks[i].time > now)
         return false;
       wait(i);
       result.waits.emplace_back(i, kernel);
@@ -162,6 +163,7 @@ private:
   }
 
   llvm::ArrayRef<ScheduleTask> tasks;
+  int64_t slack;
   std::vector<int64_t> finish;
   std::vector<unsigned> readers;
   std::vector<bool> waited;
