@@ -281,13 +281,12 @@ bool OrderSearch::tryLimits(Program &program, Program &blocking, int64_t most) {
 /// but no collective runs beside kernels; null if none does in `program`.
 ///
 /// Outline, until an arena fits into the bytes that arguments and packing leave:
-///  1. the present order, and the one that waits for scatters with tight slack, each with a small and a large
-///     search budget;
+///  1. the present order, with a small and a large search budget;
 ///  2. the frugal orders, in which nothing runs beside kernels: the original one, and if that exceeds them,
 ///     the one with the least memory per step, each with a large budget. If neither fits, no order does:
 ///     the error names the smallest arena so far;
 ///  3. `tryLimits`: the kernels of the frugal orders with collectives ahead, and list schedules, under memory
-///     limits up to that of the order with tight slack;
+///     limits up to that of the present order;
 ///  4. the best frugal order.
 static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, Program *plain,
                          Schedule &schedule) {
@@ -298,11 +297,6 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
   // An arena can be larger than the largest sum of live buffers, so it is planned, if those fit.
   if (search.fits(SearchEffort::Some) || search.fits(SearchEffort::Much))
     return {success()};
-  if (plain) {
-    schedule = scheduleTasks(program.getTasks());
-    if (search.tryOrder(program, {schedule}, SearchEffort::Some) || search.fits(SearchEffort::Much))
-      return {success()};
-  }
   const Order present{schedule};
   const int64_t live = search.getLive();
   Program &blocking = plain ? *plain : program;
@@ -337,13 +331,13 @@ namespace {
 
 /// The launches of a function, and the order that hides most.
 struct Launches {
-  Launches(func::FuncOp func, const CostModel &model, RunBeside beside)
+  Launches(func::FuncOp func, const CostModel &model, RunBeside beside, int64_t slack)
       : program(func, model, beside), plain(program.getBlocking()) {
     anyBeside = llvm::any_of(program.getTasks(),
                              [](const ScheduleTask &task) { return task.link != 0; });
     if (!anyBeside)
       return;
-    schedule = scheduleTasks(program.getTasks(), /*memory=*/0, kLooseSlack);
+    schedule = scheduleTasks(program.getTasks(), /*memory=*/0, slack);
     program.arrange(schedule);
   }
 
@@ -385,7 +379,8 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
   if (auto attr = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr); attr && !ceiling)
     ceiling = attr.getInt();
   const int64_t asked = ceiling;
-  Launches launches(func, model, beside);
+  const int64_t slack = asked ? kTightSlack : kLooseSlack;
+  Launches launches(func, model, beside, slack);
   OverlapResult result{success()};
   auto mayCopy = [&] { return !func->hasAttr(rt::RtDialect::kCopiesAttr) && !findStateUpdates(func).empty(); };
   if (bestOnly || (ceiling && mayCopy())) {
@@ -396,7 +391,7 @@ OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, 
     else
       func->setAttr(rt::RtDialect::kCopiesAttr, UnitAttr::get(func.getContext()));
     if (ceiling)
-      launches = Launches(func, model, beside);
+      launches = Launches(func, model, beside, slack);
   }
   if (ceiling)
     result = fit(func, ceiling, launches.program, launches.anyBeside ? &launches.plain : nullptr,

@@ -49,7 +49,7 @@ private:
   /// Gathers begin so early that they may take so many times their time.
   static constexpr int64_t kSlack = 2;
   /// A gather ends where so many weights are read before its own, so that a rank that comes late delays no
-  /// other.
+  /// other. Under a ceiling memory may be short.
   static constexpr unsigned kLead = 2;
 
   /// A time in which a link has another collective.
@@ -59,6 +59,7 @@ private:
   void addOthers();
   int64_t getBegin(int link, int64_t end, int64_t time) const;
 
+  unsigned lead;
   LaunchTasks launches;
   /// The other collectives of each link, in order.
   DenseMap<int, std::vector<Interval>> others;
@@ -119,7 +120,7 @@ static void holdDecodings(func::FuncOp func) {
 }
 
 PrefetchPlan::PrefetchPlan(func::FuncOp func, const CostModel &model)
-    : launches(func, model, RunBeside::Always) {
+    : lead(func->hasAttr(rt::RtDialect::kCeilingAttr) ? 0 : kLead), launches(func, model, RunBeside::Always) {
   ArrayRef<ScheduleTask> tasks = launches.tasks;
   std::vector<unsigned> readers(tasks.size(), tasks.size());
   int64_t now = 0;
@@ -185,7 +186,7 @@ void PrefetchPlan::choose(std::optional<int64_t> ahead) {
     const ScheduleTask &task = tasks[fetch.task];
     // Back from the first reader, or from where the link has to begin with the next gather.
     auto next = planned.find(fetch.reader);
-    unsigned reader = fetch.use >= kLead ? std::min(uses[fetch.use - kLead], fetch.reader) : fetch.reader;
+    unsigned reader = fetch.use >= lead ? std::min(uses[fetch.use - lead], fetch.reader) : fetch.reader;
     int64_t end = next == planned.end() ? begins[reader] : next->second;
     if (auto known = taken.find(task.link); known != taken.end())
       end = std::min(end, known->second);
