@@ -17,8 +17,8 @@ def PlanPrefetchPass : Pass<"plan-prefetch", "::mlir::func::FuncOp"> {
     results. `dist.after` on what a gather of a weight sends names the launch behind which it may
     begin: the last one that leaves its link the time, even if the gather takes twice its time. The gather
     then ends before its first reader, under a memory ceiling, and else before the kernel that reads the
-    second weight before its own: ranks do not run in step. Gathers over one link take turns. Times are those of the cost model, with launches one after the other. So a
-    weight that is gathered takes memory no longer than it has to.
+    second weight before its own: ranks do not run in step. Gathers over one link take turns. Times are
+    those of the cost model, with launches one after the other.
 
     `ahead` is the most weights, by their first readers, between the weight in use when a gather begins
     and its own; with 0 each gather begins when its first reader could.
