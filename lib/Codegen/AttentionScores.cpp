@@ -102,6 +102,12 @@ double getKeptFactor(nn::ScoresOpInterface op) {
   return probability ? 1 / (1 - probability->convertToDouble()) : 1;
 }
 
+ScoreRules::ScoreRules(nn::ScoresOpInterface op)
+    : unit(getScoreUnit(op)), factor(getScoreFactor(op)), kept(getKeptFactor(op)) {
+  if (op.getSoftCap())
+    cap = op.getSoftCap()->convertToDouble();
+}
+
 Value getLogSumExp(nn::ScoresOpInterface op) {
   if (auto gradient = dyn_cast<nn::AttentionGradOp>(op.getOperation()))
     return gradient.getLse();

@@ -17,6 +17,8 @@
 
 #include "mlir/IR/ImplicitLocOpBuilder.h"
 
+#include <optional>
+
 namespace meshwright::lower {
 
 /// 2^x of a number or a vector, for x of at most 1. Results that are not normal numbers become
@@ -28,6 +30,16 @@ mlir::Value emitExp2(mlir::ImplicitLocOpBuilder &builder, mlir::Value x);
 double getScoreUnit(nn::ScoresOpInterface op);
 /// The factor of products of queries and keys, before the cap.
 double getScoreFactor(nn::ScoresOpInterface op);
+/// The same facts of an op as numbers.
+struct ScoreRules {
+  ScoreRules() = default;
+  explicit ScoreRules(nn::ScoresOpInterface op);
+  /// The unit, and the factor before the cap.
+  double unit = 1, factor = 1;
+  std::optional<double> cap;
+  /// The factor of weights that are kept.
+  double kept = 1;
+};
 /// Applies the soft cap, if the op has one, to products times the factor. The result has the
 /// unit.
 mlir::Value emitSoftCap(mlir::ImplicitLocOpBuilder &builder, nn::ScoresOpInterface op,

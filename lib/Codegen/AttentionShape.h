@@ -23,6 +23,7 @@ namespace meshwright::lower {
 
 /// The sizes of an op, and the structure of its mask.
 struct AttentionShape {
+  AttentionShape() = default;
   explicit AttentionShape(nn::ScoresOpInterface op);
 
   /// `keys` counts the keys that any query may see (up to kv_length), `keyRows` the keys in
@@ -31,9 +32,9 @@ struct AttentionShape {
   /// A query at i sees keys from i - left to i + right.
   std::optional<int64_t> left, right;
   /// Positions of queries and keys are operands. Keys at negative positions are padding.
-  bool hasPositions;
+  bool hasPositions = false;
   /// Each row of the batch has its own positions of queries, and of keys.
-  bool hasQueryPositionsOfRow, hasKeyPositionsOfRow;
+  bool hasQueryPositionsOfRow = false, hasKeyPositionsOfRow = false;
   /// The types of elements in memory and of arithmetic: f32, or f64 for f64.
   mlir::Type element, compute;
   /// Lower bounds of the operations and the bytes.

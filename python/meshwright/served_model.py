@@ -108,7 +108,17 @@ class ServedModel(Model):
     def _parallelize(self, **options) -> Plan:
         text = spell(options)
         sizes = (_core.Plan.count_groups, _core.Plan.count_dealt, _core.Plan.token_gather)
-        return self._of(*(unwrap(of(text)) for of in sizes)).parallelize(**options)
+        groups, deal, gather = (unwrap(of(text)) for of in sizes)
+        plan = self._of(groups, deal, gather).parallelize(**options)
+        if gather != _core.TokenGather.max:
+            plan._on_gpus = lambda: self._padded(gather, options)
+        return plan
+
+    def _padded(self, gather, options) -> Plan:
+        """The same plan for GPUs, whose graphs repeat messages of fixed sizes."""
+        if gather == _core.TokenGather.sum:
+            raise Error("token_gather: expected 'max' or 'auto' on GPUs, got 'sum'")
+        return self._parallelize(**{**options, "token_gather": "max"})
 
     def __repr__(self):
         return f"<meshwright.ServedModel entries=[{', '.join(self.entries)}]>"

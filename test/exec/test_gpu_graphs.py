@@ -182,8 +182,8 @@ def test_a_collective_that_hangs():
     """The error names the op at which the graph begins."""
     # Two ranks and a collective a call: it hangs when the third call launches its graph.
     said = refusal("""net, x = make()
-    with mw.from_torch(net, (x,)).parallelize(mesh={'tp': 2}).start(backend='nccl', timeout=3) as session:
-        for _ in range(6): session.run(x)""", FAKEGPU_FAIL="ncclAsyncError:5")
+with mw.from_torch(net, (x,)).parallelize(mesh={'tp': 2}).start(backend='nccl', timeout=3) as session:
+    for _ in range(6): session.run(x)""", FAKEGPU_FAIL="ncclAsyncError:5")
     assert "nn." in said and ("NCCL" in said or "timed out: the GPU has not finished the graph" in said), said
 
 

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -61,7 +62,8 @@ def check(body, **variables):
 
 
 def refusal(body, **variables):
-    done = run(f"try:\n    {body}\n    print('accepted')\nexcept mw.Error as error:\n    print(error)", **variables)
+    tried = textwrap.indent(body, "    ")
+    done = run(f"try:\n{tried}\n    print('accepted')\nexcept mw.Error as error:\n    print(error)", **variables)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()
 

@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from test_gpu_running import check, pytestmark  # noqa: F401
+from test_gpu_running import check, pytestmark, refusal  # noqa: F401
 
 SERVED = """
 import transformers as tf
@@ -26,6 +26,19 @@ def generate(ranks, **options):
 def test_tokens(backend):
     """The tokens are those of processors, on one rank and on two."""
     check(SERVED + f"assert generate(1) == generate(1, backend='{backend}') == generate(2, backend='{backend}')")
+
+
+@pytest.mark.parametrize("options", [dict(data_parallel_attention=2), dict(cache_sharding="sequence"),
+                                     dict(data_parallel_attention=2, cache_sharding="sequence")],
+                         ids=["groups", "by sequence", "groups, by sequence"])
+def test_layouts(options):
+    """Groups of attention, and caches by sequence, on more ranks than there are heads of keys."""
+    check(SERVED + f"""
+plan = served().parallelize(mesh={{'tp': 4}}, **{options!r})
+with plan.start() as session, plan.start(backend='nccl:peer') as other:
+    want = session.generate(prompts, max_new_tokens=5)
+    assert other.generate(prompts, max_new_tokens=5) == want, want
+""")
 
 
 def test_graphs(tmp_path):
@@ -61,3 +74,11 @@ with served().parallelize(mesh={'tp': 1}).start(backend='nccl') as session:
     while session.step(): pass
 assert request.tokens == served().parallelize(mesh={'tp': 1}).start().generate([prompts[2]], max_new_tokens=6)[0]
 """)
+
+
+def test_true_rows_are_refused():
+    """Tokens of groups meet padded on GPUs."""
+    said = refusal(SERVED + """
+served().parallelize(mesh={'tp': 4}, data_parallel_attention=2, token_gather='sum').start(backend='nccl:peer')
+""")
+    assert "token_gather: expected 'max' or 'auto' on GPUs, got 'sum'" in said, said

@@ -7,7 +7,6 @@
 
 #include "meshwright/lib/Codegen/Cpu/PagedAttention.h"
 
-#include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 #include "meshwright/lib/Codegen/Cpu/PagedEmitter.h"
 #include "meshwright/lib/Support/TensorValues.h"
@@ -24,20 +23,6 @@ namespace meshwright::lower {
 //===----------------------------------------------------------------------===//
 // The expansion
 //===----------------------------------------------------------------------===//
-
-/// Reads the tables through a table of all ids, so that an id out of range is an error of the step. -1
-/// becomes 0: no token sees its block.
-static Value checkTables(OpBuilder &builder, nn::PagedAttentionOp op) {
-  nn::Writer w(builder, op.getLoc());
-  Type number = builder.getI64Type();
-  RankedTensorType type = typeOf(op.getTables());
-  ArrayRef<int64_t> shape = shapeOf(op.getTables());
-  int64_t ranks = op.getDeals() ? shape[1] : 1;
-  Value all = w.iota(0, RankedTensorType::get({shapeOf(op.getKeys())[1] / ranks}, number));
-  Value ids = w.reshape(w.binary<nn::MaximumOp>(op.getTables(), w.number(0, number)), {type.getNumElements()});
-  Value checked = nn::GatherOp::create(builder, op.getLoc(), typeOf(ids), all, ids, 0);
-  return w.reshape(checked, shape);
-}
 
 /// The parts of the keys of each request: enough units for the threads of a large machine, if the
 /// request has at least so many keys in each.
@@ -63,7 +48,7 @@ Value expandPagedAttention(OpBuilder &builder, nn::PagedAttentionOp op) {
   if (merges || op.getLse())
     lseType = RankedTensorType::get(ArrayRef(shape).drop_back(), compute);
   auto attention = nn::PagedAttentionOp::create(
-      builder, op.getLoc(), type, lseType, op.getQuery(), op.getKeys(), op.getValues(), checkTables(builder, op),
+      builder, op.getLoc(), type, lseType, op.getQuery(), op.getKeys(), op.getValues(), emitCheckedTables(builder, op),
       op.getStarts(), op.getLengths(), op.getDeals(), op.getSlopes(), merges ? Value() : op.getSinks(),
       op.getDistances(), op.getScaleAttr(), op.getWindowLeftAttr(), op.getSoftCapAttr(), op.getDealAttr(),
       merges ? builder.getI64IntegerAttr(parts) : op.getPartsAttr());
@@ -91,29 +76,7 @@ Value keepMergeParts(OpBuilder &builder, nn::MergePartsOp op) {
 // The plan
 //===----------------------------------------------------------------------===//
 
-PagedPlan::PagedPlan(nn::PagedAttentionOp op, const Processor &processor) {
-  ArrayRef<int64_t> query = shapeOf(op.getQuery()), keys = shapeOf(op.getKeys());
-  ArrayRef<int64_t> tables = shapeOf(op.getTables());
-  groups = query[0];
-  tokens = query[1];
-  queryHeads = query[2];
-  features = query[3];
-  pages = keys[1];
-  pageSize = keys[2];
-  keyHeads = keys[3];
-  valueStride = shapeOf(op.getValues())[4];
-  valueFeatures = shapeOf(op.getResult()).back();
-  ranks = op.getDeals() ? tables[1] : 1;
-  requests = tables[tables.size() - 2];
-  blocks = tables.back();
-  deal = op.getDeal().value_or(1);
-  parts = op.getParts().value_or(1);
-  if (op.getWindowLeft() && int64_t(*op.getWindowLeft()) < getKeys() * deal)
-    left = *op.getWindowLeft();
-  sharesPages = op.getKeys() == op.getValues();
-  biasByPosition = op.getDistances() && shapeOf(op.getDistances()).size() == 3;
-  element = elementOf(op.getQuery());
-  compute = getComputeType(element);
+PagedPlan::PagedPlan(nn::PagedAttentionOp op, const Processor &processor) : PagedShape(op) {
   lanes = processor.vectorBytes / (compute.getIntOrFloatBitWidth() / 8);
   usesDot = element.isBF16() && processor.hasBf16Dot && lanes == 16 && features % 2 == 0;
   constexpr int64_t kMostRows = 256;
@@ -148,44 +111,22 @@ PagedEmitter::PagedEmitter(nn::PagedAttentionOp op, const Processor &processor)
     reserveBlocks();
 }
 
-SmallVector<Value> PagedEmitter::getInputs() {
-  SmallVector<Value> inputs{op.getQuery(), op.getKeys()};
-  if (!plan.sharesPages)
-    inputs.push_back(op.getValues());
-  inputs.append({op.getTables(), op.getStarts(), op.getLengths()});
-  for (Value value : {op.getDeals(), op.getSlopes(), op.getSinks(), op.getDistances()})
-    if (value)
-      inputs.push_back(value);
-  return inputs;
+SmallVector<Value> PagedEmitter::getReadTensors() {
+  return llvm::map_to_vector(getInputs(op), [](const Member &member) { return member.first; });
 }
 
 SmallVector<Type> PagedEmitter::getBufferTypes() {
-  SmallVector<Value> buffers = getInputs();
-  buffers.push_back(op.getResult());
-  if (op.getLse())
-    buffers.push_back(op.getLse());
-  return llvm::map_to_vector(buffers, [](Value value) -> Type {
-    return getBufferType(value, {typeOf(value).getNumElements()});
-  });
+  SmallVector<Type> types;
+  for (const SmallVector<Member> &members : {getInputs(op), getOutputs(op)})
+    for (const Member &member : members)
+      types.push_back(getBufferType(member.first, {typeOf(member.first).getNumElements()}));
+  return types;
 }
 
 void PagedEmitter::emit(func::FuncOp kernel) {
   Block &entry = kernel.getBody().front();
   b.setInsertionPointToStart(&entry);
-  unsigned next = 0;
-  auto take = [&](Value value) { return value ? entry.getArgument(next++) : Value(); };
-  query = take(op.getQuery());
-  keys = take(op.getKeys());
-  values = plan.sharesPages ? keys : take(op.getValues());
-  tables = take(op.getTables());
-  starts = take(op.getStarts());
-  lengths = take(op.getLengths());
-  deals = take(op.getDeals());
-  slopes = take(op.getSlopes());
-  sinks = take(op.getSinks());
-  distances = take(op.getDistances());
-  result = take(op.getResult());
-  lse = take(op.getLse());
+  unsigned next = bind(op, entry);
   Value begin = entry.getArgument(next), end = entry.getArgument(next + 1);
   bindWorkspace(entry.getArguments().back());
   emitShare(begin, end);
@@ -431,18 +372,13 @@ std::optional<KernelInfo> KernelScope::buildPagedAttention(rt::KernelOp launch) 
   emitter.emit(kernel);
 
   KernelInfo info;
-  info.inputs = emitter.getInputs();
+  info.inputs = emitter.getReadTensors();
   info.name = finish(kernel, launch, info.inputs);
   info.kind = MW_RT_ATTENTION;
   info.items = plan.getItems();
   info.workspaceBytes = emitter.getWorkspaceBytes();
-  // Half of the keys that a request may have, on average.
-  int64_t keys = plan.getKeys() * plan.ranks / 2, width = plan.element.getIntOrFloatBitWidth() / 8;
-  int64_t perKey = plan.features + plan.valueFeatures;
-  info.flops = 2 * plan.groups * plan.tokens * plan.queryHeads * keys * perKey;
-  info.bytes = width * plan.groups *
-               (std::min(plan.requests, plan.tokens) * keys * plan.keyHeads * perKey +
-                plan.tokens * plan.queryHeads * perKey);
+  info.flops = plan.getFlops();
+  info.bytes = plan.getBytes();
   info.grain = chooseGrain(info.items, info.bytes, info.flops);
   return info;
 }

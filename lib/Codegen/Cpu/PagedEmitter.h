@@ -21,6 +21,7 @@
 #define MESHWRIGHT_LIB_CODEGEN_CPU_PAGEDEMITTER_H
 
 #include "meshwright/lib/Codegen/Cpu/VectorEmitter.h"
+#include "meshwright/lib/Codegen/PagedShape.h"
 #include "meshwright/lib/Codegen/Processor.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
@@ -32,28 +33,16 @@
 
 namespace meshwright::lower {
 
-/// The sizes of an op, and how it is cut into units.
-struct PagedPlan {
+/// How an op is cut into units.
+struct PagedPlan : PagedShape {
   PagedPlan(nn::PagedAttentionOp op, const Processor &processor);
 
-  int64_t groups, tokens, queryHeads, keyHeads, features, valueStride, valueFeatures;
-  int64_t pages, pageSize, requests, blocks;
-  /// Tables, the ranks that blocks are dealt over, and the parts of the keys of a table.
-  int64_t ranks, deal, parts;
-  std::optional<int64_t> left;
-  bool sharesPages;
-  /// The table of distances counts positions of keys.
-  bool biasByPosition;
-  Type element, compute;
   int64_t lanes;
   /// Instructions multiply pairs of bf16.
   bool usesDot;
   /// Heads and tokens of a block.
   int64_t blockHeads, blockTokens;
 
-  int64_t getGroup() const { return queryHeads / keyHeads; }
-  int64_t getKeys() const { return blocks * pageSize; }
-  int64_t getNumParts() const { return ranks * parts; }
   /// The units of a block of tokens.
   int64_t getInner() const { return getNumParts() * queryHeads / blockHeads; }
   int64_t getBlockRows() const;
@@ -61,12 +50,12 @@ struct PagedPlan {
 };
 
 /// Emits the kernel.
-class PagedEmitter : public VectorEmitter {
+class PagedEmitter : public VectorEmitter, PagedBuffers {
 public:
   PagedEmitter(nn::PagedAttentionOp op, const Processor &processor);
 
   const PagedPlan &getPlan() const { return plan; }
-  SmallVector<Value> getInputs();
+  SmallVector<Value> getReadTensors();
   SmallVector<Type> getBufferTypes();
   void emit(mlir::func::FuncOp kernel);
 
@@ -195,7 +184,6 @@ private:
   PagedPlan plan;
   const Processor &processor;
 
-  Value query, keys, values, tables, starts, lengths, deals, slopes, sinks, distances, result, lse;
   Region offsets;
 
   // The present block of tokens: its request, the request's length and the token behind it.

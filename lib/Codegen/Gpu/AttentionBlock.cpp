@@ -37,11 +37,16 @@ static bool fitsWgmma(const AttentionShape &shape) {
          shape.getGroup() * shape.queries >= leastRows;
 }
 
-AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma) : AttentionShape(op) {
-  // The fragments of longer queries do not fit in registers.
+/// The fragments of longer queries do not fit in registers.
+static bool fitsMma(const AttentionShape &shape) {
   constexpr int64_t mostFeatures = 256;
+  return shape.element.getIntOrFloatBitWidth() == 16 && shape.features <= mostFeatures;
+}
+
+AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma)
+    : AttentionShape(op), rules(op), resultElement(element) {
   bool isGradient = isa<nn::AttentionGradOp>(op.getOperation());
-  usesMma = !isGradient && element.getIntOrFloatBitWidth() == 16 && features <= mostFeatures;
+  usesMma = !isGradient && fitsMma(*this);
   usesWgmma = usesMma && hasWgmma && fitsWgmma(*this);
   // A warpgroup copies, and two compute.
   blockThreads = usesWgmma ? 3 * threads : threads;
@@ -55,27 +60,44 @@ AttentionTilePlan::AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma) : 
         hasPositions || op.getKeyPadding() || op.getBias() || op.getKvLengths() || op.getSoftCap();
     blockKeys = 128 / (isWide ? 2 : 1) / (hasMore ? 2 : 1);
   }
+  cutFeatures();
+  headsPerUnit = !isGradient && queries < blockRows ? getGroup() : 1;
+  units = batch * queryHeads / headsPerUnit;
+  rows = headsPerUnit * queries;
+  blocks = llvm::divideCeil(rows, blockRows);
+  if (!isGradient && !usesWgmma)
+    splitKeys();
+}
+
+AttentionTilePlan::AttentionTilePlan(const AttentionShape &shape, const ScoreRules &rules, int64_t headsPerUnit)
+    : AttentionShape(shape), blockThreads(threads), usesMma(fitsMma(shape)), usesWgmma(false),
+      headsPerUnit(headsPerUnit), units(batch * queryHeads / headsPerUnit), rows(headsPerUnit * queries),
+      blockRows(usesMma ? 64 : 32), blockKeys(usesMma && features <= 128 ? 64 : 32), rowsOfThread(usesMma ? 2 : 1),
+      rules(rules), resultElement(element) {
+  cutFeatures();
+  blocks = llvm::divideCeil(rows, blockRows);
+}
+
+void AttentionTilePlan::cutFeatures() {
   keysOfThread = blockKeys / 4;
   sliceFeatures =
       usesWgmma ? valueFeatures
                 : std::min<int64_t>(compute.isF64() ? 64 : 128, llvm::alignTo(valueFeatures, 16));
   slices = llvm::divideCeil(valueFeatures, std::max<int64_t>(sliceFeatures, 1));
-  headsPerUnit = !isGradient && queries < blockRows ? getGroup() : 1;
-  units = batch * queryHeads / headsPerUnit;
-  rows = headsPerUnit * queries;
-  blocks = llvm::divideCeil(rows, blockRows);
+}
+
+void AttentionTilePlan::splitKeys() {
   // A multiprocessor has work for two blocks at a time, and a GPU about 128 multiprocessors.
   constexpr int64_t wantedBlocks = 256, leastTiles = 2, mostCounters = MW_RT_COUNTER_BYTES / 4;
   int64_t own = units * slices * blocks;
-  splits = 1;
-  if (!isGradient && !usesWgmma && own > 0 && own <= std::min(wantedBlocks, mostCounters))
+  if (own > 0 && own <= std::min(wantedBlocks, mostCounters))
     splits = std::clamp<int64_t>(keys / (leastTiles * blockKeys), 1, wantedBlocks / own);
 }
 
 AttentionBlock::AttentionBlock(const AttentionLaunch &launch, const AttentionTilePlan &plan)
-    : LoopEmitter(launch.op->getContext()), op(launch.op), plan(plan),
+    : LoopEmitter(plan.element.getContext()), op(launch.op), plan(plan),
       biasRegion(launch.biasRegion) {
-  if (op.getBias())
+  if (op && op.getBias())
     biasStrides = getBiasStrides(op);
   if (!biasRegion)
     return;
@@ -83,9 +105,7 @@ AttentionBlock::AttentionBlock(const AttentionLaunch &launch, const AttentionTil
   biasPoints.emplace(op, /*queriesAreColumns=*/false);
 }
 
-void AttentionBlock::emit(func::FuncOp kernel) {
-  Block &entry = kernel.getBody().front();
-  b.setInsertionPointToStart(&entry);
+unsigned AttentionBlock::bindBuffers(Block &entry) {
   unsigned next = 0;
   for (auto [tensor, buffer] : AttentionBuffers::getInputs(op, biasRegion)) {
     Value argument = entry.getArgument(next++);
@@ -96,12 +116,19 @@ void AttentionBlock::emit(func::FuncOp kernel) {
   }
   for (auto [tensor, buffer] : AttentionBuffers::getOutputs(op))
     *buffer = entry.getArgument(next++);
+  return next;
+}
+
+void AttentionBlock::emit(func::FuncOp kernel) {
+  Block &entry = kernel.getBody().front();
+  b.setInsertionPointToStart(&entry);
+  unsigned next = bindBuffers(entry);
   if (getScratchBytes() > 0)
     scratch = entry.getArgument(next);
   shared = entry.getArguments().back();
   thread = emitThread(b, AttentionTilePlan::threads);
   quad = rem(thread, 4);
-  if (op.getStream())
+  if (op && op.getStream())
     random = {memref::LoadOp::create(b, seed, getIndex(0)),
               memref::LoadOp::create(b, step, getIndex(0)), int64_t(*op.getStream())};
   emitBlock(lower::emitBlock(b, getNumBlocks()));
@@ -119,13 +146,19 @@ void AttentionBlock::startBatch() {
   }
 }
 
+Value AttentionBlock::getEndOfRows() {
+  return plan.rows % plan.blockRows ? getIndex(plan.rows) : Value();
+}
+
+Value AttentionBlock::getResultRow(Value row) { return add(mul(unit, plan.rows), row); }
+
 void AttentionBlock::startRows() {
   rows.clear();
   for (int64_t i = 0; i < plan.rowsOfThread; ++i) {
     Row row;
     row.index = add(firstRow, getRowOffset(i));
-    if (plan.rows % plan.blockRows) {
-      row.exists = isBelow(row.index, getIndex(plan.rows));
+    if (Value end = getEndOfRows()) {
+      row.exists = isBelow(row.index, end);
       row.index = min(row.index, plan.rows - 1);
     }
     row.head = mul(rem(unit, plan.units / plan.batch), plan.headsPerUnit);
@@ -255,12 +288,13 @@ void AttentionBlock::emitMask() {
 }
 
 Value AttentionBlock::emitCapped(Value product) {
-  return emitSoftCap(b, op, arith::MulFOp::create(b, product, getScalar(getScoreFactor(op))));
+  Value score = arith::MulFOp::create(b, product, getScalar(plan.rules.factor));
+  return plan.rules.cap ? emitSoftCap(b, *plan.rules.cap, plan.rules.unit, score) : score;
 }
 
 Value AttentionBlock::exponentiate(Value score, Value maximum) {
   Value power = arith::SubFOp::create(b, score, maximum);
-  if (getScoreUnit(op) != M_LOG2E)
+  if (plan.rules.unit != M_LOG2E)
     power = arith::MulFOp::create(b, power, getScalar(M_LOG2E));
   return emitPower(power);
 }
@@ -379,7 +413,8 @@ void AttentionBlock::copyTile(const Tile &tile, Value to, int64_t stride, Type e
     if (tile.columns % tile.tileColumns)
       exists = both(exists, isBelow(fromColumn, getIndex(tile.columns)));
     auto load = [&] {
-      Value at = add(tile.base, add(mul(fromRow, tile.columns), fromColumn));
+      Value at = tile.place ? add(mul(tile.place(fromRow), tile.columns), fromColumn)
+                            : add(tile.base, add(mul(fromRow, tile.columns), fromColumn));
       return SmallVector<Value>{vector::LoadOp::create(b, vector, tile.buffer, at)};
     };
     Value chunk = exists ? choose(exists, load,
@@ -393,9 +428,8 @@ void AttentionBlock::copyTile(const Tile &tile, Value to, int64_t stride, Type e
 }
 
 AttentionBlock::Tile AttentionBlock::getQueryTile() {
-  Value end = plan.rows % plan.blockRows ? getIndex(plan.rows) : Value();
   return {query,         mul(unit, plan.rows * plan.features),
-          firstRow,      end,
+          firstRow,      getEndOfRows(),
           getIndex(0),   plan.blockRows,
           plan.features, plan.features};
 }

@@ -23,6 +23,8 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
+#include <functional>
+
 namespace meshwright::lower {
 
 /// How attention is cut into blocks of threads.
@@ -35,6 +37,9 @@ namespace meshwright::lower {
 struct AttentionTilePlan : AttentionShape {
   /// `hasWgmma`: the chip has wgmma and tensor maps, which may describe query, key and value.
   AttentionTilePlan(nn::ScoresOpInterface op, bool hasWgmma);
+  /// A plan of other rows: `headsPerUnit` heads of queries are a unit, and `blocks` is the most blocks that a unit
+  /// may have. No kernel of it uses wgmma.
+  AttentionTilePlan(const AttentionShape &shape, const ScoreRules &rules, int64_t headsPerUnit);
 
   /// The threads that compute the same rows, and those of a block.
   static constexpr int64_t threads = 128;
@@ -52,12 +57,21 @@ struct AttentionTilePlan : AttentionShape {
   /// Blocks of a unit and a slice, if each goes over all keys.
   int64_t blocks;
   /// Blocks that share the keys of such a block.
-  int64_t splits;
+  int64_t splits = 1;
+  /// Scores, and how they become weights.
+  ScoreRules rules;
+  /// The type of the result in memory.
+  Type resultElement;
 
   int64_t getNumBlocks() const { return units * slices * blocks * splits; }
   /// Returns true if the rows of a unit are queries at positions 0, 1, ..., and keys are at such
   /// positions, too.
   bool isOrdered() const { return !hasPositions && headsPerUnit == 1; }
+  /// Cuts the keys of each block into splits if that gives blocks to idle multiprocessors.
+  void splitKeys();
+
+private:
+  void cutFeatures();
 };
 
 /// The base of emitters of attention.
@@ -81,6 +95,12 @@ protected:
   /// 8 behind key i.
   virtual Value getRowOffset(int64_t row) = 0;
   virtual Value getKeyOffset(int64_t key) = 0;
+  /// Takes the buffers of operands and results, the first arguments. Returns their number.
+  virtual unsigned bindBuffers(mlir::Block &entry);
+  /// The number of rows of the unit. Null if they fill all blocks.
+  virtual Value getEndOfRows();
+  /// The place of a row of the unit among all rows of the result.
+  virtual Value getResultRow(Value row);
 
   //===--------------------------------------------------------------------===//
   // The mask
@@ -91,11 +111,11 @@ protected:
   /// Fills `rows` with the rows of the thread in the block that begins at `firstRow` of the unit.
   void startRows();
   /// Fills `seen` and `biases` for the tile that begins at `firstKey`.
-  void emitMask();
+  virtual void emitMask();
   /// The keys that rows of the block may see.
   std::pair<Value, Value> getKeyRange();
   /// Returns true if tiles may be hidden that the range of keys does not leave out.
-  bool mayHide() { return plan.hasPositions || padding || op.getBias(); }
+  virtual bool mayHide() { return plan.hasPositions || padding || op.getBias(); }
   /// Returns true if keys of a tile may be behind the row's last key.
   virtual bool hasRest() const;
   Value compare(mlir::arith::CmpIPredicate predicate, Value lhs, Value rhs);
@@ -132,23 +152,26 @@ protected:
   void forEachChunk(int64_t rows, int64_t columns, int64_t width, int64_t bytes, int64_t line,
                     function_ref<void(Value row, Value column)> body);
   /// A tile of a matrix with `columns` columns: rows from `firstRow` up to `endRow` (null: all
-  /// are there), and columns from `firstColumn` on.
+  /// are there), and columns from `firstColumn` on. Row i is row `place(i)` of the buffer, or, without a function,
+  /// the i-th behind the element `base`.
   struct Tile {
     Value buffer, base, firstRow, endRow, firstColumn;
     int64_t rows, tileColumns, columns;
+    std::function<Value(Value)> place = nullptr;
   };
   /// Copies a tile to shared memory, with zeros beyond the matrix. Elements are cast to `element`
   /// unless it is the buffer's own type.
   void copyTile(const Tile &tile, Value to, int64_t stride, Type element);
-  Tile getQueryTile();
-  Tile getKeyTile();
-  Tile getValueTile();
+  virtual Tile getQueryTile();
+  virtual Tile getKeyTile();
+  virtual Tile getValueTile();
   Value loadElement(Value buffer, Value index, Type element);
 
   //===--------------------------------------------------------------------===//
   // The present block and tile
   //===--------------------------------------------------------------------===//
 
+  /// Null in kernels of other ops.
   nn::ScoresOpInterface op;
   AttentionTilePlan plan;
   Value shared, scratch, thread, quad;

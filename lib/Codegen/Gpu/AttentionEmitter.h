@@ -58,11 +58,13 @@ protected:
   void locate(Value block);
   /// Goes over the keys of the range, and stores the result.
   void emitKeys(std::pair<Value, Value> range);
+  /// The factor of a row's sum of values, of which `sum` is not zero.
+  virtual Value getWeightFactor(size_t row, Value sum, Value maximum);
 
-private:
   /// The number of this block's split of the keys, and of the block whose keys it shares.
   Value split, whole;
 
+private:
   /// Maxima and sums of the rows, and the result, before the first key.
   SmallVector<Value> getStart();
   /// This block's split of the keys of the range.
@@ -90,6 +92,8 @@ protected:
   Value getKeyOffset(int64_t key) override;
   SmallVector<Value> getZeros() override;
   void emitResult(ValueRange factors, ValueRange result) override;
+  /// Stores a result in the type of arithmetic.
+  void emitWideResult(ValueRange factors, ValueRange result);
   /// Shared memory for 64 rows of the result, at the end.
   virtual Value getResultTile() = 0;
 

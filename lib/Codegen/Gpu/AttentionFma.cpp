@@ -11,7 +11,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Gpu/AttentionEmitter.h"
+#include "meshwright/lib/Codegen/Gpu/AttentionProducts.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 
 #include "mlir/Dialect/Math/IR/Math.h"
@@ -22,54 +22,23 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-namespace {
-class AttentionFma final : public AttentionTiles {
-public:
-  AttentionFma(const AttentionLaunch &launch, const AttentionTilePlan &plan)
-      : AttentionTiles(launch, plan) {
-    bytes = plan.compute.getIntOrFloatBitWidth() / 8;
-    features = std::min<int64_t>(plan.compute.isF64() ? 64 : 128,
-                                 llvm::alignTo(plan.features, 16));
-    queryStride = features + lanes;
-    keyStride = std::max(features, plan.sliceFeatures) + lanes;
-    shareStride = plan.blockKeys + lanes;
-    keyOffset = plan.blockRows * queryStride * bytes;
-    shareOffset = keyOffset + plan.blockKeys * keyStride * bytes;
-  }
+AttentionFma::AttentionFma(const AttentionLaunch &launch, const AttentionTilePlan &plan)
+    : AttentionTiles(launch, plan) {
+  bytes = plan.compute.getIntOrFloatBitWidth() / 8;
+  features = std::min<int64_t>(plan.compute.isF64() ? 64 : 128,
+                               llvm::alignTo(plan.features, 16));
+  queryStride = features + lanes;
+  keyStride = std::max(features, plan.sliceFeatures) + lanes;
+  shareStride = plan.blockKeys + lanes;
+  keyOffset = plan.blockRows * queryStride * bytes;
+  shareOffset = keyOffset + plan.blockKeys * keyStride * bytes;
+}
 
-  int64_t getSharedBytes() const override {
-    return shareOffset + plan.blockRows * shareStride * bytes;
-  }
+Value AttentionFma::loadShared(Value buffer, Value index) {
+  return vector::LoadOp::create(b, getVector(), buffer, index);
+}
 
-private:
-  Value getRowOffset(int64_t) override { return div(thread, lanes); }
-  Value getKeyOffset(int64_t key) override { return add(quad, key * lanes); }
-  void emitQueries() override;
-  SmallVector<Value> getZeros() override;
-  SmallVector<Value> emitProducts() override;
-  SmallVector<Value> emitValues(ValueRange shares, ValueRange scales, ValueRange result) override;
-  SmallVector<Value> scale(ValueRange result, ValueRange scales) override;
-  void emitResult(ValueRange factors, ValueRange result) override;
-
-  bool isWhole() const { return features >= plan.features; }
-  VectorType getVector() { return VectorType::get(lanes, plan.compute); }
-  Value loadShared(Value buffer, Value index) {
-    return vector::LoadOp::create(b, getVector(), buffer, index);
-  }
-  Value splat(Value scalar) { return vector::BroadcastOp::create(b, getVector(), scalar); }
-  /// Copies a tile's columns from `first` on, as many as shared memory has room for.
-  void copyColumns(Tile tile, Value first, Value to, int64_t stride);
-  /// Adds products over the features that are in shared memory.
-  SmallVector<Value> addProducts(ValueRange sums);
-
-  /// Lanes of a row, and elements of a vector.
-  static constexpr int64_t lanes = 4;
-  /// Bytes of an element, and features of queries and keys that are in shared memory at a time.
-  int64_t bytes, features;
-  int64_t queryStride, keyStride, shareStride, keyOffset, shareOffset;
-  Value queries, keys, shareBuffer;
-};
-} // namespace
+Value AttentionFma::splat(Value scalar) { return vector::BroadcastOp::create(b, getVector(), scalar); }
 
 void AttentionFma::copyColumns(Tile tile, Value first, Value to, int64_t stride) {
   tile.firstColumn = first;
@@ -152,7 +121,7 @@ SmallVector<Value> AttentionFma::scale(ValueRange result, ValueRange scales) {
 
 void AttentionFma::emitResult(ValueRange factors, ValueRange sums) {
   const Row &row = rows.front();
-  Value base = mul(add(mul(unit, plan.rows), row.index), plan.valueFeatures);
+  Value base = mul(getResultRow(row.index), plan.valueFeatures);
   Value factor = splat(factors.front());
   auto store = [&](Value value, Value column) {
     Value exists = row.exists;
@@ -162,7 +131,7 @@ void AttentionFma::emitResult(ValueRange factors, ValueRange sums) {
     exists ? when(exists, emit) : emit();
   };
   for (auto [i, sum] : llvm::enumerate(sums)) {
-    Value scaled = emitCast(b, arith::MulFOp::create(b, sum, factor), plan.element);
+    Value scaled = emitCast(b, arith::MulFOp::create(b, sum, factor), plan.resultElement);
     scaled = toRowStorage(b, scaled);
     Value column = add(firstFeature, add(mul(quad, lanes), i * lanes * lanes));
     if (plan.valueFeatures % lanes == 0) {

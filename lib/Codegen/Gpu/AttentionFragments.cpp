@@ -57,8 +57,24 @@ SmallVector<Value> AttentionFragments::scale(ValueRange result, ValueRange scale
   return sums;
 }
 
+void AttentionFragments::emitWideResult(ValueRange factors, ValueRange sums) {
+  for (size_t i = 0; i < sums.size(); ++i) {
+    const Row &row = rows[i % 4 / 2];
+    Value column = add(firstFeature, add(mul(quad, 2), i / 4 * 8 + i % 2)), exists = row.exists;
+    if (plan.valueFeatures % plan.sliceFeatures)
+      exists = both(exists, isBelow(column, getIndex(plan.valueFeatures)));
+    auto store = [&] {
+      Value scaled = arith::MulFOp::create(b, sums[i], factors[i % 4 / 2]);
+      memref::StoreOp::create(b, scaled, result, add(mul(getResultRow(row.index), plan.valueFeatures), column));
+    };
+    exists ? when(exists, store) : store();
+  }
+}
+
 /// Through shared memory, so that accesses are as wide as those of operands.
 void AttentionFragments::emitResult(ValueRange factors, ValueRange sums) {
+  if (plan.resultElement != plan.element)
+    return emitWideResult(factors, sums);
   Value tile = getResultTile();
   auto pair = VectorType::get(2, stored);
   for (size_t i = 0; i < sums.size(); i += 2) {
@@ -72,19 +88,18 @@ void AttentionFragments::emitResult(ValueRange factors, ValueRange sums) {
   }
   synchronize();
   int64_t width = getWidth(plan.element, plan.valueFeatures);
-  Value base = mul(unit, plan.rows * plan.valueFeatures);
   int64_t line = plan.valueFeatures * bytes;
   forEachChunk(groupRows, plan.sliceFeatures, width, bytes, line, [&](Value row, Value column) {
     Value toRow = add(firstRow, row), toColumn = add(firstFeature, column), exists;
-    if (plan.rows % plan.blockRows)
-      exists = isBelow(toRow, getIndex(plan.rows));
+    if (Value end = getEndOfRows())
+      exists = isBelow(toRow, end);
     if (plan.valueFeatures % plan.sliceFeatures)
       exists = both(exists, isBelow(toColumn, getIndex(plan.valueFeatures)));
     auto copy = [&] {
       Value chunk = vector::LoadOp::create(b, VectorType::get(width, stored), tile,
                                            add(mul(row, resultStride), column));
       vector::StoreOp::create(b, chunk, result,
-                              add(base, add(mul(toRow, plan.valueFeatures), toColumn)));
+                              add(mul(getResultRow(toRow), plan.valueFeatures), toColumn));
     };
     exists ? when(exists, copy) : copy();
   });

@@ -40,23 +40,28 @@ std::optional<KernelInfo> GpuKernelBuilder::buildAttention(rt::KernelOp launch) 
     emitter = makeAttentionFma(*attention, plan);
   KernelInfo info;
   info.inputs = attention->getInputs();
+  if (plan.usesWgmma && emitter->getNumBlocks() > 0)
+    info.tensorMaps = getTensorMaps(plan);
+  return buildTiles(launch, *emitter, plan, std::move(info));
+}
+
+KernelInfo GpuKernelBuilder::buildTiles(rt::KernelOp launch, AttentionBlock &emitter, const AttentionTilePlan &plan,
+                                        KernelInfo info) {
   info.kind = MW_RT_ATTENTION;
-  info.items = emitter->getNumBlocks();
+  info.items = emitter.getNumBlocks();
   info.grain = plan.blockThreads;
   info.flops = plan.flops;
   info.bytes = plan.bytes;
-  if (plan.usesWgmma && info.items > 0)
-    info.tensorMaps = getTensorMaps(plan);
-  int64_t sharedBytes = emitter->getSharedBytes();
+  int64_t sharedBytes = emitter.getSharedBytes();
   info.workspaceBytes = sharedBytes > kMostStaticShared ? sharedBytes : 0;
-  info.scratchBytes = emitter->getScratchBytes();
+  info.scratchBytes = emitter.getScratchBytes();
   func::FuncOp kernel = begin(launch, info.inputs, sharedBytes, info.grain, /*hasFault=*/false,
                               info.tensorMaps, info.scratchBytes);
   // Two blocks of 128 threads leave each thread as many registers as an instruction can name.
   kernel->setAttr(kBlocksAttr, IntegerAttr::get(IntegerType::get(launch.getContext(), 64),
                                                 plan.usesWgmma ? 1 : 2));
   if (info.items > 0)
-    emitter->emit(kernel);
+    emitter.emit(kernel);
   info.name = writer.finish(kernel, launch, info.inputs);
   return info;
 }
@@ -315,6 +320,10 @@ SmallVector<Value> AttentionTiles::emitUpdate(ValueRange running) {
   return next;
 }
 
+Value AttentionTiles::getWeightFactor(size_t, Value sum, Value) {
+  return arith::DivFOp::create(b, getScalar(plan.rules.kept), sum);
+}
+
 void AttentionTiles::emitEnd(ValueRange running) {
   Value zero = getScalar(0);
   SmallVector<Value> factors;
@@ -323,8 +332,7 @@ void AttentionTiles::emitEnd(ValueRange running) {
       return arith::AddFOp::create(b, x, y);
     });
     Value isEmpty = arith::CmpFOp::create(b, arith::CmpFPredicate::OEQ, sum, zero);
-    Value inverse = arith::DivFOp::create(b, getScalar(getKeptFactor(op)), sum);
-    factors.push_back(arith::SelectOp::create(b, isEmpty, zero, inverse));
+    factors.push_back(arith::SelectOp::create(b, isEmpty, zero, getWeightFactor(i, sum, running[i])));
     if (!lse)
       continue;
     Value writes = both(row.exists, compare(arith::CmpIPredicate::eq, quad, getIndex(0)));
@@ -332,13 +340,13 @@ void AttentionTiles::emitEnd(ValueRange running) {
       writes = both(writes, compare(arith::CmpIPredicate::eq, firstFeature, getIndex(0)));
     when(writes, [&, row = row, maximum = running[i]] {
       Value logarithm;
-      if (hasWideLogSumExp(op)) {
+      if (op && hasWideLogSumExp(op)) {
         logarithm = emitWideLogSumExp(b, op, sum, maximum);
       } else {
-        Value natural = arith::MulFOp::create(b, maximum, getScalar(1 / getScoreUnit(op)));
+        Value natural = arith::MulFOp::create(b, maximum, getScalar(1 / plan.rules.unit));
         logarithm = arith::AddFOp::create(b, math::LogOp::create(b, sum), natural);
       }
-      memref::StoreOp::create(b, logarithm, lse, add(mul(unit, plan.rows), row.index));
+      memref::StoreOp::create(b, logarithm, lse, getResultRow(row.index));
     });
   }
   emitResult(factors, running.drop_front(2 * rows.size()));

@@ -15,7 +15,7 @@
 //
 //===----------------------------------------------------------------------===//
 
-#include "meshwright/lib/Codegen/Gpu/AttentionEmitter.h"
+#include "meshwright/lib/Codegen/Gpu/AttentionProducts.h"
 #include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 
@@ -27,31 +27,15 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-namespace {
-class AttentionMma final : public AttentionFragments {
-public:
-  AttentionMma(const AttentionLaunch &launch, const AttentionTilePlan &plan)
-      : AttentionFragments(launch, plan), features(llvm::alignTo(plan.features, depth)),
-        keyStride(features + gap), valueOffset(plan.blockKeys * keyStride * bytes) {}
+AttentionMma::AttentionMma(const AttentionLaunch &launch, const AttentionTilePlan &plan)
+    : AttentionFragments(launch, plan), features(llvm::alignTo(plan.features, depth)),
+      keyStride(features + gap), valueOffset(plan.blockKeys * keyStride * bytes) {}
 
-  int64_t getSharedBytes() const override {
-    return std::max({plan.blockRows * keyStride * bytes,
-                     valueOffset + plan.blockKeys * resultStride * bytes,
-                     plan.blockRows * resultStride * bytes});
-  }
-
-private:
-  void emitQueries() override;
-  SmallVector<Value> emitProducts() override;
-  SmallVector<Value> emitValues(ValueRange shares, ValueRange scales, ValueRange result) override;
-  Value getResultTile() override { return getShared(0, groupRows * resultStride, stored); }
-
-  int64_t features, keyStride, valueOffset;
-  Value keys, values;
-  /// The fragments of the warp's queries, four for each 16 features.
-  SmallVector<SmallVector<Value>> queries;
-};
-} // namespace
+int64_t AttentionMma::getSharedBytes() const {
+  return std::max({plan.blockRows * keyStride * bytes,
+                   valueOffset + plan.blockKeys * resultStride * bytes,
+                   plan.blockRows * resultStride * bytes});
+}
 
 void AttentionMma::emitQueries() {
   Value tile = getShared(0, plan.blockRows * keyStride, stored);

@@ -22,7 +22,8 @@ std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
   // launches of other families.
   using Family = std::optional<KernelInfo> (GpuKernelBuilder::*)(rt::KernelOp);
   constexpr Family families[] = {
-      &GpuKernelBuilder::buildAttention,  &GpuKernelBuilder::buildMerge,
+      &GpuKernelBuilder::buildAttention,  &GpuKernelBuilder::buildPagedAttention,
+      &GpuKernelBuilder::buildMerge,
       &GpuKernelBuilder::buildProduct,    &GpuKernelBuilder::buildRows,
       &GpuKernelBuilder::buildColumns,    &GpuKernelBuilder::buildIndices,
       &GpuKernelBuilder::buildScatterAdd, &GpuKernelBuilder::buildTopK,

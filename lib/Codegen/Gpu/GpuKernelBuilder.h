@@ -15,6 +15,9 @@
 
 namespace meshwright::lower {
 
+class AttentionBlock;
+struct AttentionTilePlan;
+
 /// The attribute of a kernel's function with the threads of a block.
 constexpr llvm::StringLiteral kThreadsAttr = "threads";
 /// The attribute with the least number of blocks that a multiprocessor has to hold at a time.
@@ -48,8 +51,11 @@ public:
   std::vector<KernelSource> takeSources() override { return writer.takeSources(); }
 
 private:
-  /// Launches of nn.attention, and of nn.merge_attention.
+  /// Launches of nn.attention, of nn.paged_attention, and of nn.merge_attention.
   std::optional<KernelInfo> buildAttention(rt::KernelOp launch);
+  std::optional<KernelInfo> buildPagedAttention(rt::KernelOp launch);
+  /// Writes the kernel of an emitter. `info` has the inputs and the tensor maps.
+  KernelInfo buildTiles(rt::KernelOp launch, AttentionBlock &emitter, const AttentionTilePlan &plan, KernelInfo info);
   std::optional<KernelInfo> buildMerge(rt::KernelOp launch);
   /// Launches that compute rows.
   std::optional<KernelInfo> buildRows(rt::KernelOp launch);

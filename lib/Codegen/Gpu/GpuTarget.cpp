@@ -10,6 +10,7 @@
 #include "meshwright/lib/Codegen/AttentionBias.h"
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/LowerKernels.h"
+#include "meshwright/lib/Codegen/Gpu/PagedAttention.h"
 #include "meshwright/lib/Codegen/Gpu/PtxEmitter.h"
 
 #include "meshwright/Calls.h"
@@ -49,6 +50,11 @@ ElementCost GpuTarget::getElementCost(Operation *op) const {
   bool isCostly = isa<nn::SoftmaxOp>(op) ||
                   (op->hasTrait<dist::Elementwise>() && !op->hasTrait<dist::Cheap>());
   return isCostly ? ElementCost::Many : ElementCost::Few;
+}
+
+Value GpuTarget::expand(OpBuilder &builder, Operation *op) const {
+  auto attention = dyn_cast<nn::PagedAttentionOp>(op);
+  return attention ? keepPagedAttention(builder, attention) : Value();
 }
 
 RowPlanResult GpuTarget::planRows(const KernelRegion &region) const {

@@ -49,6 +49,7 @@ public:
   bool hasGraphs() const override { return true; }
   ElementCost getElementCost(mlir::Operation *op) const override;
   std::optional<int64_t> getMostEvaluations(mlir::Operation *op) const override;
+  mlir::Value expand(mlir::OpBuilder &builder, mlir::Operation *op) const override;
   size_t getMaxKernelOps() const override { return 48; }
   RowPlanResult planRows(const KernelRegion &region) const override;
   std::optional<KernelRegion> getBiasRegion(nn::ScoresOpInterface op, std::string &reason) const override;
