@@ -114,6 +114,26 @@ TEST(ListScheduler, WaitsLateForWhatMayComeLate) {
   EXPECT_EQ(schedule.order.back(), 4u);
 }
 
+TEST(ListScheduler, WaitsForAScatterOnceItHadItsSlack) {
+  // A product makes a gradient of 8 bytes, which is scattered in 10. Nine kernels of 10 follow.
+  std::vector<ScheduleTask> tasks{{0, 10, {}, 8}, {1, 10, {0}, 1}};
+  tasks.back().frees = true;
+  for (unsigned i = 0; i < 9; ++i)
+    tasks.push_back({0, 10, {}, 0});
+  auto getTimeBefore = [&](int64_t slack) {
+    Schedule schedule = scheduleTasks(tasks, /*memory=*/0, slack);
+    EXPECT_EQ(schedule.exposed, 0);
+    if (schedule.waits.size() != 1 || schedule.waits.front().first != 1)
+      return int64_t(-1);
+    unsigned kernel = schedule.waits.front().second;
+    return schedule.finish[kernel] - tasks[kernel].time;
+  };
+  // The scatter begins at 10. Each kernel before the wait could run while the scatter was late.
+  EXPECT_EQ(getTimeBefore(1), 20);
+  EXPECT_EQ(getTimeBefore(kTightSlack), 30);
+  EXPECT_EQ(getTimeBefore(kLooseSlack), 90);
+}
+
 TEST(ListScheduler, KeepsTwoPlacesForARing) {
   // There would be time to bring all before the first is read.
   std::vector<ScheduleTask> tasks{{0, 1, {}, 4}, {0, 100, {}, 0}};
