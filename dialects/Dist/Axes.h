@@ -43,7 +43,8 @@ struct Axis {
   bool overlaps(const Axis &other) const;
 };
 
-using AxisList = mlir::SmallVector<Axis, 2>;
+/// Most lists have one axis. Large programs have many lists, so they are kept small.
+using AxisList = mlir::SmallVector<Axis, 1>;
 
 /// Product of the axes' sizes.
 int64_t getNumShards(mlir::ArrayRef<Axis> axes);

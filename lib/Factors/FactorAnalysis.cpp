@@ -117,10 +117,9 @@ LogicalResult FactorAnalysis::addValue(Value value, Ties &ties) {
   // Users divide by sizes.
   if (!value.use_empty() && llvm::is_contained(type.getShape(), 0))
     return emitError(value.getLoc()) << "value: expected at least one element, got " << type;
-  auto [known, isNew] = values.try_emplace(value);
-  if (!isNew)
+  if (!values.try_emplace(value, firstDims.size()).second)
     return success();
-  SmallVector<FactorClasses, 4> &dims = known->second;
+  firstDims.push_back(dims.size());
   for (int64_t size : type.getShape())
     dims.push_back({ties.add(size)});
   return success();
@@ -142,7 +141,7 @@ void FactorAnalysis::addOp(Operation *op, const FactorRule &rule, Ties &ties) {
   for (const RuleFactor &factor : rule.factors)
     ids.push_back(ties.add(factor.size));
   auto tie = [&](Value value, const FactorRule::ValueFactors &dims) {
-    ArrayRef<FactorClasses> own = values.find(value)->second;
+    ArrayRef<FactorClasses> own = getClasses(value);
     FactorClasses tied;
     for (auto [classes, dim] : llvm::zip(own, dims)) {
       if (dim.empty())
@@ -178,9 +177,7 @@ void FactorAnalysis::numberClasses(Ties &ties) {
       numbers[node] = 0;
   };
   auto forEach = [&](auto visit) {
-    for (auto &entry : values)
-      for (FactorClasses &dim : entry.second)
-        visit(dim);
+    llvm::for_each(dims, visit);
     for (OpFactors &factors : opFactors)
       for (FactorClasses &factor : factors.classes)
         visit(factor);
@@ -206,12 +203,13 @@ LogicalResult FactorAnalysis::addShared(Ties &ties) {
   for (const SharedValue &value : shared) {
     if (failed(addValue(value.getFirst(), ties)))
       return failure();
-    // A copy, since an insertion moves the entries of the map.
-    SmallVector<FactorClasses, 4> dims = values.find(value.getFirst())->second;
+    unsigned index = values.find(value.getFirst())->second;
     auto tie = [&](Value place) {
-      auto known = values.try_emplace(place, dims).first;
+      auto [known, isNew] = values.try_emplace(place, index);
+      if (isNew)
+        return;
       // It may be a place of another shared value, too.
-      for (auto [own, other] : llvm::zip_equal(known->second, dims))
+      for (auto [own, other] : llvm::zip_equal(getDims(known->second), getDims(index)))
         ties.unify(own, other);
     };
     for (BlockArgument argument : value.arguments)

@@ -67,7 +67,7 @@ public:
     /// in another way than the op does (see UntiedFactors.cpp).
     const dist::FactorRule &rule;
     /// The classes of each factor of the rule.
-    mlir::SmallVector<FactorClasses, 8> classes;
+    mlir::SmallVector<FactorClasses, 4> classes;
   };
 
   /// Analyses functions of one block each. Fails with an error on an op without a factor rule.
@@ -78,7 +78,7 @@ public:
 
   /// The classes of each dimension of a value.
   mlir::ArrayRef<FactorClasses> getClasses(mlir::Value value) const {
-    return values.find(value)->second;
+    return getDims(values.find(value)->second);
   }
   const OpFactors &getFactors(mlir::Operation *op) const { return opFactors[ops.find(op)->second]; }
   int64_t getSize(int cls) const { return sizes[cls]; }
@@ -118,6 +118,12 @@ private:
                                           const FactorAnalysis &, dist::MeshAttr,
                                           mlir::FlatSymbolRefAttr);
 
+  mlir::ArrayRef<FactorClasses> getDims(unsigned index) const {
+    unsigned first = firstDims[index];
+    unsigned behind = index + 1 < firstDims.size() ? firstDims[index + 1] : dims.size();
+    return mlir::ArrayRef(dims).slice(first, behind - first);
+  }
+
   class Ties;
   mlir::LogicalResult addValue(mlir::Value value, Ties &ties);
   mlir::LogicalResult addShared(Ties &ties);
@@ -134,7 +140,12 @@ private:
   std::vector<SharedValue> shared;
   /// The size of each class.
   std::vector<int64_t> sizes;
-  llvm::DenseMap<mlir::Value, mlir::SmallVector<FactorClasses, 4>> values;
+  /// The classes of the dimensions of all values, one value behind the other, and the first dimension of each. In
+  /// large programs they have to fit in caches.
+  std::vector<FactorClasses> dims;
+  std::vector<unsigned> firstDims;
+  /// Indices in `firstDims`.
+  llvm::DenseMap<mlir::Value, unsigned> values;
   std::deque<dist::FactorRule> rules;
   std::vector<OpFactors> opFactors;
   /// Indices in `opFactors`.

@@ -89,7 +89,7 @@ private:
   /// The groups of one op, as ranges of a list of occurrences.
   struct OpGroups {
     std::vector<Occurrence> occurrences;
-    llvm::SmallVector<unsigned, 8> ends;
+    llvm::SmallVector<unsigned, 4> ends;
   };
 
   dist::AxisList getContractedAxes(mlir::Operation *op, const FactorAnalysis &factors) const;

@@ -32,7 +32,7 @@ public:
 
   void run();
   FactorRule takeRule() { return std::move(refined); }
-  SmallVector<FactorClasses, 8> takeClasses() { return std::move(refinedClasses); }
+  SmallVector<FactorClasses, 4> takeClasses() { return std::move(refinedClasses); }
 
 private:
   /// A class of a factor of the op's rule.
@@ -51,9 +51,9 @@ private:
   const FactorAnalysis &analysis;
   Operation *op;
   const FactorRule &rule;
-  const SmallVector<FactorClasses, 8> &classes;
+  const SmallVector<FactorClasses, 4> &classes;
   FactorRule refined;
-  SmallVector<FactorClasses, 8> refinedClasses;
+  SmallVector<FactorClasses, 4> refinedClasses;
 };
 
 /// Visits the dimensions that have factors: the classes of the value, the factors of the rule,

@@ -393,7 +393,7 @@ LogicalResult Partitioner::materialize(Value value) {
   Value sum = *reduced;
   SmallVector<Value, 2> rest = std::move(form.rest);
   if (rest.empty())
-    form.partial = form.local;
+    form.partial = std::make_unique<Local>(form.local);
   form.isDeferred = false;
   form.rest.clear();
   for (Value other : rest) {

@@ -90,7 +90,7 @@ public:
     bool isDeferred = false;
     /// The form before its reduction of a value that was deferred, for users that read it
     /// unreduced.
-    std::optional<Local> partial;
+    std::unique_ptr<Local> partial;
     /// Global values that are to be added to a deferred sum.
     mlir::SmallVector<mlir::Value, 2> rest;
     /// Copies in other shardings.

@@ -127,47 +127,32 @@ int64_t PlacedBlocks::place(const MemoryBlock &block) {
   return offset;
 }
 
+/// The lists are in the order of their first bytes. Each is read up to the present offset, which a range that is
+/// in the way raises to its end, until none of the lists has such a range.
 int64_t PlacedBlocks::findGap(const MemoryBlock &block) const {
   SmallVector<int64_t> listed = getListed(block);
-  auto isBelow = [](const Range &a, const Range &b) { return a.begin < b.begin; };
-  std::vector<Range> beside;
-  auto append = [&](const std::vector<Range> &ranges) {
-    return beside.insert(beside.end(), ranges.begin(), ranges.end());
+  SmallVector<ArrayRef<Range>, 32> ranges;
+  auto append = [&](const std::vector<Range> &own) {
+    if (!own.empty())
+      ranges.push_back(own);
   };
   if (isLong(block))
     forEachWithin(listed.front() + 1, listed.back() - 1, kFanOut,
                   [&](size_t level, int64_t i) { append(taken[level][i]); });
-  llvm::sort(beside, isBelow);
-  forEachAround(listed, [&](size_t level, int64_t i) {
-    auto added = append(covered[level][i]);
-    std::inplace_merge(beside.begin(), added, beside.end(), isBelow);
-  });
-  // A merge of the ranges and the lists. A block may be in several.
-  auto nextRange = beside.begin();
-  SmallVector<List::const_iterator> next;
+  forEachAround(listed, [&](size_t level, int64_t i) { append(covered[level][i]); });
+  SmallVector<ArrayRef<Placed>> lists;
   for (int64_t i : listed)
-    next.push_back(spans[i].begin());
-  int64_t end = getFloor(block);
-  while (true) {
-    size_t lowest = listed.size();
-    for (size_t i = 0; i < listed.size(); ++i)
-      if (next[i] != spans[listed[i]].end() &&
-          (lowest == listed.size() || next[i]->offset < next[lowest]->offset))
-        lowest = i;
-    Range range;
-    if (nextRange != beside.end() &&
-        (lowest == listed.size() || nextRange->begin <= next[lowest]->offset)) {
-      range = *nextRange++;
-    } else if (lowest == listed.size()) {
-      return end;
-    } else {
-      const Placed &other = *next[lowest]++;
-      if (!other.isBeside(block))
-        continue;
-      range = {other.offset, other.top};
-    }
-    if (range.begin - end >= block.bytes)
-      return end;
-    end = std::max(end, range.end);
+    lists.push_back(spans[i]);
+  int64_t offset = getFloor(block);
+  for (int64_t before = -1; before != offset;) {
+    before = offset;
+    for (ArrayRef<Range> &list : ranges)
+      for (; !list.empty() && list.front().begin < offset + block.bytes; list = list.drop_front())
+        offset = std::max(offset, list.front().end);
+    for (ArrayRef<Placed> &list : lists)
+      for (; !list.empty() && list.front().offset < offset + block.bytes; list = list.drop_front())
+        if (list.front().isBeside(block))
+          offset = std::max(offset, list.front().top);
   }
+  return offset;
 }
