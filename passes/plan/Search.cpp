@@ -18,8 +18,9 @@
 using namespace mlir;
 using namespace meshwright;
 
-/// Plans of ops that a search may price: some seconds of work.
-static constexpr int64_t kMaxWork = 40000;
+/// Plans of ops that a search may price: some seconds of work. A program without short forms is small, or its layers
+/// differ.
+static constexpr int64_t kMaxWork = 40000, kMaxWorkOfWhole = 80000;
 static constexpr int64_t kFewestPlans = 16, kMostPlans = 600;
 /// Estimates that take about the time of a plan.
 static constexpr int64_t kEstimatesOfPlan = 4;
@@ -49,7 +50,8 @@ PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
     : program(program), request(request), extents(extents),
       objective(request.objective.value_or(Objective::Time)), memoryLimit(memoryLimit),
       shorts(shorts) {
-  maxPlans = std::clamp(kMaxWork / std::max<int64_t>(extents.numOps, 1), kFewestPlans, kMostPlans);
+  int64_t work = shorts ? kMaxWork : kMaxWorkOfWhole;
+  maxPlans = std::clamp(work / std::max<int64_t>(extents.numOps, 1), kFewestPlans, kMostPlans);
 }
 
 PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
@@ -241,6 +243,28 @@ PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
   return all;
 }
 
+/// Options that help on one mesh often help on others.
+std::vector<size_t> PlanSearch::carryOver(const ParallelizeOptions &from, ArrayRef<size_t> meshes) {
+  std::vector<ParallelizeOptions> next;
+  int64_t most = (maxPlans - getNumPlans()) / 2;
+  for (size_t i : meshes) {
+    if (int64_t(next.size()) >= most)
+      break;
+    ParallelizeOptions options = plans[i].options;
+    bool mayScatter = getAxisSize(options, AxisRole::Tensor) > 1 && getAxisSize(from, AxisRole::Tensor) > 1;
+    if (mayScatter)
+      options.sequenceParallel = from.sequenceParallel;
+    if (getAxisSize(options, AxisRole::Gtp) > 1)
+      options.gtpKeep = from.gtpKeep;
+    options.overlap = from.overlap;
+    options.shardOptimizer = from.shardOptimizer;
+    options.recompute = from.recompute;
+    options.shardSaved = from.shardSaved;
+    next.push_back(std::move(options));
+  }
+  return price(next);
+}
+
 void PlanSearch::improve(size_t plan, bool triesPairs) {
   for (bool isPair = false; !isSpent();) {
     std::vector<ParallelizeOptions> next;
@@ -336,8 +360,15 @@ void PlanSearch::search(ArrayRef<Candidate> candidates) {
                                      ? plans[i].price.memory <= bound.memory * kOptionGain
                                      : plans[i].price.seconds <= bound.seconds * kOptionGain))
       order.push_back(i);
-  llvm::stable_sort(order,
-                    [&](size_t a, size_t b) { return isBetter(plans[a].price, plans[b].price); });
+  auto sort = [&] {
+    llvm::stable_sort(order, [&](size_t a, size_t b) { return isBetter(plans[a].price, plans[b].price); });
+  };
+  sort();
+  improve(order.front(), /*triesPairs=*/false);
+  for (size_t i : carryOver(getBest()->options, ArrayRef(order).drop_front()))
+    if (fits(plans[i].price) && !llvm::is_contained(order, i))
+      order.push_back(i);
+  sort();
   for (size_t i : order)
     improve(i, /*triesPairs=*/false);
   std::vector<size_t> first;

@@ -69,6 +69,8 @@ private:
   /// Sorts candidates that are too many to plan by estimates. Leaves out candidates without a plan.
   std::vector<Candidate> estimate(mlir::ArrayRef<Candidate> candidates);
   void priceMeshes(mlir::ArrayRef<Candidate> candidates);
+  /// Prices the plans of other meshes with the options of one plan.
+  std::vector<size_t> carryOver(const ParallelizeOptions &from, llvm::ArrayRef<size_t> meshes);
   /// Changes one option at a time; then two at once, if one alone does not help.
   void improve(size_t plan, bool triesPairs);
   /// Options of which one differs from those of a plan.
