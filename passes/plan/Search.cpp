@@ -88,15 +88,24 @@ void PlanSearch::forEach(size_t count, llvm::function_ref<void(PlanPricer &, siz
 std::vector<Candidate> PlanSearch::estimate(ArrayRef<Candidate> candidates) {
   std::vector<Candidate> open(candidates.take_front(maxPlans * kEstimatesOfPlan));
   std::vector<std::optional<PlanPricer::Estimate>> found(open.size());
-  forEach(open.size(), [&](PlanPricer &pricer, size_t i) {
-    found[i] = pricer.estimate(open[i].options);
-  });
+  auto getSeconds = [&](size_t i) { return found[i]->compute + found[i]->communication; };
+  // An estimate hides no communication. So a mesh with a larger bound is worse than the mesh of the estimate.
+  double least = std::numeric_limits<double>::infinity();
+  for (size_t begin = 0; begin < open.size() && open[begin].leastSeconds <= least; begin += kBatch) {
+    size_t end = std::min(begin + kBatch, open.size());
+    forEach(end - begin, [&](PlanPricer &pricer, size_t i) {
+      found[begin + i] = pricer.estimate(open[begin + i].options);
+    });
+    for (size_t i = begin; i < end; ++i)
+      if (found[i] && objective != Objective::Memory)
+        least = std::min(least, getSeconds(i));
+  }
   std::vector<size_t> order;
   for (size_t i = 0; i < open.size(); ++i)
     if (found[i])
       order.push_back(i);
   llvm::stable_sort(order, [&](size_t a, size_t b) {
-    return found[a]->compute + found[a]->communication < found[b]->compute + found[b]->communication;
+    return getSeconds(a) < getSeconds(b);
   });
   std::vector<Candidate> sorted;
   for (size_t i : order)
@@ -314,17 +323,24 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
     for (size_t end = std::min(next + count, ranked.size()); next < end; ++next) {
       options.push_back(ranked[next]->options);
       options.back().memoryCeiling = request.memoryCeiling;
-      // Under a ceiling fewer values may be computed again than all.
-      if (memoryLimit && options.back().recompute != request.recompute) {
-        options.push_back(options.back());
-        options.back().recompute = request.recompute;
-        options.back().memoryCeiling = memoryLimit;
-      }
     }
     return options;
   };
+  // Under a ceiling fewer values may be computed again than all.
+  auto limit = [&](ArrayRef<ParallelizeOptions> given) {
+    std::vector<ParallelizeOptions> limited;
+    for (const ParallelizeOptions &options : given)
+      if (memoryLimit && options.recompute != request.recompute) {
+        limited.push_back(options);
+        limited.back().recompute = request.recompute;
+        limited.back().memoryCeiling = memoryLimit;
+      }
+    return limited;
+  };
   if (!estimates.getBest()) {
-    for (const ParallelizeOptions &options : take(kWholePlans))
+    std::vector<ParallelizeOptions> first = take(kWholePlans);
+    llvm::append_range(first, limit(first));
+    for (const ParallelizeOptions &options : first)
       least.push_back({options});
     search(least);
     return true;
@@ -333,11 +349,21 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   const PricedPlan *best = nullptr;
   while (next < std::min(ranked.size(), kMostWholePlans) &&
          (!best || isBetter(ranked[next]->price, best->price))) {
-    price(take(kWholePlans));
+    std::vector<ParallelizeOptions> options = take(kWholePlans);
+    price(options);
+    best = getBest();
+    if (best)
+      continue;
+    price(limit(options));
     best = getBest();
   }
   if (!best)
     return false;
+  std::vector<ParallelizeOptions> near;
+  for (const PricedPlan *plan : rank())
+    if (near.size() < kWholePlans && fits(plan->price) && plan->price.seconds <= best->price.seconds * kNearTime)
+      near.push_back(plan->options);
+  price(limit(near));
   numDropped = estimates.getNumPlans() - int64_t(ranked.size() - next);
   for (; next < ranked.size(); ++next) {
     plans.push_back(*ranked[next]);

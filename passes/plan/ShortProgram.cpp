@@ -14,6 +14,7 @@
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/IR/Verifier.h"
+#include "mlir/Interfaces/SideEffectInterfaces.h"
 #include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringSet.h"
 
@@ -314,7 +315,9 @@ private:
   void erase(FunctionOpInterface function) {
     Block &block = function.getFunctionBody().front();
     for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block))) {
-      if (out.contains(&op) || (op.getNumResults() == 1 && kept.contains(op.getResult(0)))) {
+      bool isOut = out.contains(&op) || (op.getNumResults() == 1 && kept.contains(op.getResult(0)));
+      // Numbers that only updates of weights of these layers have used.
+      if (isOut || isOpTriviallyDead(&op)) {
         op.dropAllUses();
         op.erase();
         continue;
