@@ -245,6 +245,12 @@ static std::vector<ParallelizeOptions> giveRoles(const ParallelizeOptions &reque
   return all;
 }
 
+/// Each rank of a ring is a step of each attention. So a long ring makes a long program, which pays only for many tokens.
+static bool mayRing(int64_t ranks, const ProgramExtents &extents) {
+  constexpr int64_t kShortRing = 16, kTokensOfRank = 128;
+  return ranks <= kShortRing || extents.tokens / ranks >= kTokensOfRank;
+}
+
 std::vector<Candidate> meshwright::listCandidates(const ParallelizeOptions &request, int64_t ranks,
                                                   const ProgramExtents &extents,
                                                   int64_t memoryLimit) {
@@ -263,7 +269,7 @@ std::vector<Candidate> meshwright::listCandidates(const ParallelizeOptions &requ
         return;
       }
       for (int64_t size = 1; size <= rest; ++size)
-        if (rest % size == 0) {
+        if (rest % size == 0 && (roles[i] != AxisRole::Ring || mayRing(size, extents))) {
           sizes[i] = size;
           self(self, i + 1, rest / size);
         }
