@@ -49,8 +49,8 @@ struct PagedShape {
 struct PagedBuffers {
   mlir::Value query, keys, values, tables, starts, lengths, deals, slopes, sinks, distances, result, lse;
 
-  /// The tensors that the kernel reads, and those that it writes, each with the member for its buffer. Values in the
-  /// pages of the keys are no tensor of their own.
+  /// The tensors that the kernel reads, or writes, each with the member for its buffer. Keys and values in the same
+  /// pages are one tensor.
   using Member = std::pair<mlir::Value, mlir::Value *>;
   llvm::SmallVector<Member> getInputs(nn::PagedAttentionOp op);
   llvm::SmallVector<Member> getOutputs(nn::PagedAttentionOp op);

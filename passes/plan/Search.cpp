@@ -88,24 +88,15 @@ void PlanSearch::forEach(size_t count, llvm::function_ref<void(PlanPricer &, siz
 std::vector<Candidate> PlanSearch::estimate(ArrayRef<Candidate> candidates) {
   std::vector<Candidate> open(candidates.take_front(maxPlans * kEstimatesOfPlan));
   std::vector<std::optional<PlanPricer::Estimate>> found(open.size());
-  auto getSeconds = [&](size_t i) { return found[i]->compute + found[i]->communication; };
-  // An estimate hides no communication. So a mesh with a larger bound is worse than the mesh of the estimate.
-  double least = std::numeric_limits<double>::infinity();
-  for (size_t begin = 0; begin < open.size() && open[begin].leastSeconds <= least; begin += kBatch) {
-    size_t end = std::min(begin + kBatch, open.size());
-    forEach(end - begin, [&](PlanPricer &pricer, size_t i) {
-      found[begin + i] = pricer.estimate(open[begin + i].options);
-    });
-    for (size_t i = begin; i < end; ++i)
-      if (found[i] && objective != Objective::Memory)
-        least = std::min(least, getSeconds(i));
-  }
+  forEach(open.size(), [&](PlanPricer &pricer, size_t i) {
+    found[i] = pricer.estimate(open[i].options);
+  });
   std::vector<size_t> order;
   for (size_t i = 0; i < open.size(); ++i)
     if (found[i])
       order.push_back(i);
   llvm::stable_sort(order, [&](size_t a, size_t b) {
-    return getSeconds(a) < getSeconds(b);
+    return found[a]->compute + found[a]->communication < found[b]->compute + found[b]->communication;
   });
   std::vector<Candidate> sorted;
   for (size_t i : order)

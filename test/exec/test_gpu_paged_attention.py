@@ -43,6 +43,14 @@ def test_prompts(tmp_path, dtype):
     Case(3, **SMALL, dtype=dtype, count=70, requests=2, kv=2, shared=2, groups=1, deal=1, parts=None).check(tmp_path)
 
 
+@pytest.mark.parametrize("distances", ["distance", "position"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=ELEMENT.get)
+def test_distances(tmp_path, dtype, distances):
+    """A table of numbers, beside slopes and alone."""
+    for slopes, deal in ((False, 1), (True, 2)):
+        Case(20, **SMALL, dtype=dtype, distances=distances, slopes=slopes, deal=deal, kv=2, shared=2).check(tmp_path)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=ELEMENT.get)
 def test_latent(tmp_path, dtype):
     """Keys and values of all heads in one row, of more features than the fragments of queries may have."""

@@ -30,6 +30,8 @@ class Case:
         self.window, self.cap = pick("window", None, 0, 5, 70), pick("cap", None, None, 2.5)
         self.slopes, self.sinks = pick("slopes", False, False, True), pick("sinks", False, False, True)
         self.parts = pick("parts", None, None, 3)
+        # A table of numbers by distance [q_heads, n], or by position [q_heads, 1, n].
+        self.distances = fixed.get("distances")
         partial = self.deal > 1 or self.parts
         self.lse = bool(partial) or pick("lse", False, True)
         self.scale = self.features**-0.5
@@ -76,6 +78,11 @@ class Case:
             if present:
                 self.inputs[name] = randn(heads)
 
+        if self.distances:
+            wide = torch.float64 if self.dtype == torch.float64 else torch.float32
+            shape = (heads, 9) if self.distances == "distance" else (heads, 1, 9)
+            self.inputs["distances"] = torch.randn(*shape, generator=generator, dtype=wide)
+
     def text(self):
         partial = self.deal > 1 or self.parts
         wide = torch.float64 if self.dtype == torch.float64 else torch.float32
@@ -85,9 +92,9 @@ class Case:
         made = torch.empty(self.groups, ranks, *rows.shape[1:], dtype=wide) if partial else rows
         made_lse = torch.empty(made.shape[:-1], dtype=wide)
         names = ["q", "k", "k" if self.latent else "v", "tables", "starts", "lengths"]
-        words = "".join(f" {n} %{n}" for n in ("deals", "slopes", "sinks")
+        words = "".join(f" {n} %{n}" for n in ("deals", "slopes", "sinks", "distances")
                         if n in self.inputs and not (partial and n == "sinks"))
-        names += [n for n in ("deals", "slopes", "sinks") if n in self.inputs and not (partial and n == "sinks")]
+        names += [n for n in ("deals", "slopes", "sinks", "distances") if n in self.inputs and not (partial and n == "sinks")]
         attributes = [f"window_left = {self.window}"] if self.window is not None else []
         attributes += [f"soft_cap = {self.cap}"] if self.cap else []
         attributes += [f"deal = {self.deal}"] if self.deal > 1 else []
@@ -125,6 +132,9 @@ class Case:
             position, place = torch.arange(length - count, length)[:, None], torch.arange(length)
             if self.slopes:
                 scores = scores + self.inputs["slopes"].double()[:, None, None] * (place - position)
+            if self.distances:
+                entry = place - position + 8 if self.distances == "distance" else place.expand(count, length)
+                scores = scores + self.inputs["distances"].double().reshape(heads, 9)[:, entry.clamp(0, 8)]
             seen = place <= position
             if self.window is not None:
                 seen &= place >= position - self.window
@@ -167,6 +177,13 @@ def test_prompts(tmp_path, dtype):
     for seed, size in ((3, 16), (4, 5)):
         Case(seed, dtype=dtype, count=150, requests=2, kv=2, shared=2, size=size, longest=400, groups=1, deal=1,
              parts=None).check(tmp_path, threads=(1, 2))
+
+
+@pytest.mark.parametrize("distances", ["distance", "position"])
+def test_distances(tmp_path, distances):
+    """Numbers of a table, in rows and in blocks of tokens."""
+    for seed, dtype in ((20, torch.float32), (21, torch.bfloat16)):
+        Case(seed, dtype=dtype, distances=distances, kv=2, shared=2, features=16, longest=300).check(tmp_path)
 
 
 def test_latent(tmp_path):
