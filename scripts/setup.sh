@@ -16,7 +16,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 packages=(build-essential cmake ninja-build ccache
   "libmlir-$LLVM_MAJOR-dev" "mlir-$LLVM_MAJOR-tools" "llvm-$LLVM_MAJOR-dev"
   "llvm-$LLVM_MAJOR-tools" "clang-$LLVM_MAJOR" "lld-$LLVM_MAJOR"
-  libdnnl-dev nlohmann-json3-dev libgtest-dev libopenmpi-dev openmpi-bin)
+  libdnnl-dev nlohmann-json3-dev libcli11-dev libgtest-dev libopenmpi-dev openmpi-bin)
 gpu=0
 jax=0
 for option in "$@"; do

@@ -49,9 +49,9 @@ struct Options {
   bool speaks = true;
   bool quiet = false;
   bool help = false, version = false;
+  /// The help, where it is asked for.
+  std::string usage;
 };
-
-extern const char *const usage;
 
 /// Returns false, and sets `error`, for a wrong command line.
 bool parseOptions(int argc, char **argv, Options &options, std::string &error);

@@ -154,7 +154,7 @@ int main(int argc, char **argv) {
     return refuse(error);
   if (options.help || options.version) {
     if (options.help)
-      std::fputs(usage, stdout);
+      std::fputs(options.usage.c_str(), stdout);
     else
       std::printf("sharding-run%s", kVersionText);
     return finish(Fine);
