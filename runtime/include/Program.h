@@ -197,6 +197,9 @@ struct EntryDescription {
   std::vector<ProgramConstant> constants;
   /// Names of ops, for errors and traces.
   std::vector<std::string> ops;
+  /// The bytes of the arena that values take while an op runs, by the op's number, for traces. Empty if
+  /// they are not known.
+  std::vector<int64_t> arenaInUse;
   /// The other ops that are fused into the kernel of an op, by the op's number.
   std::map<int64_t, std::string> fused;
 

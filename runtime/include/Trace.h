@@ -47,6 +47,17 @@ struct TraceEvent {
   int64_t group = -1;
 };
 
+/// The ops that events name, by number.
+struct TraceOps {
+  /// Names, with places in the source in brackets behind.
+  std::vector<std::string> names;
+  /// The bytes of the arena in use while each op runs; as many as names, or fewer where they are not known.
+  std::vector<int64_t> arenaInUse;
+
+  /// Adds the ops of an entry behind the others.
+  void add(const std::vector<std::string> &entryNames, const std::vector<int64_t> &entryBytes);
+};
+
 /// The events of one or more runs.
 class Trace {
 public:
@@ -71,10 +82,9 @@ public:
   bool merge(const std::string &bytes);
 
   /// Returns the Chrome trace format, which Perfetto and chrome://tracing open: a process for
-  /// each rank, a thread for each stream. Arrows join the ranks of a collective, and a counter shows
-  /// the bytes of the collectives that run. `ops` are the names of the program's ops, with their
-  /// places in the source in brackets behind.
-  std::string toJson(const std::vector<std::string> &ops) const;
+  /// each rank, a thread for each stream. Arrows join the ranks of a collective, and counters show
+  /// the bytes of the collectives that run, and those of the arena that values take.
+  std::string toJson(const TraceOps &ops) const;
 
 private:
   mutable std::mutex mutex;
@@ -83,7 +93,7 @@ private:
 
 /// Writes the trace as JSON. The file is written under another name and renamed, so that no
 /// half-written file is left behind.
-bool writeTrace(const std::string &path, const Trace &trace, const std::vector<std::string> &ops,
+bool writeTrace(const std::string &path, const Trace &trace, const TraceOps &ops,
                 std::string &error);
 
 /// Nanoseconds since the epoch, steady within a process.

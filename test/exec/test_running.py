@@ -96,12 +96,15 @@ def test_trace(files):
         assert sum(e["cat"] == "gemm" for e in mine) == 2
         assert sum(e["args"]["flops"] for e in mine if e["cat"] == "gemm") == 2 * 2 * ROWS * 96 * 32
         assert all(e["dur"] >= 0 for e in mine)
-    # An arrow joins the four ranks, in the order in which they begin, and a counter ends at 0.
+    # An arrow joins the four ranks, in the order in which they begin, and counters end at 0.
     arrows = [e for e in events if e["ph"] in "stf"]
     assert [e["ph"] for e in arrows] == ["s", "t", "t", "f"] and {e["pid"] for e in arrows} == {0, 1, 2, 3}
     assert [e["ts"] for e in arrows] == sorted(e["ts"] for e in arrows) and len({e["id"] for e in arrows}) == 1
-    flying = [e["args"]["bytes"] for e in events if e["ph"] == "C" and e["pid"] == 2]
+    counters = [e for e in events if e["ph"] == "C" and e["pid"] == 2]
+    flying = [e["args"]["bytes"] for e in counters if e["name"] == "bytes in flight"]
     assert flying == [reduced[0]["args"]["bytes"], 0]
+    arena = [e["args"]["bytes"] for e in counters if e["name"] == "arena"]
+    assert arena[-1] == 0 and max(arena) > 0
     assert run(files, f"--trace={files}/absent/t.json").returncode == 1
 
 

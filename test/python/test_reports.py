@@ -292,6 +292,22 @@ def test_expected_trace(tmp_path):
             call()
 
 
+@pytest.mark.parametrize("mesh, options", [({"tp": 2}, dict(overlap="on")), ({"dp": 2}, {}), ({"gtp": 2}, dict(recompute="full"))])
+def test_measured_arena(tmp_path, mesh, options):
+    """The counter of a measured trace has the peak that the plan expects."""
+    net = tf.LlamaForCausalLM(tf.LlamaConfig(
+        hidden_size=64, num_hidden_layers=2, intermediate_size=96, vocab_size=101, num_attention_heads=8,
+        num_key_value_heads=4, use_cache=False))
+    ids = torch.arange(96).reshape(4, 24) % 101
+    step = mw.from_torch(net, (), dict(input_ids=ids, labels=ids), training=True).train(mw.AdamW(lr=1e-3))
+    made = step.parallelize(mesh=mesh, **options)
+    made.run(input_ids=ids, labels=ids, trace=tmp_path / "run.json")
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    for rank in range(2):
+        arena = [e["args"]["bytes"] for e in events if e["ph"] == "C" and (e["name"], e["pid"]) == ("arena", rank)]
+        assert max(arena) == made.report("json", verbose=True)["program"]["arena"]["peak"]["bytes"] and arena[-1] == 0
+
+
 def test_text_begins_with_a_summary():
     made = plan(mesh=(("dp", 2), ("tp", 2)))
     lines = made.report().splitlines()

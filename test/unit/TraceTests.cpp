@@ -100,7 +100,7 @@ TEST(RunReport, NoShareOfACeilingIsAboveOne) {
 TEST(Trace, NamesAreWrittenAsUtf8) {
   Trace trace;
   add(trace, 0, 0, TraceKind::Gemm, 0, 1);
-  std::string json = trace.toJson({"a \"b\\\n\xff \xc3\xa4"});
+  std::string json = trace.toJson({{"a \"b\\\n\xff \xc3\xa4"}, {}});
   EXPECT_NE(json.find("\"name\": \"a \\\"b\\\\\\n\xef\xbf\xbd \xc3\xa4\""), std::string::npos)
       << json;
 }

@@ -64,6 +64,7 @@ static void addCode(LoweredProgram &lowered, rt::EntryDescription &entry,
   program.calls.insert(lowered.calls.begin(), lowered.calls.end());
   entry.ops = std::move(lowered.ops);
   entry.fused = std::move(lowered.fused);
+  entry.arenaInUse = std::move(lowered.arenaInUse);
   for (LoweredConstant &constant : lowered.constants) {
     rt::ProgramConstant &added = entry.constants.emplace_back();
     added.data = own(std::move(constant.data));

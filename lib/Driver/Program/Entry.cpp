@@ -259,8 +259,12 @@ void EntryEmitter::emit(ArrayRef<Step> steps, ValueRange results) {
   inputArray = LLVM::AllocaOp::create(builder, pointer, pointer, getConstant(most));
   outputArray = LLVM::AllocaOp::create(builder, pointer, pointer, getConstant(most));
   null = LLVM::ZeroOp::create(builder, pointer);
-  for (const Step &step : steps)
+  for (auto [step, bytes] : llvm::zip_equal(steps, countArena(steps, results, getStorage))) {
     emitStep(step);
+    program.arenaInUse.resize(program.ops.size());
+    int64_t &most = program.arenaInUse[opNumbers.lookup(step.op)];
+    most = std::max(most, bytes);
+  }
   for (auto [i, result] : llvm::enumerate(results))
     LLVM::StoreOp::create(builder, getPointer(result), getElement(entry.getArgument(5), i));
   LLVM::ReturnOp::create(

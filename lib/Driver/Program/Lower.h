@@ -81,6 +81,8 @@ struct LoweredProgram {
   std::set<int64_t> calls;
   /// Names of the ops that call the runtime.
   std::vector<std::string> ops;
+  /// The most bytes of the arena that values take while an op runs, by index in `ops`.
+  std::vector<int64_t> arenaInUse;
   /// The names of the other ops of the same kernel, by index in `ops`.
   std::map<int64_t, std::string> fused;
   std::vector<ProbedOp> probes;

@@ -63,6 +63,10 @@ struct Storage {
   int64_t offset = 0;
 };
 
+/// The bytes of the arena that values take while each step runs, without the gaps between them.
+std::vector<int64_t> countArena(llvm::ArrayRef<Step> steps, mlir::ValueRange results,
+                                llvm::function_ref<Storage(mlir::Value)> getStorage);
+
 /// Adds the entry, which executes the steps, to the program's module. `getStorage` must return
 /// the storage of each value of the steps and of each result.
 void emitEntry(LoweredProgram &program, llvm::ArrayRef<Step> steps, mlir::ValueRange results,

@@ -140,6 +140,8 @@ static Json write(const EntryDescription &entry, const std::vector<Stored> &cons
   }
   json["array_sizes"] = entry.getArraySizes();
   json["ops"] = entry.ops;
+  if (!entry.arenaInUse.empty())
+    json["arena_in_use"] = entry.arenaInUse;
   Json &fused = json["fused"] = Json::object();
   for (const auto &[op, others] : entry.fused)
     fused[std::to_string(op)] = others;

@@ -223,6 +223,12 @@ static EntryDescription readEntry(const Json &json, const ProgramDescription &pr
                            readCount(step, "times"),
                            step.contains("until") ? readCount(step, "until") : -1});
   entry.ops = json.at("ops").get<std::vector<std::string>>();
+  if (json.contains("arena_in_use")) {
+    entry.arenaInUse = json.at("arena_in_use").get<std::vector<int64_t>>();
+    require(entry.arenaInUse.size() == entry.ops.size(),
+            "arena_in_use: expected " + std::to_string(entry.ops.size()) + " numbers, got " +
+                std::to_string(entry.arenaInUse.size()));
+  }
   const Json fused = json.value("fused", Json::object());
   for (size_t op = 0; op < entry.ops.size(); ++op)
     if (auto others = fused.find(std::to_string(op)); others != fused.end())

@@ -119,7 +119,7 @@ namespace {
 /// Writes the events of a trace one after the other.
 class TraceWriter {
 public:
-  TraceWriter(const std::vector<const Trace::Row *> &rows, const std::vector<std::string> &ops)
+  TraceWriter(const std::vector<const Trace::Row *> &rows, const TraceOps &ops)
       : rows(rows), ops(ops) {
     // Microseconds since the first event.
     for (const Trace::Row *row : rows)
@@ -138,10 +138,13 @@ private:
   void nameStream(const Trace::Row &row);
   void addSpan(const Trace::Row &row, const TraceEvent &event);
   void addArrows();
-  void addCounters();
+  using Counts = std::map<int64_t, int64_t>;
+  void addCounter(const char *name, int64_t rank, const Counts &bytes);
+  void addBytesInFlight();
+  void addArena();
 
   const std::vector<const Trace::Row *> &rows;
-  const std::vector<std::string> &ops;
+  const TraceOps &ops;
   int64_t origin = INT64_MAX;
   std::string json = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
   const char *separator = "\n";
@@ -174,7 +177,7 @@ void TraceWriter::nameStream(const Trace::Row &row) {
 
 void TraceWriter::addSpan(const Trace::Row &row, const TraceEvent &event) {
   std::string name =
-      event.op >= 0 && event.op < int64_t(ops.size()) ? ops[event.op] : "unknown op";
+      event.op >= 0 && event.op < int64_t(ops.names.size()) ? ops.names[event.op] : "unknown op";
   // "nn.linear at model.mlp (mlp.py:12)": the place in the source is an argument.
   std::string source;
   if (size_t at = name.rfind(" ("); at != std::string::npos && name.back() == ')') {
@@ -226,25 +229,49 @@ void TraceWriter::addArrows() {
   }
 }
 
+/// The bytes from each time on.
+void TraceWriter::addCounter(const char *name, int64_t rank, const Counts &bytes) {
+  for (auto [time, count] : bytes) {
+    std::snprintf(text, sizeof(text),
+                  "{\"name\": \"%s\", \"ph\": \"C\", \"pid\": %" PRId64
+                  ", \"ts\": %.3f, \"args\": {\"bytes\": %" PRId64 "}}",
+                  name, rank, toMicroseconds(time), count);
+    add(text);
+  }
+}
+
 /// The bytes of the collectives that run on each rank.
-void TraceWriter::addCounters() {
-  std::map<int64_t, std::map<int64_t, int64_t>> changes;
+void TraceWriter::addBytesInFlight() {
+  std::map<int64_t, Counts> changes;
   for (const Trace::Row *row : rows)
     for (const TraceEvent &event : row->events)
       if (event.kind == TraceKind::Collective) {
         changes[row->rank][event.begin] += event.bytes;
         changes[row->rank][event.end] -= event.bytes;
       }
-  for (auto &[rank, times] : changes) {
-    int64_t bytes = 0;
-    for (auto &[time, change] : times) {
-      bytes += change;
-      std::snprintf(text, sizeof(text),
-                    "{\"name\": \"bytes in flight\", \"ph\": \"C\", \"pid\": %" PRId64
-                    ", \"ts\": %.3f, \"args\": {\"bytes\": %" PRId64 "}}",
-                    rank, toMicroseconds(time), bytes);
-      add(text);
+  for (auto &[rank, bytes] : changes) {
+    int64_t sum = 0;
+    for (auto &[time, change] : bytes)
+      change = sum += change;
+    addCounter("bytes in flight", rank, bytes);
+  }
+}
+
+/// The bytes of the arena that values take on each rank, from the begin of each op on.
+void TraceWriter::addArena() {
+  std::map<int64_t, Counts> counts;
+  std::map<int64_t, int64_t> ends;
+  for (const Trace::Row *row : rows)
+    for (const TraceEvent &event : row->events) {
+      if (event.kind == TraceKind::Wait || event.op < 0 || event.op >= int64_t(ops.arenaInUse.size()))
+        continue;
+      counts[row->rank][event.begin] = ops.arenaInUse[event.op];
+      int64_t &end = ends[row->rank];
+      end = std::max(end, event.end);
     }
+  for (auto &[rank, bytes] : counts) {
+    bytes[ends[rank]] = 0;
+    addCounter("arena", rank, bytes);
   }
 }
 
@@ -259,16 +286,23 @@ std::string TraceWriter::write() {
       addSpan(*row, event);
   }
   addArrows();
-  addCounters();
+  addArena();
+  addBytesInFlight();
   return json + "\n]}\n";
 }
 
-std::string Trace::toJson(const std::vector<std::string> &ops) const {
+void TraceOps::add(const std::vector<std::string> &entryNames, const std::vector<int64_t> &entryBytes) {
+  arenaInUse.resize(names.size());
+  arenaInUse.insert(arenaInUse.end(), entryBytes.begin(), entryBytes.end());
+  names.insert(names.end(), entryNames.begin(), entryNames.end());
+}
+
+std::string Trace::toJson(const TraceOps &ops) const {
   std::vector<const Row *> all = getRows();
   return TraceWriter(all, ops).write();
 }
 
-bool writeTrace(const std::string &path, const Trace &trace, const std::vector<std::string> &ops,
+bool writeTrace(const std::string &path, const Trace &trace, const TraceOps &ops,
                 std::string &error) {
   return WholeFile::write(path, trace.toJson(ops), error);
 }

@@ -30,7 +30,7 @@ namespace meshwright::rt {
 struct CallRecord {
   Trace trace;
   /// The names of the ops of the functions that ran, and where those of each begin.
-  std::vector<std::string> ops;
+  TraceOps ops;
   std::map<int64_t, int64_t> firstOp;
   int64_t planned = 0, seen = -1;
   /// `isLast` is true if the call is at its last run, `isDone` if the last run ended its loop.
@@ -242,9 +242,9 @@ bool Session::recordRun(int64_t index, const RunOptions &options, CallRecord &re
     return false;
   if (!options.trace)
     return true;
-  auto [first, isNew] = record.firstOp.try_emplace(index, record.ops.size());
+  auto [first, isNew] = record.firstOp.try_emplace(index, record.ops.names.size());
   if (isNew)
-    record.ops.insert(record.ops.end(), entry.ops.begin(), entry.ops.end());
+    record.ops.add(entry.ops, entry.arenaInUse);
   record.trace.append(*options.trace, first->second);
   return !record.isLast || finishRecord(options, record, error);
 }
