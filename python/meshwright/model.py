@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from . import _core, arguments, pages, weights
+from . import _core, arguments, weights
 from .errors import Diagnostic, Error, InputError, unwrap
 from .inputs import Prepared, by_name, check_inputs, find_entry, names_inputs
 from .options import spell
@@ -412,11 +412,10 @@ class Model:
         )
 
     def _repr_html_(self):
-        rows = [("entries", ", ".join(self.entries)), ("inputs", ", ".join(self.inputs)),
-                ("outputs", ", ".join(self.outputs)), ("parameters", f"{len(self._parameters):,}")]
-        if self._meta:
-            rows.append(("weights", "on the meta device: the model can be planned, not run"))
-        return pages.card("Model", rows)
+        """Inputs, outputs and parameters, for notebooks."""
+        from .pages.cards import model_card
+
+        return model_card(self)
 
 
 def _convert(diagnostics):

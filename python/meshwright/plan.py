@@ -195,7 +195,7 @@ class Plan:
         training = model._training(session.states)
         fixed = {**model._parameters, **(training.fixed if training else {})}
         fixed = {name: value for name, value in fixed.items() if is_parameter(value)}
-        return Session(session, options.backend, model._prepare, model._kind, kept, fixed, training)
+        return Session(session, options.backend, model._prepare, model._kind, kept, fixed, training, plan=self)
 
     def run(
         self,

@@ -7,7 +7,7 @@ from numbers import Integral, Real
 
 import numpy as np
 
-from . import _core, arguments, pages, state_dict_form, state_dicts
+from . import _core, arguments, state_dict_form, state_dicts
 from .backends import backend_name
 from .devices import Call
 from .errors import Diagnostic, Error, unwrap
@@ -24,7 +24,7 @@ class Session(Serving):
     manager, or call `close`: both end its ranks and free its memory.
     """
 
-    def __init__(self, session, backend, prepare, kind, kept=None, fixed=None, training=None):
+    def __init__(self, session, backend, prepare, kind, kept=None, fixed=None, training=None, plan=None):
         self._open = arguments.instance("session", session, _core.Session, "a session of Plan.start")
         self._backend = backend
         #: (entries, the name of one or None, args, kwargs) -> a Prepared call.
@@ -38,6 +38,8 @@ class Session(Serving):
         self._fixed = {} if fixed is None else fixed
         #: How the states map to PyTorch's state dicts; None if the session does not train.
         self._training = training
+        #: The plan that runs; None for a bundle.
+        self._plan = plan
         #: The entries that have run: a first call compiles, and shows that it is at work.
         self._ran: set[str] = set()
 
@@ -179,11 +181,14 @@ class Session(Serving):
         return f"<meshwright.Session entries=[{', '.join(self.entries)}]>"
 
     def _repr_html_(self):
+        """The program that runs, and the page of its plan, for notebooks."""
+        from .pages.cards import session_card
+
         if self._open is None:
             return None  # a notebook shows the text instead
         states = self._session.states
         rows = [("entries", ", ".join(self.entries)), ("backend", self._backend), ("states", f"{len(states):,}")]
-        return pages.card("Session", rows)
+        return session_card(self, rows, self._plan)
 
 
 class Bundle:

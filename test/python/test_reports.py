@@ -480,9 +480,12 @@ class Frame(html.parser.HTMLParser):
 
 def test_notebooks():
     made = plan(mesh=(("tp", 2),))
-    assert "parameters" in model()._repr_html_() and "input_ids" in model()._repr_html_()
+    shown = model()._repr_html_()
+    for text in ("<td style=\"text-align: left\">input input_ids", "model.layers.{0..1}.mlp.up_proj.weight", "f32 [", "KiB"):
+        assert text in shown, text
     with made.start() as session:
         assert "local" in session._repr_html_()
+        check_page(dict(pair for _, *pair in Frame(session._repr_html_()).found)["srcdoc"])
     assert session._repr_html_() is None
 
 

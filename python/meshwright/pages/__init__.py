@@ -17,11 +17,3 @@ def renderer():
             "'pip install meshwright[report]' brings both"
         ) from None
     return render
-
-
-def card(title: str, rows: list[tuple[str, str]]) -> str | None:
-    """A small table for a notebook; None, for which a notebook shows the text, without the libraries."""
-    try:
-        return renderer().card(title, rows)
-    except Error:
-        return None

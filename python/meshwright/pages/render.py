@@ -78,9 +78,9 @@ def comparison_page(found: comparison.Comparison) -> str:
     return _environment().get_template("compare.html").render(found=found)
 
 
-def card(title: str, rows: list[tuple[str, str]]) -> str:
-    """A small table for a notebook."""
-    return _environment().get_template("card.html").render(title=title, rows=rows)
+def card(title: str, rows: list[tuple[str, str]], head=(), table=(), left_out=0) -> str:
+    """Small tables for a notebook: named values, and rows under a head, some of which are left out."""
+    return _environment().get_template("card.html").render(title=title, rows=rows, head=head, table=table, left_out=left_out)
 
 
 def framed(page: str) -> str:
