@@ -21,7 +21,7 @@ struct Place {
 };
 } // namespace
 
-/// The values of the steps in the arena. A view is part of the place that its beginning lies in.
+/// The values of the steps in the arena. A view is part of the place that has its beginning.
 static std::vector<Place> findPlaces(ArrayRef<Step> steps, ValueRange results, llvm::function_ref<Storage(Value)> getStorage) {
   // An op may have several steps: a collective reads and writes until its wait.
   llvm::DenseMap<Operation *, size_t> lastSteps;
