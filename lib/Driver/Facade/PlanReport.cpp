@@ -64,6 +64,16 @@ std::string meshwright::toString(const Report &report, ReportFormat format, bool
   return text;
 }
 
+/// The weights and gradients of a function that travel in the launch of another one.
+static int64_t countFollowers(mlir::FunctionOpInterface function) {
+  int64_t followers = 0;
+  function->walk([&](dist::CollectiveOpInterface collective) {
+    if (collective.getRole() != dist::CollectiveRole::Data)
+      followers += collective->getNumOperands() - 1;
+  });
+  return followers;
+}
+
 /// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
 static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &report) {
   dist::DistDialect::getDecisionLog(impl.context.get()).clear();
@@ -80,6 +90,10 @@ static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &r
   for (nn::CallStep step : nn::getSteps(func)) {
     auto function = llvm::cast<mlir::func::FuncOp>(*step.function);
     report.communication->add(step.getRuns(), estimateCommunication(function));
+    // The schedule joins launches, too.
+    report.total.launches -=
+        step.getRuns() * (countFollowers(step.function) -
+                          countFollowers(getEntry(impl.get(PlanPhase::Spmd), function.getName())));
     if (function != func)
       report.memory.activationsPeak = std::max(report.memory.activationsPeak,
                                                withPlan(report.memory, function).activationsPeak);
