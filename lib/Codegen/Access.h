@@ -15,6 +15,8 @@
 #ifndef MESHWRIGHT_LIB_CODEGEN_ACCESS_H
 #define MESHWRIGHT_LIB_CODEGEN_ACCESS_H
 
+#include "meshwright/lib/Support/ProgramMap.h"
+
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/DenseMap.h"
 
@@ -84,7 +86,7 @@ public:
   void clear() { nodes.clear(); }
 
 private:
-  llvm::DenseMap<mlir::Value, llvm::SmallVector<std::pair<Access, T>, 1>> nodes;
+  ProgramMap<mlir::Value, llvm::SmallVector<std::pair<Access, T>, 1>> nodes;
 };
 
 } // namespace meshwright::lower

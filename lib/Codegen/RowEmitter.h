@@ -15,6 +15,7 @@
 
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/RowPlan.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/Dialect/MemRef/IR/MemRef.h"
 
@@ -134,7 +135,7 @@ private:
                      int64_t share, int64_t shares);
 
   const KernelRegion &region;
-  llvm::DenseMap<mlir::Value, mlir::Value> buffers;
+  ProgramMap<mlir::Value, mlir::Value> buffers;
   LoopSpace space;
   llvm::SmallVector<mlir::Value> indices;
   mlir::Value column;
@@ -144,7 +145,7 @@ private:
   /// Inputs that columns have read in the order of the row.
   llvm::SmallVector<std::pair<mlir::Value, Access>> streamed;
   NodeMap<mlir::Value> rowValues, columnValues;
-  llvm::DenseMap<mlir::Operation *, mlir::Value> firsts, sizes;
+  ProgramMap<mlir::Operation *, mlir::Value> firsts, sizes;
   NodeMap<KeptBuffer> kept, exponentials;
   std::map<unsigned, NodeMap<mlir::Value>> statistics;
 };

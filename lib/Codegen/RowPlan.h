@@ -24,6 +24,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/ADT/DenseSet.h"
 
@@ -62,7 +63,7 @@ struct KernelRegion {
                          llvm::ArrayRef<mlir::Value> outputs);
 
 private:
-  llvm::DenseSet<mlir::Operation *> members;
+  ProgramSet<mlir::Operation *> members;
 };
 
 /// A reduction over the columns of a row. Norms and softmax have at most two, in stages.

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 using namespace mlir;
@@ -155,8 +156,8 @@ Value meshwright::skipViews(Value value) {
   return value;
 }
 
-llvm::DenseSet<Value> meshwright::getValuesInMemory(Block &block) {
-  llvm::DenseSet<Value> inMemory(block.args_begin(), block.args_end());
+ProgramSet<Value> meshwright::getValuesInMemory(Block &block) {
+  ProgramSet<Value> inMemory(block.args_begin(), block.args_end());
   for (Operation &op : block) {
     if (!standsAlone(&op))
       continue;
@@ -167,11 +168,11 @@ llvm::DenseSet<Value> meshwright::getValuesInMemory(Block &block) {
   return inMemory;
 }
 
-static bool writesMemory(Operation *op, const llvm::DenseSet<Value> &inMemory) {
+static bool writesMemory(Operation *op, const ProgramSet<Value> &inMemory) {
   return llvm::any_of(op->getResults(), [&](Value result) { return inMemory.contains(result); });
 }
 
-int64_t meshwright::getFusedBytes(Operation *op, const llvm::DenseSet<Value> &inMemory) {
+int64_t meshwright::getFusedBytes(Operation *op, const ProgramSet<Value> &inMemory) {
   int64_t bytes = 0;
   for (Value result : op->getResults())
     if (inMemory.contains(result))
@@ -190,7 +191,7 @@ int64_t meshwright::getFusedBytes(Operation *op, const llvm::DenseSet<Value> &in
 ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostModel &model) {
   ProgramCost cost;
   Block &body = function.getFunctionBody().front();
-  llvm::DenseSet<Value> inMemory = getValuesInMemory(body);
+  ProgramSet<Value> inMemory = getValuesInMemory(body);
   for (Operation &op : body) {
     if (op.hasTrait<dist::View>() || op.hasTrait<OpTrait::IsTerminator>())
       continue;

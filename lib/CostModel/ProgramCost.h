@@ -14,6 +14,7 @@
 #define MESHWRIGHT_LIB_COSTMODEL_PROGRAMCOST_H
 
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/Interfaces/FunctionInterfaces.h"
 #include "llvm/ADT/DenseSet.h"
@@ -39,11 +40,11 @@ int64_t getComputeTime(mlir::Operation *op, const CostModel &model);
 /// The values of a block that kernels read or write in memory: arguments, results, and what
 /// products, lookups and collectives read and make. Ops between them are fused, and keep other
 /// values in registers.
-llvm::DenseSet<mlir::Value> getValuesInMemory(mlir::Block &block);
+ProgramSet<mlir::Value> getValuesInMemory(mlir::Block &block);
 
 /// Bytes of memory that an op reads and writes if it is fused with the ops beside it. It is no
 /// product.
-int64_t getFusedBytes(mlir::Operation *op, const llvm::DenseSet<mlir::Value> &inMemory);
+int64_t getFusedBytes(mlir::Operation *op, const ProgramSet<mlir::Value> &inMemory);
 
 /// The cost of one run of a program on a rank.
 struct ProgramCost {

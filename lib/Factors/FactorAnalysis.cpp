@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/Support/MathExtras.h"
 
@@ -222,7 +223,7 @@ LogicalResult FactorAnalysis::addShared(Ties &ties) {
 
 LogicalResult
 FactorAnalysis::addFunction(func::FuncOp func, Ties &ties,
-                            DenseMap<Operation *, const FactorRule *, OpSignature> &rulesByOp) {
+                            llvm::DenseMap<Operation *, const FactorRule *, OpSignature> &rulesByOp) {
   Block &block = func.getBody().front();
   for (BlockArgument arg : block.getArguments())
     if (failed(addValue(arg, ties)))
@@ -268,7 +269,7 @@ FailureOr<FactorAnalysis> FactorAnalysis::run(ArrayRef<func::FuncOp> functions) 
     return failure();
   analysis.shared = std::move(*shared);
   Ties ties;
-  DenseMap<Operation *, const FactorRule *, OpSignature> rulesByOp;
+  llvm::DenseMap<Operation *, const FactorRule *, OpSignature> rulesByOp;
   if (failed(analysis.addShared(ties)))
     return failure();
   for (func::FuncOp func : functions)

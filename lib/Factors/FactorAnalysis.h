@@ -19,6 +19,7 @@
 #include "meshwright/dialects/Dist/Layout.h"
 #include "meshwright/lib/Factors/SharedValues.h"
 #include "meshwright/lib/Support/OpSignature.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "mlir/Pass/AnalysisManager.h"
@@ -145,11 +146,11 @@ private:
   std::vector<FactorClasses> dims;
   std::vector<unsigned> firstDims;
   /// Indices in `firstDims`.
-  llvm::DenseMap<mlir::Value, unsigned> values;
+  ProgramMap<mlir::Value, unsigned> values;
   std::deque<dist::FactorRule> rules;
   std::vector<OpFactors> opFactors;
   /// Indices in `opFactors`.
-  llvm::DenseMap<mlir::Operation *, unsigned> ops;
+  ProgramMap<mlir::Operation *, unsigned> ops;
   /// Ops for which some dimension of a value is not tied to all of its factors.
   llvm::SetVector<mlir::Operation *> untied;
   llvm::SmallDenseMap<int, Order> orders;

@@ -12,6 +12,7 @@
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/IntEqClasses.h"
+#include "llvm/ADT/MapVector.h"
 #include "llvm/ADT/SetVector.h"
 
 using namespace mlir;
@@ -22,33 +23,68 @@ namespace {
 enum Round { Parameters, Inputs, Interior, NumRounds };
 } // namespace
 
+//===----------------------------------------------------------------------===//
+// Entries and groups
+//===----------------------------------------------------------------------===//
+
+/// The indices in `lists` of the axes of an entry's classes.
+ArrayRef<unsigned> ShardingPropagation::getLists(unsigned entry) const {
+  unsigned first = entries[entry].firstClass;
+  unsigned behind = entry + 1 < entries.size() ? entries[entry + 1].firstClass : axes.size();
+  return ArrayRef(axes).slice(first, behind - first);
+}
+
+/// The index in `lists` of a list of axes.
+unsigned ShardingPropagation::getNumber(ArrayRef<Axis> list) {
+  auto it = llvm::find(lists, list);
+  unsigned index = it - lists.begin();
+  if (it == lists.end())
+    lists.emplace_back(list);
+  return index;
+}
+
+ValueSharding ShardingPropagation::getSharding(unsigned entry) const {
+  ValueSharding sharding = ValueSharding::getReplicated(entries[entry].classes);
+  const unsigned *next = axes.data() + entries[entry].firstClass;
+  for (ValueSharding::Dim &dim : sharding.dims)
+    for (AxisList &list : dim)
+      list = lists[*next++];
+  return sharding;
+}
+
+ShardingPropagation::Group ShardingPropagation::getGroup(unsigned index) const {
+  unsigned begin = index == 0 ? 0 : groupEnds[index - 1];
+  return Group(occurrences).slice(begin, groupEnds[index] - begin);
+}
+
 /// The axes that shard the contracted factors of the op's operands.
 AxisList ShardingPropagation::getContractedAxes(Operation *op,
                                                 const FactorAnalysis &factors) const {
-  AxisList axes;
+  AxisList contracted;
   const FactorRule &rule = factors.getFactors(op).rule;
   if (llvm::none_of(rule.factors,
                     [](const RuleFactor &f) { return f.kind == FactorKind::Contracted; }))
-    return axes;
-  for (auto [operand, dims] : llvm::zip(op->getOperands(), rule.operands))
-    for (auto [d, dim] : llvm::enumerate(dims))
+    return contracted;
+  for (auto [operand, dims] : llvm::zip(op->getOperands(), rule.operands)) {
+    ArrayRef<unsigned> rest = getLists(getIndex(operand));
+    for (auto [classes, dim] : llvm::zip(entries[getIndex(operand)].classes, dims)) {
       for (int factor : dim)
         if (rule.factors[factor].kind == FactorKind::Contracted)
-          for (const AxisList &cls : getEntry(operand).sharding.dims[d])
-            axes.append(cls.begin(), cls.end());
-  return axes;
+          for (unsigned list : rest.take_front(classes.size()))
+            contracted.append(lists[list].begin(), lists[list].end());
+      rest = rest.drop_front(classes.size());
+    }
+  }
+  return contracted;
 }
 
-/// For each class that may be sharded, its occurrences in the op.
-const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *op,
-                                                                    const FactorAnalysis &factors) {
-  auto [it, inserted] = groups.try_emplace(op);
-  OpGroups &result = it->second;
-  if (!inserted)
-    return result;
+/// For each class that may be sharded, adds its occurrences in the op.
+void ShardingPropagation::addGroups(Operation *op, const FactorAnalysis &factors) {
+  OpGroups &own = groups[op];
+  own.first = own.last = groupEnds.size();
   // A crossing between stages does not propagate: each stage has a layout of its own.
   if (auto constrain = dyn_cast<ConstrainOp>(op); constrain && isCrossing(constrain))
-    return result;
+    return;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   SmallVector<int, 8> first;
   int count = 0;
@@ -57,80 +93,82 @@ const ShardingPropagation::OpGroups &ShardingPropagation::getGroups(Operation *o
     count += classes.size();
   }
   SmallVector<SmallVector<Occurrence, 3>, 8> all(count);
-  size_t size = 0;
   auto add = [&](Value value, const FactorRule::ValueFactors &dims, bool isResult) {
-    ValueEntry &entry = getEntry(value);
+    unsigned index = getIndex(value);
+    unsigned begin = entries[index].firstClass;
     for (auto [d, dim] : llvm::enumerate(dims)) {
-      int cls = 0;
-      int classes = entry.sharding.dims[d].size();
+      unsigned end = begin + entries[index].classes[d].size(), cls = begin;
       for (int factor : dim)
-        for (size_t j = 0; j < opFactors.classes[factor].size() && cls < classes; ++j, ++cls)
-          if (opFactors.rule.factors[factor].kind != FactorKind::Special) {
-            all[first[factor] + j].push_back({&entry, value, int(d), cls, isResult, nullptr});
-            ++size;
-          }
+        for (size_t j = 0; j < opFactors.classes[factor].size() && cls < end; ++j, ++cls)
+          if (opFactors.rule.factors[factor].kind != FactorKind::Special)
+            all[first[factor] + j].push_back({index, cls, value, short(d), isResult});
+      begin = end;
     }
   };
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands))
     add(operand, dims, /*isResult=*/false);
   for (auto [value, dims] : llvm::zip(op->getResults(), opFactors.rule.results))
     add(value, dims, /*isResult=*/true);
-  result.occurrences.reserve(size);
   for (ArrayRef<Occurrence> group : all)
     if (group.size() > 1) {
-      result.occurrences.insert(result.occurrences.end(), group.begin(), group.end());
-      result.ends.push_back(result.occurrences.size());
+      occurrences.insert(occurrences.end(), group.begin(), group.end());
+      groupEnds.push_back(occurrences.size());
     }
-  return result;
+  own.last = groupEnds.size();
 }
 
 /// Records the pairs of annotations that disagree about a class of the op.
-void ShardingPropagation::reportConflicts(Operation *op, const FactorAnalysis &factors) {
-  const OpGroups &opGroups = getGroups(op, factors);
-  unsigned begin = 0;
-  for (unsigned end : opGroups.ends) {
+void ShardingPropagation::reportConflicts(Operation *op, OpGroups opGroups) {
+  for (unsigned i = opGroups.first; i < opGroups.last; ++i) {
     const Occurrence *source = nullptr;
-    for (const Occurrence &occurrence : Group(opGroups.occurrences).slice(begin, end - begin)) {
-      const AxisList &axes = occurrence.getAxes();
-      if (axes.empty())
+    for (const Occurrence &occurrence : getGroup(i)) {
+      unsigned list = axes[occurrence.cls];
+      if (list == 0)
         continue;
       if (!source) {
         source = &occurrence;
         continue;
       }
-      if (axes != source->getAxes() && occurrence.entry->origin && source->entry->origin)
-        conflicts.push_back({op, source->value, occurrence.value, *source->entry->origin,
-                             *occurrence.entry->origin, source->getAxes(), axes});
+      LocationAttr first = entries[source->entry].origin, second = entries[occurrence.entry].origin;
+      if (list != axes[source->cls] && first && second)
+        conflicts.push_back({op, source->value, occurrence.value, first, second, getAxes(*source), lists[list]});
     }
-    begin = end;
   }
 }
 
-void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, int round,
+//===----------------------------------------------------------------------===//
+// Rounds
+//===----------------------------------------------------------------------===//
+
+/// Returns true if axes may shard an occurrence: an axis shards one factor of a value. The first one keeps it.
+bool ShardingPropagation::mayTake(const Occurrence &occurrence, ArrayRef<Axis> free) const {
+  return !free.empty() && !anyOverlap(lists[entries[occurrence.entry].unreduced], free) &&
+         llvm::none_of(getLists(occurrence.entry),
+                       [&](unsigned list) { return anyOverlap(lists[list], free); });
+}
+
+void ShardingPropagation::visit(Operation *op, OpGroups opGroups, const FactorAnalysis &factors, int round,
                                 llvm::function_ref<void(const Occurrence &)> changed) {
-  const OpGroups &opGroups = getGroups(op, factors);
   // The axes before this visit changes any. Computed on demand, as most visits change none.
   std::optional<AxisList> contracted;
-  unsigned begin = 0;
-  for (unsigned end : opGroups.ends) {
-    Group group = Group(opGroups.occurrences).slice(begin, end - begin);
-    begin = end;
+  for (unsigned i = opGroups.first; i < opGroups.last; ++i) {
+    Group group = getGroup(i);
     const Occurrence *source = llvm::find_if(group, [&](const Occurrence &occurrence) {
-      return !occurrence.getAxes().empty() && occurrence.entry->round <= round;
+      return axes[occurrence.cls] != 0 && entries[occurrence.entry].round <= round;
     });
     if (source == group.end())
       continue;
     for (const Occurrence &occurrence : group) {
-      ValueEntry &entry = *occurrence.entry;
-      AxisList &own = occurrence.getAxes();
-      if (!own.empty() || (entry.annotated && !entry.open[occurrence.dim]))
+      if (axes[occurrence.cls] != 0)
+        continue;
+      ValueEntry &entry = entries[occurrence.entry];
+      if (entry.annotated && !entry.open[occurrence.dim])
         continue;
       if (!contracted)
         contracted = isa<func::ReturnOp>(op) ? AxisList() : getContractedAxes(op, factors);
-      const AxisList &axes = source->getAxes();
       // The op leaves a partial sum over these axes. The layout of its reduced result does
       // not determine the layouts of its operands.
-      if (source->isResult && anyOverlap(*contracted, axes))
+      if (source->isResult && anyOverlap(*contracted, getAxes(*source)))
         break;
       // Do not shard a value that has other users. To slice it for this op is free; to
       // gather it for the others is not. But rows of some experts or tokens cannot be cut out of others.
@@ -138,16 +176,15 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
       if (!occurrence.isResult && round == Interior && !occurrence.value.hasOneUse() && !isRows)
         continue;
       // Tokens of rows are those of other rows.
-      if (round == Interior && isRows && occurrence.dim > 0 && source->entry->tokens == 0)
+      if (round == Interior && isRows && occurrence.dim > 0 && entries[source->entry].tokens == 0)
         continue;
-      // An axis shards one factor of a value. The first one keeps it.
-      AxisList free = getFreeAxes(entry, occurrence.dim, axes);
-      if (free.empty() || anyOverlap(entry.sharding.getAxes(), free) || anyOverlap(entry.unreduced, free))
+      AxisList free = getFreeAxes(entry, occurrence.dim, getAxes(*source));
+      if (!mayTake(occurrence, free))
         continue;
-      own = std::move(free);
-      entry.round = std::min(entry.round, round);
+      axes[occurrence.cls] = getNumber(free);
+      entry.round = std::min<int>(entry.round, round);
       if (!entry.origin)
-        entry.origin = source->entry->origin;
+        entry.origin = entries[source->entry].origin;
       changed(occurrence);
     }
   }
@@ -155,13 +192,16 @@ void ShardingPropagation::visit(Operation *op, const FactorAnalysis &factors, in
 
 /// Finds the rows that ops connect.
 void ShardingPropagation::connectRows(ArrayRef<func::FuncOp> functions) {
+  auto isRows = [](const ValueEntry &entry) { return entry.tokens > 0; };
+  if (llvm::none_of(entries, isRows))
+    return;
   llvm::IntEqClasses classes(entries.size());
   for (func::FuncOp func : functions)
     for (Operation &op : func.front()) {
       std::optional<unsigned> first;
       auto visit = [&](Value value) {
         auto it = entryIndices.find(value);
-        if (it == entryIndices.end() || entries[it->second].tokens == 0)
+        if (it == entryIndices.end() || !isRows(entries[it->second]))
           return;
         if (first)
           classes.join(*first, it->second);
@@ -175,21 +215,23 @@ void ShardingPropagation::connectRows(ArrayRef<func::FuncOp> functions) {
   routings.resize(classes.getNumClasses());
   for (auto [i, entry] : llvm::enumerate(entries)) {
     entry.routing = classes[i];
-    if (entry.tokens > 0)
-      routings[entry.routing].push_back(&entry);
+    if (isRows(entry))
+      routings[entry.routing].push_back(i);
   }
 }
 
-/// The first axes of a list that may shard a dimension of a value: all of them, but of tokens of rows those
-/// that shard neither experts nor features of the rows that ops connect.
+/// The first axes of a list that may shard a dimension of a value: all of them, but of tokens of rows the first
+/// ones that shard neither experts nor features of the rows that ops connect.
 AxisList ShardingPropagation::getFreeAxes(const ValueEntry &entry, int dim, ArrayRef<Axis> axes) const {
   if (dim == 0 || dim > entry.tokens)
     return AxisList(axes);
-  for (const ValueEntry *rows : routings[entry.routing])
-    for (auto [i, classes] : llvm::enumerate(rows->sharding.dims))
-      if (i == 0 || int(i) > rows->tokens)
+  for (unsigned rows : routings[entry.routing]) {
+    ValueSharding sharding = getSharding(rows);
+    for (auto [i, classes] : llvm::enumerate(sharding.dims))
+      if (i == 0 || int(i) > entries[rows].tokens)
         for (const AxisList &taken : classes)
           axes = axes.take_while([&](const Axis &axis) { return !anyOverlap(taken, axis); });
+  }
   return AxisList(axes);
 }
 
@@ -197,9 +239,14 @@ LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int 
                                             const FactorAnalysis &factors, MeshAttr mesh) {
   entryIndices.try_emplace(value, entries.size());
   ValueEntry &entry = entries.emplace_back();
+  entry.classes = factors.getClasses(value);
+  entry.firstClass = axes.size();
   entry.tokens = nn::getNumTokenDims(value);
   if (!attr) {
-    entry.sharding = ValueSharding::getReplicated(factors.getClasses(value));
+    size_t count = 0;
+    for (const FactorClasses &dim : entry.classes)
+      count += dim.size();
+    axes.resize(axes.size() + count);
     entry.round = NumRounds;
     return success();
   }
@@ -207,10 +254,14 @@ LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int 
       readSharding(attr, value, factors, mesh, [&] { return emitError(value.getLoc()); });
   if (failed(sharding))
     return failure();
-  entry.sharding = std::move(*sharding);
+  for (const ValueSharding::Dim &dim : sharding->dims)
+    for (const AxisList &list : dim)
+      axes.push_back(getNumber(list));
   entry.annotated = true;
+  AxisList unreduced;
   for (AxisRefAttr axis : attr.getUnreduced())
-    entry.unreduced.push_back(getAxis(axis, mesh));
+    unreduced.push_back(getAxis(axis, mesh));
+  entry.unreduced = getNumber(unreduced);
   for (DimShardingAttr dim : attr.getDims())
     entry.open.push_back(dim.getIsOpen());
   entry.round = round;
@@ -220,45 +271,48 @@ LogicalResult ShardingPropagation::addValue(Value value, ShardingAttr attr, int 
 
 /// Adds one entry for each shared value, which is that of all its arguments.
 LogicalResult ShardingPropagation::addShared(const FactorAnalysis &factors, MeshAttr mesh) {
-  for (const SharedValue &value : factors.getSharedValues()) {
+  shared = factors.getSharedValues();
+  for (auto [i, value] : llvm::enumerate(shared)) {
     auto stated = getStatedSharding(value);
     if (failed(stated))
       return failure();
-    sharedIndices.push_back(entries.size());
     auto attr = *stated ? dyn_cast<ShardingAttr>((*stated)->attr) : ShardingAttr();
     if (failed(addValue(value.getFirst(), attr, Parameters, factors, mesh)))
       return failure();
     // The value that a function writes has a sharding of its own.
-    if (value.arguments.empty() && entryIndices.lookup(value.getFirst()) == sharedIndices.back())
+    if (value.arguments.empty() && entryIndices.lookup(value.getFirst()) == i)
       entryIndices.erase(value.getFirst());
     if (*stated)
       entries.back().origin = (*stated)->place;
-    for (BlockArgument argument : value.arguments) {
-      entryIndices[argument] = sharedIndices.back();
-      sharedValues[argument] = &value;
-    }
+    for (BlockArgument argument : value.arguments)
+      entryIndices[argument] = i;
   }
   return success();
 }
 
 /// Adds the groups of the returns that write states: a state and its new value have one
 /// sharding.
-void ShardingPropagation::addWrites(const FactorAnalysis &factors) {
-  for (auto [value, index] : llvm::zip_equal(factors.getSharedValues(), sharedIndices))
-    for (OpOperand *operand : value.written) {
-      ValueEntry &from = getEntry(operand->get()), &to = entries[index];
-      if (&from == &to)
-        continue;
-      OpGroups &group = groups[operand->getOwner()];
-      for (size_t d = 0; d < to.sharding.dims.size(); ++d)
-        for (size_t cls = 0; cls < to.sharding.dims[d].size(); ++cls) {
-          group.occurrences.push_back(
-              {&from, operand->get(), int(d), int(cls), /*isResult=*/false, nullptr});
-          group.occurrences.push_back(
-              {&to, value.getFirst(), int(d), int(cls), /*isResult=*/true, &value});
-          group.ends.push_back(group.occurrences.size());
+void ShardingPropagation::addWrites() {
+  llvm::MapVector<Operation *, SmallVector<std::pair<unsigned, OpOperand *>>> writes;
+  for (auto [i, value] : llvm::enumerate(shared))
+    for (OpOperand *operand : value.written)
+      if (getIndex(operand->get()) != i)
+        writes[operand->getOwner()].emplace_back(i, operand);
+  for (auto &[op, states] : writes) {
+    OpGroups &own = groups[op];
+    own.first = groupEnds.size();
+    for (auto [to, operand] : states) {
+      unsigned from = getIndex(operand->get());
+      unsigned offset = 0;
+      for (auto [d, classes] : llvm::enumerate(entries[to].classes))
+        for (size_t cls = 0; cls < classes.size(); ++cls, ++offset) {
+          occurrences.push_back({from, entries[from].firstClass + offset, operand->get(), short(d), /*isResult=*/false});
+          occurrences.push_back({to, entries[to].firstClass + offset, shared[to].getFirst(), short(d), /*isResult=*/true});
+          groupEnds.push_back(occurrences.size());
         }
     }
+    own.last = groupEnds.size();
+  }
 }
 
 /// Calls `visit` with the ops to visit after the sharding of an occurrence's value changed: its
@@ -275,13 +329,11 @@ void ShardingPropagation::visitNeighbours(const Occurrence &occurrence,
       visit(def);
     llvm::for_each(value.getUsers(), visitUser);
   };
-  const SharedValue *shared =
-      occurrence.shared ? occurrence.shared : sharedValues.lookup(occurrence.value);
-  if (!shared)
+  if (occurrence.entry >= shared.size())
     return visitValue(occurrence.value);
-  for (BlockArgument argument : shared->arguments)
+  for (BlockArgument argument : shared[occurrence.entry].arguments)
     visitValue(argument);
-  for (OpOperand *operand : shared->written)
+  for (OpOperand *operand : shared[occurrence.entry].written)
     visitUser(operand->getOwner());
 }
 
@@ -294,6 +346,7 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
     numOps += func.front().getOperations().size();
     numValues += func.front().getOperations().size() + func.getNumArguments();
   }
+  result.entries.reserve(numValues);
   result.entryIndices.reserve(numValues);
   result.groups.reserve(numOps);
   if (failed(result.addShared(factors, mesh)))
@@ -301,7 +354,8 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
   for (func::FuncOp func : functions) {
     Block &block = func.front();
     for (BlockArgument arg : block.getArguments()) {
-      if (result.sharedValues.contains(arg))
+      if (auto it = result.entryIndices.find(arg);
+          it != result.entryIndices.end() && it->second < result.shared.size())
         continue;
       std::optional<Weight> weight = getWeight(arg);
       Round round = weight && !weight->isState ? Parameters : Inputs;
@@ -313,7 +367,7 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
         if (failed(result.addValue(value, getShardingAttr(value), Interior, factors, mesh)))
           return failure();
   }
-  result.addWrites(factors);
+  result.addWrites();
   result.connectRows(functions);
   result.propagate(functions, factors);
   return result;
@@ -323,20 +377,27 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
 /// changed values until no value changes.
 void ShardingPropagation::propagate(ArrayRef<func::FuncOp> functions,
                                     const FactorAnalysis &factors) {
-  auto forEach = [&](llvm::function_ref<void(Operation *)> visit) {
-    for (func::FuncOp func : functions)
-      for (Operation &op : func.front())
-        if (!isa<func::ReturnOp>(op) || groups.contains(&op))
-          visit(&op);
-  };
+  std::vector<std::pair<Operation *, OpGroups>> order;
+  for (func::FuncOp func : functions)
+    for (Operation &op : func.front()) {
+      bool isReturn = isa<func::ReturnOp>(op);
+      if (!isReturn)
+        addGroups(&op, factors);
+      if (auto it = groups.find(&op); it != groups.end())
+        order.emplace_back(&op, it->second);
+    }
   for (int round = 0; round < NumRounds; ++round) {
     llvm::SetVector<Operation *> worklist;
     auto changed = [&](const Occurrence &occurrence) {
       visitNeighbours(occurrence, [&](Operation *op) { worklist.insert(op); });
     };
-    forEach([&](Operation *op) { visit(op, factors, round, changed); });
-    while (!worklist.empty())
-      visit(worklist.pop_back_val(), factors, round, changed);
+    for (auto [op, opGroups] : order)
+      visit(op, opGroups, factors, round, changed);
+    while (!worklist.empty()) {
+      Operation *op = worklist.pop_back_val();
+      visit(op, groups.find(op)->second, factors, round, changed);
+    }
   }
-  forEach([&](Operation *op) { reportConflicts(op, factors); });
+  for (auto [op, opGroups] : order)
+    reportConflicts(op, opGroups);
 }

@@ -10,6 +10,8 @@
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 
+#include "llvm/ADT/SmallBitVector.h"
+
 #include <deque>
 
 namespace meshwright {
@@ -45,81 +47,92 @@ public:
   run(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors,
       dist::MeshAttr mesh);
 
-  const ValueSharding &get(mlir::Value value) const { return getEntry(value).sharding; }
+  ValueSharding get(mlir::Value value) const { return getSharding(getIndex(value)); }
   /// The sharding of one of the analysis's shared values, by its index.
-  const ValueSharding &getShared(size_t index) const {
-    return entries[sharedIndices[index]].sharding;
-  }
+  ValueSharding getShared(size_t index) const { return getSharding(index); }
   mlir::ArrayRef<Conflict> getConflicts() const { return conflicts; }
 
 private:
+  // Large programs have many entries and occurrences, and each round reads all of them. So they are small, and in
+  // program order.
+
   /// The sharding of a value, and where it comes from.
   struct ValueEntry {
-    ValueSharding sharding;
+    /// The classes of each dimension. Their axes are in `axes`, from `firstClass` on.
+    mlir::ArrayRef<FactorClasses> classes;
+    unsigned firstClass;
+    /// The index in `lists` of the axes over which the annotation declares the value unreduced. They shard no
+    /// dimension.
+    unsigned unreduced = 0;
+    /// The index in `routings` of the rows that ops connect with these rows.
+    unsigned routing = 0;
+    /// The dimensions of tokens of routed rows, behind that of the experts.
+    short tokens = 0;
+    /// The first round that propagates the value's axes.
+    signed char round = 0;
     /// True if the value carries an annotation.
     bool annotated = false;
     /// Which dimensions of an annotated value are open.
-    mlir::SmallVector<bool, 4> open;
-    /// The axes over which the annotation declares the value unreduced. They shard no dimension.
-    dist::AxisList unreduced;
-    /// The dimensions of tokens of routed rows, behind that of the experts.
-    int tokens = 0;
-    /// The index in `routings` of the rows that ops connect with these rows.
-    unsigned routing = 0;
-    /// The first round that propagates the value's axes.
-    int round = 0;
-    /// The annotation that its axes come from.
-    std::optional<mlir::Location> origin;
+    llvm::SmallBitVector open;
+    /// The annotation that its axes come from; null without one.
+    mlir::LocationAttr origin;
   };
   /// One class of one dimension of an operand or result of an op.
   struct Occurrence {
-    ValueEntry *entry;
+    /// The index of the value's entry.
+    unsigned entry;
+    /// The index in `axes`.
+    unsigned cls;
     /// For a state that is written, its first value.
     mlir::Value value;
-    int dim, cls;
+    short dim;
     /// True if the value is a result of the op, or the state that a return writes.
     bool isResult;
-    /// The state that a return writes, or null.
-    const SharedValue *shared;
-
-    dist::AxisList &getAxes() const { return entry->sharding.dims[dim][cls]; }
   };
   /// The occurrences of an op that share a class; two at least.
   using Group = llvm::ArrayRef<Occurrence>;
-  /// The groups of one op, as ranges of a list of occurrences.
+  /// The groups of an op, from the first to before the last.
   struct OpGroups {
-    std::vector<Occurrence> occurrences;
-    llvm::SmallVector<unsigned, 4> ends;
+    unsigned first = 0, last = 0;
   };
 
+  unsigned getIndex(mlir::Value value) const { return entryIndices.find(value)->second; }
+  llvm::ArrayRef<unsigned> getLists(unsigned entry) const;
+  const dist::AxisList &getAxes(const Occurrence &occurrence) const { return lists[axes[occurrence.cls]]; }
+  unsigned getNumber(mlir::ArrayRef<dist::Axis> list);
+  ValueSharding getSharding(unsigned entry) const;
+  Group getGroup(unsigned index) const;
+
   dist::AxisList getContractedAxes(mlir::Operation *op, const FactorAnalysis &factors) const;
-  ValueEntry &getEntry(mlir::Value value) { return entries[entryIndices.find(value)->second]; }
-  const ValueEntry &getEntry(mlir::Value value) const {
-    return entries[entryIndices.find(value)->second];
-  }
   mlir::LogicalResult addValue(mlir::Value value, dist::ShardingAttr attr, int round,
                                const FactorAnalysis &factors, dist::MeshAttr mesh);
   mlir::LogicalResult addShared(const FactorAnalysis &factors, dist::MeshAttr mesh);
-  void addWrites(const FactorAnalysis &factors);
+  void addWrites();
+  void addGroups(mlir::Operation *op, const FactorAnalysis &factors);
   void connectRows(mlir::ArrayRef<mlir::func::FuncOp> functions);
   dist::AxisList getFreeAxes(const ValueEntry &entry, int dim, mlir::ArrayRef<dist::Axis> axes) const;
+  bool mayTake(const Occurrence &occurrence, mlir::ArrayRef<dist::Axis> free) const;
   void visitNeighbours(const Occurrence &occurrence,
                        llvm::function_ref<void(mlir::Operation *)> visit) const;
   void propagate(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors);
-  const OpGroups &getGroups(mlir::Operation *op, const FactorAnalysis &factors);
-  void reportConflicts(mlir::Operation *op, const FactorAnalysis &factors);
-  void visit(mlir::Operation *op, const FactorAnalysis &factors, int round,
+  void reportConflicts(mlir::Operation *op, OpGroups opGroups);
+  void visit(mlir::Operation *op, OpGroups opGroups, const FactorAnalysis &factors, int round,
              llvm::function_ref<void(const Occurrence &)> changed);
 
-  /// A deque, since occurrences point to its elements.
-  std::deque<ValueEntry> entries;
-  llvm::DenseMap<mlir::Value, unsigned> entryIndices;
-  /// The index of each shared value, and the shared value of an argument.
-  llvm::SmallVector<unsigned> sharedIndices;
-  llvm::DenseMap<mlir::Value, const SharedValue *> sharedValues;
-  llvm::DenseMap<mlir::Operation *, OpGroups> groups;
+  /// The entries of the shared values, in their order, and behind them those of other values.
+  std::vector<ValueEntry> entries;
+  ProgramMap<mlir::Value, unsigned> entryIndices;
+  mlir::ArrayRef<SharedValue> shared;
+  /// For each class of each dimension of each entry, the index in `lists` of its axes.
+  std::vector<unsigned> axes;
+  /// Each distinct list of axes once; the first is empty. Programs have few.
+  std::deque<dist::AxisList> lists = {dist::AxisList()};
+  /// The groups of all ops: where the occurrences of each end.
+  std::vector<Occurrence> occurrences;
+  std::vector<unsigned> groupEnds;
+  ProgramMap<mlir::Operation *, OpGroups> groups;
   /// Routed rows, by the ops that connect them.
-  std::vector<llvm::SmallVector<const ValueEntry *, 8>> routings;
+  std::vector<llvm::SmallVector<unsigned, 8>> routings;
   std::vector<Conflict> conflicts;
 };
 

@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/InPlace.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/Transforms/RegionUtils.h"
 #include "llvm/ADT/MapVector.h"
@@ -56,11 +57,11 @@ private:
   Block &block;
   dist::MeshAttr mesh;
   int64_t arena = 0;
-  DenseMap<Operation *, int64_t> positions;
+  ProgramMap<Operation *, int64_t> positions;
   /// Keys are buffers: values that are no views.
-  DenseMap<Value, int64_t> lastUse;
+  ProgramMap<Value, int64_t> lastUse;
   /// The collective that uses a buffer last.
-  DenseMap<Value, rt::StartOp> users;
+  ProgramMap<Value, rt::StartOp> users;
   /// The first collective of each stream.
   DenseMap<int64_t, rt::StartOp> firstOf;
   /// Collectives in flight.

@@ -23,6 +23,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/lib/Placement/CandidateSearch.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/ADT/DenseSet.h"
 
@@ -33,7 +34,7 @@ namespace {
 
 class CandidateSearch {
 public:
-  CandidateSearch(ArrayRef<CandidateLink> links, DenseMap<Value, Candidates> &ambiguous,
+  CandidateSearch(ArrayRef<CandidateLink> links, ProgramMap<Value, Candidates> &ambiguous,
                   function_ref<LayoutRef(Value)> get)
       : links(links), ambiguous(ambiguous), get(get) {
     for (auto [i, link] : llvm::enumerate(links))
@@ -61,9 +62,9 @@ private:
   void undo(size_t mark);
 
   ArrayRef<CandidateLink> links;
-  DenseMap<Value, Candidates> &ambiguous;
+  ProgramMap<Value, Candidates> &ambiguous;
   function_ref<LayoutRef(Value)> get;
-  DenseMap<Value, SmallVector<unsigned, 4>> linksOf;
+  ProgramMap<Value, SmallVector<unsigned, 4>> linksOf;
   /// The candidates that values had before the changes, in order.
   std::vector<std::pair<Value, Candidates>> trail;
 };
@@ -179,7 +180,7 @@ std::optional<unsigned> CandidateSearch::run() {
 }
 
 std::optional<unsigned> meshwright::chooseCandidates(ArrayRef<CandidateLink> links,
-                                                     DenseMap<Value, Candidates> &ambiguous,
+                                                     ProgramMap<Value, Candidates> &ambiguous,
                                                      function_ref<LayoutRef(Value)> get) {
   return CandidateSearch(links, ambiguous, get).run();
 }

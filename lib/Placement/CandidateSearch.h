@@ -17,6 +17,7 @@
 #define MESHWRIGHT_LIB_PLACEMENT_CANDIDATESEARCH_H
 
 #include "meshwright/lib/Placement/TransferMemo.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/ADT/DenseMap.h"
 
@@ -39,7 +40,7 @@ struct CandidateLink {
 /// that is not ambiguous. Returns the index of a link that has no combination left, where
 /// there is no such choice.
 std::optional<unsigned> chooseCandidates(mlir::ArrayRef<CandidateLink> links,
-                                         llvm::DenseMap<mlir::Value, Candidates> &ambiguous,
+                                         ProgramMap<mlir::Value, Candidates> &ambiguous,
                                          mlir::function_ref<LayoutRef(mlir::Value)> get);
 
 } // namespace meshwright

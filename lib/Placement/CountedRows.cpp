@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/ADT/DenseMap.h"
 
@@ -54,9 +55,9 @@ private:
                             const Rows &rows);
 
   const PlacementAnalysis &layouts;
-  llvm::DenseMap<Value, Rows> rowsOf;
+  ProgramMap<Value, Rows> rowsOf;
   /// For numbers of rows that a collective gives, the operand from which they come.
-  llvm::DenseMap<Value, Value> sources;
+  ProgramMap<Value, Value> sources;
 };
 
 } // namespace

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Placement/Models.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include "mlir/IR/Matchers.h"
@@ -49,7 +50,7 @@ private:
 
   func::FuncOp func;
   const PlacementAnalysis &layouts;
-  llvm::DenseMap<Value, Parts> partsOf;
+  ProgramMap<Value, Parts> partsOf;
 };
 
 } // namespace

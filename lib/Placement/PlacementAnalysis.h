@@ -15,6 +15,8 @@
 
 #include "meshwright/dialects/Dist/Layout.h"
 
+#include "meshwright/lib/Support/ProgramMap.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
 #include "llvm/ADT/DenseSet.h"
@@ -60,8 +62,8 @@ private:
   dist::MeshAttr mesh;
   /// Each distinct layout once. Programs have few.
   std::deque<dist::Layout> storage;
-  llvm::DenseMap<mlir::Value, const dist::Layout *> layouts;
-  llvm::DenseSet<mlir::Value> ambiguous;
+  ProgramMap<mlir::Value, const dist::Layout *> layouts;
+  ProgramSet<mlir::Value> ambiguous;
 };
 
 /// The analysis as passes share it. A pass that changes nothing preserves it. After any

@@ -16,6 +16,7 @@
 #include "meshwright/lib/Placement/CandidateCombinations.h"
 #include "meshwright/lib/Placement/CandidateSearch.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/Dialect/SCF/IR/SCF.h"
 
@@ -79,16 +80,16 @@ private:
   llvm::DenseMap<mlir::StringAttr, nn::StateOp> states;
   TransferMemo memo;
   /// Values with several candidates, and the ops that use or define them, in program order.
-  llvm::DenseMap<mlir::Value, Candidates> ambiguous;
+  ProgramMap<mlir::Value, Candidates> ambiguous;
   mlir::SmallVector<CandidateLink> links;
   /// Values that are parts of sums as the signature states, and not because an op left a sum open.
-  llvm::DenseSet<mlir::Value> statedParts;
+  ProgramSet<mlir::Value> statedParts;
   /// The axes along which a scalar differs between ranks, and the coordinate it is from.
   struct Dependence {
     dist::AxisList axes;
     mlir::Value index;
   };
-  llvm::DenseMap<mlir::Value, Dependence> dependent;
+  ProgramMap<mlir::Value, Dependence> dependent;
   /// The conditions around the current op that differ between ranks, outermost first.
   mlir::SmallVector<mlir::Value, 2> conditions;
 };

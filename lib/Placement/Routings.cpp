@@ -12,6 +12,7 @@
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Placement/Splat.h"
 #include "meshwright/lib/Placement/ValueNumbers.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/Support/Threading.h"
@@ -151,15 +152,15 @@ private:
   const PlacementAnalysis *layouts;
   GlobalNumbers numbers;
   /// By the value that is of the routing, as `GlobalNumbers::getSource` gives it.
-  DenseMap<Value, Routing> routings;
+  ProgramMap<Value, Routing> routings;
   /// The routings that are choices.
-  DenseSet<Value> choices;
+  ProgramSet<Value> choices;
   /// The orders of rows, where they are not 0.
-  DenseMap<Value, size_t> orders;
+  ProgramMap<Value, size_t> orders;
   /// The choices that rows are, which were dispatched by themselves.
-  DenseMap<Value, Value> rowsOfChoices;
+  ProgramMap<Value, Value> rowsOfChoices;
   /// The routing of the tokens of which places or choices are, where these are rows themselves.
-  DenseMap<Value, Routing> tokens;
+  ProgramMap<Value, Routing> tokens;
 };
 
 /// Returns true if an op reads elements along the first dimension of an operand together.

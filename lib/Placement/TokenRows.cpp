@@ -16,6 +16,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Placement/Models.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -53,7 +54,7 @@ private:
   bool keepsElements(Operation *op, unsigned operand, unsigned dim) const;
 
   const PlacementAnalysis &layouts;
-  llvm::DenseMap<Value, ValuePieces> piecesOf;
+  ProgramMap<Value, ValuePieces> piecesOf;
 };
 
 } // namespace

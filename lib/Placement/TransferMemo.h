@@ -14,6 +14,7 @@
 #include "meshwright/lib/Placement/LayoutTransfer.h"
 #include "meshwright/lib/Placement/ValueNumbers.h"
 #include "meshwright/lib/Support/OpSignature.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/ADT/DenseMap.h"
 

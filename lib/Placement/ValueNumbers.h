@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_LIB_PLACEMENT_VALUENUMBERS_H
 #define MESHWRIGHT_LIB_PLACEMENT_VALUENUMBERS_H
 
+#include "meshwright/lib/Support/ProgramMap.h"
+
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/DenseMap.h"
 
@@ -47,8 +49,8 @@ private:
   void add(mlir::Operation *op);
 
   size_t count = 0;
-  llvm::DenseMap<mlir::Value, size_t> values;
-  llvm::DenseMap<mlir::Operation *, size_t> ops;
+  ProgramMap<mlir::Value, size_t> values;
+  ProgramMap<mlir::Operation *, size_t> ops;
   /// Different ops by the hash of their description.
   llvm::DenseMap<size_t, llvm::SmallVector<mlir::Operation *, 1>> different;
   llvm::DenseMap<std::pair<size_t, unsigned>, size_t> results;

@@ -16,6 +16,7 @@
 #include "meshwright/lib/Placement/AttentionWork.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Stages/Stages.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -345,7 +346,7 @@ static int64_t getActivationsPeak(FunctionOpInterface function,
 
   Block &body = function.getFunctionBody().front();
   // A use in a region counts as a use by the op of the block.
-  llvm::DenseMap<Value, Operation *> lastUse;
+  ProgramMap<Value, Operation *> lastUse;
   for (Operation &op : body)
     op.walk([&](Operation *inner) {
       for (Value operand : inner->getOperands()) {

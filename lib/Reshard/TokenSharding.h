@@ -17,6 +17,7 @@
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/IR/Builders.h"
 
@@ -105,7 +106,7 @@ private:
   const PlacementAnalysis &placement;
   const CostModel &model;
   dist::MeshAttr mesh;
-  llvm::DenseSet<mlir::Value> inMemory;
+  ProgramSet<mlir::Value> inMemory;
 };
 
 /// The tokens of a value that is reduced over `axes`. They are the last dimension but one,

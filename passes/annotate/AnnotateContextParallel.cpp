@@ -319,7 +319,7 @@ LogicalResult ContextParallelPolicy::annotateInputs() {
 llvm::SmallDenseMap<int, AxisList>
 ContextParallelPolicy::placeHeads(nn::AttentionOp op, const ShardingPropagation &shardings) const {
   llvm::SmallDenseMap<int, AxisList> placed;
-  const ValueSharding &query = shardings.get(op.getQuery());
+  ValueSharding query = shardings.get(op.getQuery());
   ArrayRef<int> classes = factors.getClasses(op.getQuery())[1];
   for (auto [cls, axes] : llvm::zip_equal(classes, query.dims[1]))
     placed[cls] = axes;

@@ -10,6 +10,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/dialects/Dist/DpAttention.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/AnnotateTensorParallel.h"
 #include "meshwright/passes/annotate/AxisParts.h"
@@ -59,7 +60,7 @@ public:
 private:
   bool isWeight(Value value) const { return !dependent.contains(value); }
   const FactorAnalysis &factors;
-  llvm::DenseSet<Value> dependent;
+  ProgramSet<Value> dependent;
   SmallVector<Operation *> weighted, mixing;
 };
 

@@ -9,6 +9,7 @@
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Stages/RoleAxes.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/SignatureAttrs.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/Passes.h"
@@ -111,7 +112,7 @@ private:
   SmallVector<func::FuncOp> functions;
   WeightFinder weights;
   /// The ops of each function on which its losses and outputs depend.
-  llvm::DenseSet<Operation *> forward;
+  ProgramSet<Operation *> forward;
   SmallVector<std::pair<StoredWeight, Storage>> stored;
   int64_t whole = 0;
 };
@@ -199,7 +200,7 @@ GatherKind GtpPolicy::getKind(const StoredWeight &weight, ArrayRef<Axis> axes) {
 
 SmallVector<StoredWeight> GtpPolicy::collect(const FactorAnalysis &factors) {
   SmallVector<StoredWeight> all;
-  llvm::DenseSet<Value> seen;
+  ProgramSet<Value> seen;
   auto add = [&](const SharedValue *shared, ArrayRef<BlockArgument> arguments) {
     std::optional<Weight> weight = weights.find(arguments.front());
     auto type = cast<RankedTensorType>(arguments.front().getType());
@@ -221,7 +222,7 @@ SmallVector<StoredWeight> GtpPolicy::collect(const FactorAnalysis &factors) {
 /// Finds what leads to losses, and to results other than the states of training, `updated`. An
 /// update reads weights as they are stored.
 static void findForward(func::FuncOp func, const llvm::DenseSet<StringAttr> &updated,
-                        llvm::DenseSet<Operation *> &found) {
+                        ProgramSet<Operation *> &found) {
   SmallVector<Value> worklist;
   for (auto gradient : func.getOps<nn::GradientOp>())
     worklist.push_back(gradient.getLoss());

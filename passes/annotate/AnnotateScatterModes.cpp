@@ -102,7 +102,7 @@ bool ScatterModes::sumsRoutedRows(Value rows) const {
 bool ScatterModes::contractsAxes(Operation *op) const {
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   for (auto [operand, dims] : llvm::zip(op->getOperands(), opFactors.rule.operands)) {
-    const ValueSharding &sharding = shardings.get(operand);
+    ValueSharding sharding = shardings.get(operand);
     for (auto [d, dim] : llvm::enumerate(dims))
       for (int factor : dim)
         if (opFactors.rule.factors[factor].kind == FactorKind::Contracted)
@@ -118,8 +118,9 @@ bool ScatterModes::contractsAxes(Operation *op) const {
 int ScatterModes::chooseTokensOfGroup(Value value) const {
   int largest = -1;
   int64_t most = 1;
+  ValueSharding sharding = shardings.get(value);
   for (auto [classes, lists] : llvm::zip_equal(factors.getClasses(value).drop_back(),
-                                               ArrayRef(shardings.get(value).dims).drop_back()))
+                                               ArrayRef(sharding.dims).drop_back()))
     for (auto [cls, own] : llvm::zip_equal(classes, lists)) {
       int64_t left = llvm::divideCeil(factors.getSize(cls), getNumShards(own));
       if (left % size == 0)

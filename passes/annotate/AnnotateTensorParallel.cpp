@@ -9,6 +9,7 @@
 
 #include "meshwright/lib/Stages/RoleAxes.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/annotate/AxisParts.h"
 #include "meshwright/passes/annotate/ExpandNorms.h"
@@ -101,7 +102,7 @@ private:
   std::vector<ClassInfo> infos;
   llvm::DenseMap<int, AxisList> chosen;
   /// The weight of each product that has one.
-  llvm::DenseMap<Operation *, Value> weights;
+  ProgramMap<Operation *, Value> weights;
   bool rewritten = false;
 };
 
@@ -156,7 +157,7 @@ const AxisList &TensorParallel::getAxes(int cls) const {
 
 LogicalResult TensorParallel::collect() {
   Block &block = func.getBody().front();
-  llvm::DenseSet<Value> fromParameters, constants;
+  ProgramSet<Value> fromParameters, constants;
   for (BlockArgument arg : block.getArguments()) {
     if (!getWeight(arg))
       continue;
@@ -181,7 +182,7 @@ LogicalResult TensorParallel::collect() {
         }
       }
   }
-  llvm::DenseSet<Value> counted;
+  ProgramSet<Value> counted;
   for (Operation &op : block.without_terminator()) {
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(&op);
     if (!stages.contains(&op)) {

@@ -13,6 +13,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Nn/Serving.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/IR/IRMapping.h"
 #include "llvm/ADT/SetVector.h"
@@ -58,7 +59,7 @@ private:
   BlockArgument counts, ids;
   FactorClasses tokenClasses;
   /// By the values of the function as it was.
-  llvm::DenseMap<Value, Value> compacted;
+  ProgramMap<Value, Value> compacted;
   /// The ops that see the tokens of all groups, in order.
   llvm::SetVector<Operation *> shared;
 };

@@ -9,6 +9,7 @@
 
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/bind/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -57,7 +58,7 @@ private:
   void addWeights(Value value, SetVector<Value> &weights) const;
 
   func::FuncOp func;
-  llvm::DenseMap<Value, Facts> known;
+  ProgramMap<Value, Facts> known;
 };
 
 } // namespace

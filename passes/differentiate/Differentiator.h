@@ -9,6 +9,7 @@
 #define MESHWRIGHT_PASSES_DIFFERENTIATE_DIFFERENTIATOR_H
 
 #include "meshwright/dialects/Nn/Writer.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseSet.h"
@@ -53,11 +54,11 @@ private:
   mlir::OpBuilder builder;
   /// The arguments of the requested parameters, by name.
   llvm::MapVector<mlir::StringAttr, llvm::SmallVector<mlir::BlockArgument, 1>> arguments;
-  llvm::DenseSet<mlir::Value> active;
+  ProgramSet<mlir::Value> active;
   /// Values that depend on inputs or state. All others depend on parameters alone.
-  llvm::DenseSet<mlir::Value> dependsOnData;
-  llvm::DenseMap<mlir::Value, llvm::SmallVector<mlir::Value, 2>> terms;
-  llvm::DenseSet<mlir::Operation *> written;
+  ProgramSet<mlir::Value> dependsOnData;
+  ProgramMap<mlir::Value, llvm::SmallVector<mlir::Value, 2>> terms;
+  ProgramSet<mlir::Operation *> written;
   /// The stage of the op that is visited.
   mlir::Attribute stage;
 };

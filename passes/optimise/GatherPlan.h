@@ -21,6 +21,7 @@
 #define MESHWRIGHT_PASSES_OPTIMISE_GATHERPLAN_H
 
 #include "meshwright/lib/Reshard/TokenSharding.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/ADT/MapVector.h"
 
@@ -77,9 +78,9 @@ private:
 
   const TokenSharding &sharding;
   Joins joins;
-  llvm::DenseMap<mlir::Value, TokenDim> tokens;
-  llvm::DenseMap<mlir::Operation *, TokenOp> ops;
-  llvm::DenseMap<mlir::Value, Entry> entries;
+  ProgramMap<mlir::Value, TokenDim> tokens;
+  ProgramMap<mlir::Operation *, TokenOp> ops;
+  ProgramMap<mlir::Value, Entry> entries;
 };
 
 } // namespace meshwright

@@ -26,6 +26,7 @@
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/optimise/Passes.h"
 
@@ -109,10 +110,10 @@ private:
   Risks taken;
   DecisionLog log;
   /// The least bytes that are sliced if the slices of a value move up.
-  DenseMap<Value, int64_t> frontier;
+  ProgramMap<Value, int64_t> frontier;
   /// The slices of an op's result that its users need, if all of them need slices.
-  DenseMap<Operation *, SmallVector<Cut, 2>> cuts;
-  DenseMap<Value, SmallVector<std::pair<Cut, Value>, 2>> slices;
+  ProgramMap<Operation *, SmallVector<Cut, 2>> cuts;
+  ProgramMap<Value, SmallVector<std::pair<Cut, Value>, 2>> slices;
   /// The results of `knowsSize`.
   DenseMap<std::pair<Value, int64_t>, bool> sized;
 };

@@ -17,6 +17,7 @@
 
 #include "meshwright/dialects/Dist/OperandLayouts.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/optimise/GatherPlan.h"
 #include "meshwright/passes/optimise/Passes.h"
@@ -67,12 +68,12 @@ private:
   mutable DecisionLog log;
 
   /// The shards of whole values.
-  DenseMap<Value, Value> shards;
+  ProgramMap<Value, Value> shards;
   /// The gather that a shard comes from, and the number of ops that each gather has passed.
-  DenseMap<Value, Value> origin;
+  ProgramMap<Value, Value> origin;
   llvm::MapVector<Value, int64_t> passed;
   /// Shards that are slices of whole values.
-  DenseMap<Value, SmallVector<std::pair<TokenDim, Value>, 1>> slices;
+  ProgramMap<Value, SmallVector<std::pair<TokenDim, Value>, 1>> slices;
   /// Whole values that are gathered from their shards.
   SmallVector<Value> gathered;
 };

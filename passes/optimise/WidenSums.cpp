@@ -21,6 +21,7 @@
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/optimise/Passes.h"
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -87,8 +88,8 @@ private:
   const PlacementAnalysis &placement;
   const ReduceTypes &types;
   DecisionLog &log;
-  llvm::DenseMap<Value, bool> known;
-  llvm::DenseMap<Value, Value> wide;
+  ProgramMap<Value, bool> known;
+  ProgramMap<Value, Value> wide;
   /// Ops that the pass wrote again. They live until its end, so that no value takes the place of
   /// theirs in the maps, and longer if other users want their sums as they are.
   llvm::SetVector<Operation *> replaced;

@@ -12,6 +12,7 @@
 #include "meshwright/lib/Factors/FactorAnalysis.h"
 #include "meshwright/lib/Placement/TransferMemo.h"
 #include "meshwright/lib/Reshard/Reshard.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/partition/Models.h"
 
 #include <deque>
@@ -303,15 +304,15 @@ private:
   dist::CollectiveRole role = dist::CollectiveRole::Data;
   /// One for each global value.
   std::deque<LocalForm> forms;
-  llvm::DenseMap<mlir::Value, unsigned> formIndices;
+  ProgramMap<mlir::Value, unsigned> formIndices;
   /// Candidate layouts of local values, up to the op `derivedTo`. Derived only if the program
   /// has padding that matters.
-  llvm::DenseMap<mlir::Value, Candidates> derived;
+  ProgramMap<mlir::Value, Candidates> derived;
   std::deque<dist::Layout> layouts;
   TransferMemo memo;
   mlir::Operation *derivedTo = nullptr;
   /// The intended layouts of local reshapes and reshards, in a program with padding.
-  llvm::DenseMap<mlir::Value, dist::Layout> known;
+  ProgramMap<mlir::Value, dist::Layout> known;
   /// The layout that the signature promises of a result.
   struct ResultTarget {
     ValueSharding sharding;
@@ -319,14 +320,14 @@ private:
   };
   mlir::SmallVector<ResultTarget, 2> resultTargets;
   /// The keys are the choices of routings.
-  llvm::DenseMap<mlir::Value, std::deque<SentRows>> sentRows;
+  ProgramMap<mlir::Value, std::deque<SentRows>> sentRows;
   /// The results of `getTruth`.
   std::vector<std::pair<dist::LayoutFactor, mlir::Value>> truths;
   /// Global values that are parts of a sum as the program states, and not because an op left a sum
   /// open. The parts may be any.
-  llvm::DenseSet<mlir::Value> statedParts;
+  ProgramSet<mlir::Value> statedParts;
   /// The dimensions of global values along which all elements are equal; none for most values.
-  llvm::DenseMap<mlir::Value, llvm::SmallBitVector> equalDims;
+  ProgramMap<mlir::Value, llvm::SmallBitVector> equalDims;
   /// The padded size of each class where it is sharded.
   mlir::SmallVector<int64_t> padded;
   /// True if any of them is padded. If none is, layouts of local values are not derived.

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -177,7 +178,7 @@ private:
 
   std::vector<Operation *> ops;
   std::vector<size_t> classes;
-  DenseMap<Operation *, size_t> places;
+  ProgramMap<Operation *, size_t> places;
   SmallVector<Run> runs;
 };
 
@@ -339,9 +340,9 @@ private:
   /// The states that are left out, and the parameters among them that the layers use.
   llvm::StringSet<> states, trained;
   /// The names of arguments that are weights.
-  DenseMap<Value, StringAttr> names;
+  ProgramMap<Value, StringAttr> names;
   /// The value that stands for one that depends on layers in part.
-  DenseMap<Value, Value> kept;
+  ProgramMap<Value, Value> kept;
 };
 } // namespace
 

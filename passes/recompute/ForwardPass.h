@@ -8,6 +8,8 @@
 #ifndef MESHWRIGHT_PASSES_RECOMPUTE_FORWARDPASS_H
 #define MESHWRIGHT_PASSES_RECOMPUTE_FORWARDPASS_H
 
+#include "meshwright/lib/Support/ProgramMap.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseSet.h"
 
@@ -86,12 +88,12 @@ private:
 
   KeptBytes keptBytes;
   std::vector<mlir::Operation *> ops;
-  llvm::DenseMap<mlir::Operation *, int64_t> numbers;
+  ProgramMap<mlir::Operation *, int64_t> numbers;
   int64_t boundary = 0;
-  llvm::DenseSet<mlir::Operation *> backward, generated, fetched;
-  llvm::DenseMap<mlir::Operation *, int64_t> reach;
+  ProgramSet<mlir::Operation *> backward, generated, fetched;
+  ProgramMap<mlir::Operation *, int64_t> reach;
   /// The last op, backward ones aside, that reads a buffer.
-  llvm::DenseMap<mlir::Value, int64_t> lastRead;
+  ProgramMap<mlir::Value, int64_t> lastRead;
 };
 
 } // namespace meshwright

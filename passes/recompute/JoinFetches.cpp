@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/CostModel/JointLaunches.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/recompute/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -45,7 +46,7 @@ private:
   func::FuncOp func;
   JointLaunches joint;
   std::optional<int64_t> ahead;
-  DenseMap<Operation *, int64_t> numbers;
+  ProgramMap<Operation *, int64_t> numbers;
   SmallVector<Neighbours> groups;
   int64_t saved = 0;
 };

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/CostModel/CostModel.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -95,7 +96,7 @@ namespace {
 class Dependents {
 public:
   /// `ops` begin with the first reader.
-  Dependents(ArrayRef<Operation *> ops, llvm::DenseSet<Operation *> readers)
+  Dependents(ArrayRef<Operation *> ops, ProgramSet<Operation *> readers)
       : ops(ops), found(std::move(readers)) {}
 
   /// `number` counts from the first reader.
@@ -110,7 +111,7 @@ public:
 
 private:
   ArrayRef<Operation *> ops;
-  llvm::DenseSet<Operation *> found;
+  ProgramSet<Operation *> found;
   int64_t next = 0;
 };
 
@@ -120,7 +121,7 @@ private:
 /// that meets the copies in the backward pass. Returns false if there is no such value. That value is
 /// near, most often, so the search goes back from the first reader.
 bool Planner::findPosition() {
-  llvm::DenseSet<Operation *> readers;
+  ProgramSet<Operation *> readers;
   for (Value value : made.values)
     for (Operation *user : value.getUsers())
       if (pass.isBackward(user)) {
@@ -223,7 +224,7 @@ void meshwright::repeat(const ForwardPass &pass, const Repetition &repetition, O
         if (left != earlier)
           earlier = dist::AfterOp::create(builder, op->getLoc(), earlier, left);
   IRMapping copies;
-  DenseMap<Value, Value> late;
+  ProgramMap<Value, Value> late;
   for (Operation *op : repetition.ops) {
     bool waits = llvm::any_of(op->getOperands(), [&](Value v) { return copies.contains(v); });
     OpOperand *operand = waits ? nullptr : chooseOperand(pass, op);

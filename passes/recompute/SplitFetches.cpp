@@ -9,6 +9,7 @@
 #include "meshwright/dialects/Dist/OpTraits.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/recompute/Passes.h"
 
 #include "mlir/IR/BuiltinOps.h"
@@ -58,7 +59,7 @@ private:
 
   StringRef getPhase(Operation *reader) const;
 
-  llvm::DenseMap<Operation *, int64_t> numbers;
+  ProgramMap<Operation *, int64_t> numbers;
   /// The number of the first op of the backward pass.
   int64_t backward = std::numeric_limits<int64_t>::max();
   std::vector<Fetch> fetches;

@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -57,16 +58,16 @@ private:
   Block &block;
   ArrayRef<SplitRegion> regions;
   OpBuilder builder;
-  DenseMap<Operation *, const SplitRegion *> owner;
+  ProgramMap<Operation *, const SplitRegion *> owner;
   const SplitRegion *region = nullptr;
   SmallVector<const ChunkOp *> batch;
   SmallVector<Operation *> deferred;
   /// The ops of `batch` and `deferred`.
-  DenseSet<Operation *> waiting;
+  ProgramSet<Operation *> waiting;
   /// The chunks of a value in a region. Another region may cut it elsewhere.
   DenseMap<std::pair<const SplitRegion *, Value>, SmallVector<Value, 4>> chunks;
   /// The values in whose places joined chunks are.
-  DenseMap<Value, Value> joined;
+  ProgramMap<Value, Value> joined;
   SmallVector<Operation *> replaced;
 };
 
@@ -193,7 +194,7 @@ void ChunkRewriter::join(Value value, const TokenDim &token) {
 void ChunkRewriter::flush() {
   if (!batch.empty()) {
     // The number of collectives before an op, within the batch.
-    DenseMap<Operation *, unsigned> levels;
+    ProgramMap<Operation *, unsigned> levels;
     SmallVector<SmallVector<const ChunkOp *>> byLevel;
     for (const ChunkOp *how : batch) {
       unsigned level = 0;

@@ -16,6 +16,7 @@
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Placement/Routings.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/RoutingNumbers.h"
@@ -140,7 +141,7 @@ private:
   /// By the choices, the rank's first expert and the type of a row.
   llvm::DenseMap<std::tuple<Value, Attribute, Type>, const Route *> known;
   /// The route of a routed value of the program.
-  llvm::DenseMap<Value, const Route *> routeOf;
+  ProgramMap<Value, const Route *> routeOf;
 };
 
 } // namespace

@@ -13,6 +13,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/Grouping.h"
 #include "meshwright/passes/schedule/Links.h"
 #include "meshwright/passes/schedule/Passes.h"
@@ -67,8 +68,8 @@ private:
   OpBuilder builder;
   std::vector<Unit> units;
   /// The unit that makes a value.
-  DenseMap<Value, size_t> makers;
-  DenseMap<Operation *, int64_t> streams;
+  ProgramMap<Value, size_t> makers;
+  ProgramMap<Operation *, int64_t> streams;
   IRMapping mapping;
 };
 
@@ -77,10 +78,10 @@ private:
 /// The units, in the program order of their last ops.
 void LaunchWriter::collectUnits() {
   std::vector<KernelGroup> groups = groupKernels(func, options);
-  DenseSet<Value> needed;
+  ProgramSet<Value> needed;
   for (Value value : body.getTerminator()->getOperands())
     needed.insert(value);
-  DenseMap<Operation *, SmallVector<size_t, 1>> groupsAt;
+  ProgramMap<Operation *, SmallVector<size_t, 1>> groupsAt;
   for (auto [i, group] : llvm::enumerate(groups))
     groupsAt[group.ops.back()].push_back(i);
   auto add = [&](KernelGroup group, bool isKernel) {

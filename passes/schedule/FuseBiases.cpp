@@ -18,6 +18,7 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Support/NumberText.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 using namespace mlir;
 using namespace meshwright;
@@ -45,8 +46,8 @@ static void decline(nn::ScoresOpInterface op, const Twine &reason) {
 }
 
 /// An op of the region that an op outside of it needs; null if there is none.
-static Operation *findShared(const Candidate &candidate, const llvm::DenseSet<Operation *> &fused,
-                             const llvm::DenseSet<Operation *> &live,
+static Operation *findShared(const Candidate &candidate, const ProgramSet<Operation *> &fused,
+                             const ProgramSet<Operation *> &live,
                              const GroupingOptions &options) {
   for (Operation *op : candidate.region.ops) {
     if (isFree(op))
@@ -65,8 +66,8 @@ static Operation *findShared(const Candidate &candidate, const llvm::DenseSet<Op
   return nullptr;
 }
 
-llvm::DenseMap<Operation *, SmallVector<Operation *>>
-meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
+ProgramMap<Operation *, SmallVector<Operation *>>
+meshwright::fuseBiases(Block &body, const ProgramSet<Operation *> &live,
                        const GroupingOptions &options) {
   std::vector<Candidate> candidates;
   for (auto op : body.getOps<nn::ScoresOpInterface>()) {
@@ -90,7 +91,7 @@ meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
   // A bias that one attention leaves in memory is read there by the others, so the
   // candidates are filtered until none is left out.
   while (true) {
-    llvm::DenseSet<Operation *> fused;
+    ProgramSet<Operation *> fused;
     for (const Candidate &candidate : candidates) {
       fused.insert(candidate.op);
       fused.insert(candidate.region.ops.begin(), candidate.region.ops.end());
@@ -105,7 +106,7 @@ meshwright::fuseBiases(Block &body, const llvm::DenseSet<Operation *> &live,
     if (candidates.size() == before)
       break;
   }
-  llvm::DenseMap<Operation *, SmallVector<Operation *>> result;
+  ProgramMap<Operation *, SmallVector<Operation *>> result;
   for (const Candidate &candidate : candidates) {
     logKernelDecision(candidate.op, Outcome::Applied,
                       (candidate.op->getName().getStringRef() +

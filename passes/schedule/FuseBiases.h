@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_FUSEBIASES_H
 #define MESHWRIGHT_PASSES_SCHEDULE_FUSEBIASES_H
 
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/Grouping.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -17,8 +18,8 @@ namespace meshwright {
 
 /// For each attention whose kernel computes its bias, the ops of the bias. An op may
 /// belong to several attentions. Unless it is a constant, no other live op reads it.
-llvm::DenseMap<mlir::Operation *, llvm::SmallVector<mlir::Operation *>>
-fuseBiases(mlir::Block &body, const llvm::DenseSet<mlir::Operation *> &live,
+ProgramMap<mlir::Operation *, llvm::SmallVector<mlir::Operation *>>
+fuseBiases(mlir::Block &body, const ProgramSet<mlir::Operation *> &live,
            const GroupingOptions &options);
 
 } // namespace meshwright

@@ -23,6 +23,7 @@
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Codegen/RuntimeCalls.h"
 #include "meshwright/lib/Support/NumberText.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/PackWeights.h"
 #include "meshwright/passes/schedule/Spans.h"
 
@@ -78,9 +79,9 @@ private:
   Block &body;
   std::vector<KernelGroup> &groups;
   GroupingOptions options;
-  llvm::DenseSet<Operation *> live;
+  ProgramSet<Operation *> live;
   /// The groups that compute an op.
-  llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
+  ProgramMap<Operation *, SmallVector<size_t, 2>> groupsOf;
   /// From the first result to the last op of each group, as it is or was.
   Spans spans;
   WeightFinder weights;

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Codegen/Elements.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/FuseBiases.h"
 #include "meshwright/passes/schedule/FuseProducts.h"
 #include "meshwright/passes/schedule/Spans.h"
@@ -60,14 +61,14 @@ private:
 
   Block &body;
   GroupingOptions options;
-  llvm::DenseSet<Operation *> live;
+  ProgramSet<Operation *> live;
   std::vector<Group> groups;
   /// From the first result to the last op of each group.
   Spans spans;
   /// The groups that compute an op.
-  llvm::DenseMap<Operation *, SmallVector<size_t, 2>> groupsOf;
+  ProgramMap<Operation *, SmallVector<size_t, 2>> groupsOf;
   /// The number of elements of an op that its groups evaluate.
-  llvm::DenseMap<Operation *, int64_t> points;
+  ProgramMap<Operation *, int64_t> points;
 };
 
 } // namespace
@@ -124,7 +125,7 @@ bool Grouper::canTake(const Group &group, Operation *op, bool asResult, std::str
 /// missing.
 llvm::DenseSet<size_t> Grouper::getDependents(Operation *op, Operation *end) const {
   llvm::DenseSet<size_t> dependents, seenGroups;
-  llvm::DenseSet<Operation *> seen;
+  ProgramSet<Operation *> seen;
   // Ops, and the group whose result each reads, if it is one's.
   SmallVector<std::pair<Operation *, std::optional<size_t>>> open;
   // Follows the results of the groups of an op to their readers.
@@ -298,7 +299,7 @@ void Grouper::findLive() {
 std::vector<KernelGroup> Grouper::run() {
   findLive();
   auto biases = fuseBiases(body, live, options);
-  llvm::DenseSet<Operation *> fused;
+  ProgramSet<Operation *> fused;
   for (auto &[attention, ops] : biases)
     for (Operation *op : ops)
       if (!isFree(op))

@@ -14,6 +14,7 @@
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/CostModel/JointLaunches.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -74,7 +75,7 @@ private:
   Schedule schedule;
   std::optional<int64_t> ahead;
   /// The places of ops in the block, the op at each, and the number of the first launch from there on.
-  DenseMap<Operation *, int64_t> places;
+  ProgramMap<Operation *, int64_t> places;
   std::vector<unsigned> launchFrom;
   /// The bytes that are needed at each place.
   std::vector<int64_t> live;

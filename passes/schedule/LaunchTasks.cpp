@@ -10,6 +10,7 @@
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Reshard/TokenSharding.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/Links.h"
 
 #include "llvm/ADT/SetVector.h"
@@ -46,7 +47,7 @@ KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
 /// Adds the tasks that make the operands, seen through the ops between launches, and the tasks that
 /// the op waits for. `numbers` maps launches and waits to their tasks.
 static void addDependences(ScheduleTask &task, Operation *op,
-                           const DenseMap<Operation *, unsigned> &numbers) {
+                           const ProgramMap<Operation *, unsigned> &numbers) {
   llvm::SmallSetVector<unsigned, 4> dependences;
   llvm::SmallDenseSet<unsigned, 4> read;
   SmallVector<std::pair<Operation *, bool>, 4> worklist{{op, true}};
@@ -75,7 +76,7 @@ static void addDependences(ScheduleTask &task, Operation *op,
 
 /// Adds the tasks before a kernel that read the value over which it may write a state.
 static void addReaders(ScheduleTask &task, Value old,
-                       const DenseMap<Operation *, unsigned> &numbers) {
+                       const ProgramMap<Operation *, unsigned> &numbers) {
   for (Operation *user : old.getUsers())
     if (rt::isView(user))
       addReaders(task, user->getResult(0), numbers);
@@ -111,8 +112,8 @@ static void findDraining(std::vector<ScheduleTask> &tasks) {
 }
 
 LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside beside) {
-  DenseMap<Operation *, unsigned> numbers;
-  DenseMap<Operation *, SmallVector<Value, 1>> overwritten;
+  ProgramMap<Operation *, unsigned> numbers;
+  ProgramMap<Operation *, SmallVector<Value, 1>> overwritten;
   llvm::SmallDenseSet<Value> overStates;
   for (const StateUpdate &update : findStateUpdates(func)) {
     overStates.insert_range(update.values);
@@ -170,7 +171,7 @@ LaunchTasks::LaunchTasks(func::FuncOp func, const CostModel &model, RunBeside be
 }
 
 void LaunchTasks::keepWaits() {
-  DenseMap<Operation *, unsigned> numbers;
+  ProgramMap<Operation *, unsigned> numbers;
   for (auto [i, launch] : llvm::enumerate(launches))
     numbers[launch] = i;
   SmallVector<unsigned> waited;

@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -100,12 +101,12 @@ private:
   void place(Operation *op);
 
   Block &block;
-  DenseMap<Operation *, unsigned> positions;
+  ProgramMap<Operation *, unsigned> positions;
   /// The last producers of small ops, which many updates share.
-  DenseMap<Operation *, Operation *> lastProducers;
+  ProgramMap<Operation *, Operation *> lastProducers;
   /// The kernels behind each op.
-  DenseMap<Operation *, SmallVector<Operation *, 1>> hoisted;
-  DenseSet<Operation *> placed;
+  ProgramMap<Operation *, SmallVector<Operation *, 1>> hoisted;
+  ProgramSet<Operation *> placed;
 };
 
 } // namespace

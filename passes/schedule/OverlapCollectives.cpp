@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/AheadScheduler.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/JoinLaunches.h"
@@ -59,7 +60,7 @@ private:
 
   Block *block;
   LaunchTasks launches;
-  DenseSet<Operation *> placed;
+  ProgramSet<Operation *> placed;
 };
 
 } // namespace

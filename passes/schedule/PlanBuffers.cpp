@@ -16,6 +16,7 @@
 #include "meshwright/lib/Launches/InPlace.h"
 #include "meshwright/lib/Launches/RaceAnalysis.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/ArenaSearch.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/Passes.h"
@@ -62,8 +63,8 @@ private:
   /// The launches in order, and the last launch that needs a buffer. Views and constants
   /// are no steps, because they take no time.
   int64_t numSteps = 0;
-  DenseMap<Operation *, int64_t> steps;
-  DenseMap<Value, int64_t> lastUse;
+  ProgramMap<Operation *, int64_t> steps;
+  ProgramMap<Value, int64_t> lastUse;
   std::vector<MemoryBlock> blocks;
   /// The block of a buffer: a kernel's result, or a future with an index.
   DenseMap<std::pair<Value, unsigned>, size_t> blockOf;
@@ -72,7 +73,7 @@ private:
     StringAttr state;
     int64_t log;
   };
-  DenseMap<Value, Over> over;
+  ProgramMap<Value, Over> over;
   /// The bytes that undo these updates.
   int64_t recovery = 0;
 };

@@ -13,6 +13,7 @@
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
 #include "meshwright/lib/Support/IsolatedModule.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/OverlapCollectives.h"
@@ -42,7 +43,7 @@ static llvm::MapVector<Value, int64_t> countPrepared(func::FuncOp func) {
 }
 
 int64_t meshwright::getSavedBytes(func::FuncOp func) {
-  llvm::DenseSet<Value> travelling;
+  ProgramSet<Value> travelling;
   for (auto prepare : func.getOps<rt::PrepareOp>())
     if (dist::getForm(prepare.getResult().getType()))
       travelling.insert(rt::getBuffer(prepare.getWeight()));

@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 
@@ -48,7 +49,7 @@ private:
   /// The first and the last reader of each task.
   std::vector<unsigned> firstReader, lastReader;
   /// The numbers of launches.
-  DenseMap<Operation *, unsigned> numbers;
+  ProgramMap<Operation *, unsigned> numbers;
   /// The first readers of all gathers of weights, in order.
   std::vector<unsigned> uses;
   llvm::MapVector<Location, FetchReport::Weight> weights;
@@ -57,7 +58,7 @@ private:
     FetchReport::Gather cost;
     AxisList axes;
   };
-  DenseMap<Value, Step> steps;
+  ProgramMap<Value, Step> steps;
   FetchReport report;
 };
 
@@ -83,7 +84,7 @@ FetchReader::FetchReader(func::FuncOp func)
 }
 
 /// Adds the launches that read a value, or a view of it.
-static void findReaders(Value value, const DenseMap<Operation *, unsigned> &numbers,
+static void findReaders(Value value, const ProgramMap<Operation *, unsigned> &numbers,
                         std::pair<unsigned, unsigned> &readers) {
   for (Operation *user : value.getUsers())
     if (auto known = numbers.find(user); known != numbers.end())

@@ -12,6 +12,7 @@
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Report/MovedRows.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 
@@ -65,7 +66,7 @@ private:
   /// The modules of weights, by the places of the program that declare them.
   std::map<std::tuple<std::string, std::string, int64_t>, std::string> modules;
   /// The buffer of each value that owns one, by its number.
-  DenseMap<Value, int64_t> buffers;
+  ProgramMap<Value, int64_t> buffers;
 };
 
 } // namespace
@@ -199,7 +200,7 @@ void ProgramReader::use(Operation *op, int64_t launch) {
 }
 
 void ProgramReader::readBuffers() {
-  DenseMap<Operation *, int64_t> numbers;
+  ProgramMap<Operation *, int64_t> numbers;
   for (auto [i, op] : llvm::enumerate(launches.launches))
     numbers[op] = i;
   int64_t next = 0;

@@ -12,6 +12,8 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_ROUTINGNUMBERS_H
 #define MESHWRIGHT_PASSES_SCHEDULE_ROUTINGNUMBERS_H
 
+#include "meshwright/lib/Support/ProgramMap.h"
+
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 #include "llvm/ADT/DenseMap.h"
@@ -33,9 +35,9 @@ public:
 private:
   mlir::func::FuncOp func;
   /// By the root of the choices (`nn::getChoicesRoot`).
-  llvm::DenseMap<mlir::Value, int64_t> numbers;
+  ProgramMap<mlir::Value, int64_t> numbers;
   /// By the root, where the chunks start.
-  llvm::DenseMap<mlir::Value, llvm::SmallVector<llvm::SmallVector<int64_t>>> chunks;
+  ProgramMap<mlir::Value, llvm::SmallVector<llvm::SmallVector<int64_t>>> chunks;
 };
 
 } // namespace meshwright

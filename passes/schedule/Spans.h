@@ -12,6 +12,8 @@
 #ifndef MESHWRIGHT_PASSES_SCHEDULE_SPANS_H
 #define MESHWRIGHT_PASSES_SCHEDULE_SPANS_H
 
+#include "meshwright/lib/Support/ProgramMap.h"
+
 #include "mlir/IR/Block.h"
 #include "mlir/IR/Operation.h"
 #include "llvm/ADT/DenseMap.h"
@@ -56,7 +58,7 @@ private:
     return last;
   }
 
-  llvm::DenseMap<mlir::Operation *, int64_t> numbers;
+  ProgramMap<mlir::Operation *, int64_t> numbers;
   std::vector<mlir::Operation *> ops;
   std::vector<int64_t> lasts;
 };

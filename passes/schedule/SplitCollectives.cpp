@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/ChunkRewriter.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
@@ -60,7 +61,7 @@ private:
   bool always;
   std::vector<ScheduleTask> tasks;
   /// The tasks that make a value: one, or one for each chunk.
-  DenseMap<Value, SmallVector<unsigned, 4>> made;
+  ProgramMap<Value, SmallVector<unsigned, 4>> made;
 };
 
 unsigned ChunkSimulator::add(int link, int64_t time, ArrayRef<unsigned> dependences) {
@@ -115,7 +116,7 @@ Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegi
   auto getMoveTime = [&](Value value) {
     return model.getMemoryTime(2 * getTensorBytes(value.getType()));
   };
-  DenseMap<Value, unsigned> cut;
+  ProgramMap<Value, unsigned> cut;
   for (Operation *op : stretch) {
     const ChunkOp *how = chunks > 1 ? region.lookup(op) : nullptr;
     bool beside =
@@ -197,14 +198,14 @@ struct SplitCollectivesPass : meshwright::impl::SplitCollectivesPassBase<SplitCo
   const FailureOr<PlacementAnalysis> &getPlacement();
   bool always = false;
   bool choose(SplitRegion &region, const CostModel &model, ArrayRef<Operation *> order,
-              const DenseMap<Operation *, unsigned> &positions, Schedule &whole, Schedule &split);
+              const ProgramMap<Operation *, unsigned> &positions, Schedule &whole, Schedule &split);
 };
 
 /// Cuts the region into the number of chunks with the least simulated time. Returns false
 /// if none takes less time than the whole.
 bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
                                   ArrayRef<Operation *> order,
-                                  const DenseMap<Operation *, unsigned> &positions, Schedule &whole,
+                                  const ProgramMap<Operation *, unsigned> &positions, Schedule &whole,
                                   Schedule &split) {
   unsigned first = positions.lookup(region.ops.front().op);
   unsigned last = positions.lookup(region.ops.back().op);
@@ -307,13 +308,13 @@ void SplitCollectivesPass::runOnOperation() {
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());
 
   // Values that depend on parameters only are no activations, so they have no rows.
-  DenseSet<Value> flowing;
+  ProgramSet<Value> flowing;
   WeightFinder weights(func);
   for (BlockArgument argument : func.getArguments())
     if (!weights.find(argument))
       flowing.insert(argument);
   SmallVector<Operation *, 0> order;
-  DenseMap<Operation *, unsigned> positions;
+  ProgramMap<Operation *, unsigned> positions;
   for (Operation &op : block.without_terminator()) {
     positions[&op] = order.size();
     order.push_back(&op);

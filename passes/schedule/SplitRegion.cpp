@@ -8,6 +8,7 @@
 #include "meshwright/passes/schedule/SplitRegion.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
 #include <numeric>
@@ -195,10 +196,10 @@ std::optional<ChunkOp> SplitRegionFinder::match(Operation *op, bool isResult, un
 
 /// The values and ops that the rows reach.
 struct SplitRegionFinder::Growth {
-  DenseMap<Value, TokenDim> tokens;
-  DenseMap<Operation *, ChunkOp> ops;
+  ProgramMap<Value, TokenDim> tokens;
+  ProgramMap<Operation *, ChunkOp> ops;
   /// Excluded ops: moves of several values, some of which have no such rows.
-  DenseSet<Operation *> excluded;
+  ProgramSet<Operation *> excluded;
   /// Why an op was not taken in.
   std::string reason;
 
@@ -377,7 +378,7 @@ private:
   const Growth &growth;
   /// The ops of the growth, in program order.
   SmallVector<Operation *, 0> order;
-  DenseMap<Operation *, Flags> flags;
+  ProgramMap<Operation *, Flags> flags;
 };
 
 SplitRegionFinder::Trimmer::Trimmer(const PlacementAnalysis &placement, const Growth &growth)

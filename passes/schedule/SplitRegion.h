@@ -15,6 +15,7 @@
 #define MESHWRIGHT_PASSES_SCHEDULE_SPLITREGION_H
 
 #include "meshwright/lib/Reshard/TokenSharding.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "llvm/ADT/DenseSet.h"
 
@@ -42,11 +43,11 @@ struct SplitRegion {
   /// The ops, in the program's order.
   llvm::SmallVector<ChunkOp, 0> ops;
   /// The op's number in `ops`.
-  llvm::DenseMap<mlir::Operation *, unsigned> index;
+  ProgramMap<mlir::Operation *, unsigned> index;
   /// The rows of all operands and results that are cut.
-  llvm::DenseMap<mlir::Value, TokenDim> tokens;
+  ProgramMap<mlir::Value, TokenDim> tokens;
   /// Values that enter or leave the region with sharded rows. Each rank cuts its own rows.
-  llvm::DenseSet<mlir::Value> sharded;
+  ProgramSet<mlir::Value> sharded;
   /// The first row of each chunk, counted as by `getRows`. Only the last chunk has padding.
   llvm::SmallVector<int64_t, 4> bounds;
   /// The number of rows without padding, the least over all values.
@@ -118,7 +119,7 @@ private:
   mlir::Block &block;
   const PlacementAnalysis &placement;
   dist::MeshAttr mesh;
-  llvm::DenseSet<mlir::Operation *> claimed;
+  ProgramSet<mlir::Operation *> claimed;
   /// The attempts so far, by collective, operand and dimension, and why each gave no region.
   llvm::DenseMap<std::tuple<mlir::Operation *, unsigned, int64_t>, std::string> tried;
 };

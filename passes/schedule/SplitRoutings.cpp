@@ -18,6 +18,7 @@
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/schedule/Passes.h"
 
@@ -213,7 +214,7 @@ class ChunkWriter {
 public:
   /// `sharded` has the joined values of all components, and whether their tokens are sharded.
   ChunkWriter(Component &component, const PlacementAnalysis &placement, int64_t chunks,
-              DenseMap<Value, bool> &sharded)
+              ProgramMap<Value, bool> &sharded)
       : component(component), placement(placement), count(chunks), joined(sharded),
         builder(component.ops.front()) {}
 
@@ -244,10 +245,10 @@ private:
   Component &component;
   const PlacementAnalysis &placement;
   int64_t count;
-  DenseMap<Value, bool> &joined;
+  ProgramMap<Value, bool> &joined;
   OpBuilder builder;
   /// The chunks of routed values, of values that are cut, and of results that are joined.
-  DenseMap<Value, SmallVector<Value, 4>> chunks;
+  ProgramMap<Value, SmallVector<Value, 4>> chunks;
 };
 
 } // namespace
@@ -294,10 +295,10 @@ Value ChunkWriter::getChunk(Value value, std::optional<int64_t> dim, int64_t chu
 /// Groups the ops in the program's order.
 SmallVector<ChunkWriter::Group> ChunkWriter::findGroups() {
   SmallVector<Group> groups(1);
-  DenseMap<Operation *, const OpCut *> own;
+  ProgramMap<Operation *, const OpCut *> own;
   for (const OpCut &cut : component.cuts)
     own[cut.op] = &cut;
-  DenseSet<Value> reached;
+  ProgramSet<Value> reached;
   auto reads = [&](Operation *op, bool rows) {
     return llvm::any_of(op->getOperands(),
                         [&](Value operand) { return (rows || !isRouted(operand)) && reached.contains(operand); });
@@ -463,8 +464,8 @@ void SplitRoutingsPass::runOnOperation() {
   if (failed(placement))
     return signalPassFailure();
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());
-  DenseMap<Value, bool> joined;
-  DenseSet<Operation *> replaced;
+  ProgramMap<Value, bool> joined;
+  ProgramSet<Operation *> replaced;
   for (Component &component : components) {
     Location location = component.ops.front()->getLoc();
     if (!findCut(component, *placement)) {

@@ -5,6 +5,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/serve/CausalForward.h"
 #include "meshwright/lib/Support/DecisionLog.h"
 #include "meshwright/lib/Support/TensorValues.h"
@@ -52,7 +53,7 @@ StringRef CausalForward::getCacheName(Operation *op) const {
 //===----------------------------------------------------------------------===//
 
 FailureOr<CausalForward> CausalForward::read(func::FuncOp func) {
-  DenseMap<Operation *, CachedBias> biases;
+  ProgramMap<Operation *, CachedBias> biases;
   for (auto op : func.front().getOps<nn::AttentionOp>()) {
     if (!op.getBias() || !op.getCausal() || op.getLse())
       continue;

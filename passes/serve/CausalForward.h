@@ -10,6 +10,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/serve/CachedAttention.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -64,11 +65,11 @@ private:
   /// The class of the tokens, and the number of positions.
   int tokens = -1;
   int64_t length = 0;
-  llvm::DenseSet<mlir::Value> dependent;
+  ProgramSet<mlir::Value> dependent;
   /// For each attention whose keys are tokens.
-  llvm::DenseMap<mlir::Operation *, std::string> cacheNames;
-  llvm::DenseMap<mlir::Operation *, CachedBias> biases;
-  llvm::DenseSet<mlir::Operation *> head;
+  ProgramMap<mlir::Operation *, std::string> cacheNames;
+  ProgramMap<mlir::Operation *, CachedBias> biases;
+  ProgramSet<mlir::Operation *> head;
 };
 
 } // namespace meshwright

@@ -10,6 +10,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/serve/EntryBuilder.h"
 #include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/dialects/Nn/Writer.h"
@@ -69,7 +70,7 @@ private:
   Value lastTokens;
   IRMapping known;
   /// Values of all tokens, cut to the last ones; and tables, cut to the rows of tokens.
-  DenseMap<Value, Value> atHead, rowsOf, headRowsOf;
+  ProgramMap<Value, Value> atHead, rowsOf, headRowsOf;
 };
 
 } // namespace

@@ -16,6 +16,7 @@
 
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Factors/FactorAnalysis.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include <optional>
 #include <vector>
@@ -68,8 +69,8 @@ private:
 
   const FactorAnalysis &factors;
   int tokens;
-  llvm::DenseMap<mlir::Value, std::unique_ptr<std::vector<Feature>>> resolved;
-  llvm::DenseMap<mlir::Operation *, std::unique_ptr<TokenProduct>> products;
+  ProgramMap<mlir::Value, std::unique_ptr<std::vector<Feature>>> resolved;
+  ProgramMap<mlir::Operation *, std::unique_ptr<TokenProduct>> products;
 };
 
 } // namespace meshwright

@@ -8,6 +8,7 @@
 #include "meshwright/passes/train/TrainedParameters.h"
 
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 
 #include "llvm/ADT/DenseSet.h"
@@ -16,8 +17,8 @@ using namespace mlir;
 using namespace meshwright;
 
 /// The values from which a float of the loss is computed, up to where gradients end.
-static llvm::DenseSet<Value> findReached(Value loss) {
-  llvm::DenseSet<Value> reached{loss};
+static ProgramSet<Value> findReached(Value loss) {
+  ProgramSet<Value> reached{loss};
   SmallVector<Value> worklist{loss};
   while (!worklist.empty()) {
     Operation *op = worklist.pop_back_val().getDefiningOp();
@@ -65,7 +66,7 @@ FailureOr<TrainedParameters> meshwright::takeGradients(func::FuncOp func) {
                                        "nn.gradient (see request-gradients)";
   TrainedParameters result{gradients.front().getLoss(), {}};
   SmallVector<Trained> &trained = result.parameters;
-  llvm::DenseSet<Value> reached = findReached(result.loss);
+  ProgramSet<Value> reached = findReached(result.loss);
   for (nn::GradientOp gradient : gradients)
     if (failed(findTrained(func, gradient, trained)))
       return failure();

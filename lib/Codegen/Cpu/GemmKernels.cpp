@@ -9,6 +9,7 @@
 #include "meshwright/lib/Codegen/Cpu/KernelScope.h"
 #include "meshwright/lib/Codegen/ProductFusion.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 using namespace mlir;
 
@@ -59,7 +60,7 @@ std::optional<PackedWeight> getGemmWeight(const KernelRegion &region, const CpuT
 static std::string describe(const KernelRegion &region) {
   std::string text;
   llvm::raw_string_ostream os(text);
-  llvm::DenseMap<Value, size_t> numbers;
+  ProgramMap<Value, size_t> numbers;
   auto print = [&](Value value) {
     os << " " << numbers.try_emplace(value, numbers.size()).first->second;
   };

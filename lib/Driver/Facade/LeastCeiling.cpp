@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/Codegen/KernelTarget.h"
 #include "meshwright/lib/Driver/Facade/PlanImpl.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
@@ -19,7 +20,7 @@ using mlir::ModuleOp;
 /// Returns true if a weight is gathered more than once.
 static bool gathersAgain(ModuleOp module) {
   for (auto func : module.getOps<mlir::func::FuncOp>()) {
-    llvm::DenseSet<mlir::Value> gathered;
+    ProgramSet<mlir::Value> gathered;
     for (auto collective : func.getOps<dist::CollectiveOpInterface>())
       if (collective.getRole() == dist::CollectiveRole::Weights &&
           !gathered.insert(collective->getOperand(0)).second)

@@ -8,6 +8,7 @@
 #include "meshwright/lib/Driver/Program/Step.h"
 
 #include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 using namespace mlir;
 
@@ -24,7 +25,7 @@ struct Place {
 /// The values of the steps in the arena. A view is part of the place that has its beginning.
 static std::vector<Place> findPlaces(ArrayRef<Step> steps, ValueRange results, llvm::function_ref<Storage(Value)> getStorage) {
   // An op may have several steps: a collective reads and writes until its wait.
-  llvm::DenseMap<Operation *, size_t> lastSteps;
+  ProgramMap<Operation *, size_t> lastSteps;
   for (auto [i, step] : llvm::enumerate(steps))
     lastSteps[step.op] = i;
   std::vector<Place> places;

@@ -12,6 +12,7 @@
 
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Driver/Program/Step.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 
@@ -81,7 +82,7 @@ private:
   Block *failure = nullptr;
   Value inputArray, outputArray, null;
   std::map<std::vector<int64_t>, LLVM::GlobalOp> descriptors;
-  llvm::DenseMap<Operation *, int64_t> opNumbers;
+  ProgramMap<Operation *, int64_t> opNumbers;
 };
 
 } // namespace

@@ -23,6 +23,7 @@
 #include "meshwright/lib/Driver/Program/Step.h"
 
 #include "meshwright/lib/Launches/RaceAnalysis.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
@@ -94,9 +95,9 @@ private:
   std::unique_ptr<KernelBuilder> kernels;
   LoweredProgram program;
   std::vector<Step> steps;
-  llvm::DenseMap<Value, Storage> storages;
+  ProgramMap<Value, Storage> storages;
   /// The tickets of the starts whose waits have not been visited yet.
-  llvm::DenseMap<Operation *, int64_t> tickets;
+  ProgramMap<Operation *, int64_t> tickets;
   int64_t numTickets = 0;
 };
 
