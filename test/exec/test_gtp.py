@@ -253,7 +253,9 @@ def test_small_neighbours_travel_together():
         session.close()
     reports = [plan.report("json") for plan, _ in found[:3]]
     names = {w["name"]: w for w in reports[0]["gtp"]["weights"]}
-    for report in reports:
+    for (plan, _), report in zip(found, reports):
+        launches = plan.report("json", verbose=True)["program"]["launches"]
+        assert report["launches_per_rank"] == sum(launch["kind"] == "collective" for launch in launches)
         assert report is reports[2] or report["bytes_per_rank"] == reports[0]["bytes_per_rank"]
         slots, places = report["gtp"]["slots"], []
         for weight in report["gtp"]["weights"]:
