@@ -91,9 +91,8 @@ static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &r
     auto function = llvm::cast<mlir::func::FuncOp>(*step.function);
     report.communication->add(step.getRuns(), estimateCommunication(function));
     // The schedule joins launches, too.
-    report.total.launches -=
-        step.getRuns() * (countFollowers(step.function) -
-                          countFollowers(getEntry(impl.get(PlanPhase::Spmd), function.getName())));
+    auto before = impl.get(impl.getExecutedPhase()).lookupSymbol<mlir::func::FuncOp>(function.getName());
+    report.total.launches -= step.getRuns() * (countFollowers(step.function) - countFollowers(before));
     if (function != func)
       report.memory.activationsPeak = std::max(report.memory.activationsPeak,
                                                withPlan(report.memory, function).activationsPeak);
