@@ -12,6 +12,7 @@
 //   edges are found from the node (`expand`).
 // - `getLeastRest` bounds the cost from a node to the target, and `isTooDear` skips edges
 //   that cannot be on the best path.
+// - `SmallerProblem` leaves out axes where there are many placements.
 // - Complexity: a node has O(placements + 2^parts + parts * factors) edges. At most
 //   kMaxNodes nodes are kept. The number of ranks has no influence, except between cuts
 //   that do not fit (`getCrossingCost`).
@@ -350,7 +351,136 @@ ReshardPlan Search::buildPlan(int last) {
   return plan;
 }
 
+//===----------------------------------------------------------------------===//
+// Axes that no move needs
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// A problem of many placements without the axis parts that stay where they are, and without those that
+/// neither layout uses. Without them the best path may be lost: ranks that already have their chunk, or the
+/// same chunk, may pass others on over faster links.
+///
+/// - A factor without padding whose axes start alike in source and target keeps these axes: chunks move
+///   among ranks that agree on them. The search sees one such chunk as the whole factor.
+/// - Of the axes that neither layout uses the smallest are left out, until there are few placements.
+class SmallerProblem {
+public:
+  SmallerProblem(const ReshardProblem &whole, MeshAttr mesh) : whole(whole), mesh(mesh), problem(whole) {
+    common.resize(whole.factors.size());
+    // Overlapping parts of two cuts depend on each other.
+    if (llvm::any_of(whole.cuts, [](uint8_t cuts) { return cuts != 3; }) || !hasMany())
+      return;
+    for (size_t f = 0; f < whole.factors.size(); ++f)
+      keepCommon(f);
+    leaveOutIdle();
+  }
+
+  const ReshardProblem &get() const { return problem; }
+
+  /// The plan of the whole problem that has the same steps.
+  ReshardPlan extend(ReshardPlan plan) const {
+    plan.factors.assign(whole.factors.begin(), whole.factors.end());
+    bool isSharded = llvm::any_of(common, [](const AxisList &axes) { return !axes.empty(); });
+    for (ReshardStep &step : plan.steps) {
+      step.gathersWhole &= !isSharded;
+      for (ReshardLayout *layout : {&step.before, &step.after})
+        for (auto [f, axes] : llvm::enumerate(common)) {
+          if (axes.empty())
+            continue;
+          AxisList all = axes;
+          all.append(layout->axes[f]);
+          canonicalizeAxes(all, mesh);
+          layout->axes[f] = std::move(all);
+          layout->padded[f] *= getNumShards(axes);
+        }
+    }
+    return plan;
+  }
+
+private:
+  /// The parts of axes, in their order.
+  AxisList split(ArrayRef<Axis> axes) const {
+    AxisList parts;
+    for (const Axis &axis : axes)
+      for (const Axis &part : whole.axes)
+        if (isWithin(part, axis))
+          parts.push_back(part);
+    return parts;
+  }
+
+  void leaveOut(const Axis &part) {
+    size_t i = llvm::find(problem.axes, part) - problem.axes.begin();
+    problem.axes.erase(problem.axes.begin() + i);
+    problem.cuts.erase(problem.cuts.begin() + i);
+  }
+
+  void keepCommon(size_t f) {
+    ReshardFactor &factor = problem.factors[f];
+    int64_t &source = problem.source.padded[f], &target = problem.target.padded[f];
+    if (factor.size != source || source != target || factor.runtimeSize)
+      return;
+    AxisList from = split(whole.source.axes[f]), to = split(whole.target.axes[f]);
+    size_t count = 0;
+    while (count < std::min(from.size(), to.size()) && from[count] == to[count])
+      ++count;
+    common[f].append(from.begin(), from.begin() + count);
+    for (const Axis &part : common[f])
+      leaveOut(part);
+    factor.size = source = target = factor.size / getNumShards(common[f]);
+    problem.source.axes[f].assign(from.begin() + count, from.end());
+    problem.target.axes[f].assign(to.begin() + count, to.end());
+  }
+
+  /// Returns true if the search may list many placements.
+  bool hasMany() const {
+    int64_t count = 1;
+    int64_t inserted = 1 + !(problem.source.unreduced.empty() && problem.target.unreduced.empty());
+    for (const Axis &part : problem.axes) {
+      auto mayShard = [&](size_t f) {
+        return llvm::any_of(std::initializer_list<int64_t>{problem.factors[f].size, problem.source.padded[f],
+                                                           problem.target.padded[f]},
+                            [&](int64_t size) { return size % part.size == 0; });
+      };
+      int64_t factors = llvm::count_if(llvm::seq<size_t>(0, problem.factors.size()), mayShard);
+      count *= inserted++ + factors;
+      if (count > kManyPlacements)
+        return true;
+    }
+    return false;
+  }
+
+  void leaveOutIdle() {
+    AxisList idle;
+    auto isUsed = [&](const ReshardLayout &layout, const Axis &part) {
+      auto holds = [&](const AxisList &axes) {
+        return llvm::any_of(axes, [&](const Axis &axis) { return isWithin(part, axis); });
+      };
+      return holds(layout.unreduced) || llvm::any_of(layout.axes, holds);
+    };
+    for (const Axis &part : problem.axes)
+      if (!isUsed(problem.source, part) && !isUsed(problem.target, part))
+        idle.push_back(part);
+    llvm::stable_sort(idle, [](const Axis &a, const Axis &b) { return a.size > b.size; });
+    while (!idle.empty() && hasMany())
+      leaveOut(idle.pop_back_val());
+  }
+
+  /// A search takes some tens of nanoseconds for each pair of placements.
+  static constexpr int64_t kManyPlacements = 400;
+
+  const ReshardProblem &whole;
+  MeshAttr mesh;
+  ReshardProblem problem;
+  /// Of each factor the axes that stay.
+  SmallVector<AxisList, 8> common;
+};
+} // namespace
+
 FailureOr<ReshardPlan> meshwright::search(const ReshardProblem &problem, const CostModel &model,
                                           const ReshardOptions &options) {
-  return Search(problem, model, options).run();
+  SmallerProblem smaller(problem, model.getMesh());
+  FailureOr<ReshardPlan> plan = Search(smaller.get(), model, options).run();
+  if (failed(plan))
+    return failure();
+  return smaller.extend(std::move(*plan));
 }

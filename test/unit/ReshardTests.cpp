@@ -56,6 +56,29 @@ TEST_F(ReshardTest, CommonMovesAreOneCollective) {
   EXPECT_FALSE((*exchange)->steps[0].gathersWhole);
 }
 
+/// With many placements the search leaves out axes that stay where they are, and some that no layout uses.
+TEST_F(ReshardTest, MovesAmongManyAxes) {
+  MeshAttr mesh = getMesh({{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}, {"e", 2}}, {}, {}, "h100");
+  Axis a{0, 1, 2}, b{1, 1, 2}, c{2, 1, 2}, d{3, 1, 2}, e{4, 1, 2};
+  Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"));
+  auto move = [&](const Layout &from, const Layout &to) { return checkMove(resharder, mesh, from, to, 1); };
+  // Two axes stay.
+  EXPECT_EQ(move(makeLayout({32, 32, 8}, {{a, c, d}, {b}, {}}), makeLayout({32, 32, 8}, {{a}, {b}, {}})),
+            "dist.all_gather");
+  EXPECT_EQ(move(makeLayout({32, 32, 8}, {{a, b, c}, {}, {}}), makeLayout({32, 32, 8}, {{a, b}, {c}, {}})),
+            "dist.all_to_all");
+  EXPECT_EQ(move(makeLayout({32, 32, 8}, {{a}, {b}, {}}, {c, d}), makeLayout({32, 32, 8}, {{a, c, d}, {b}, {}})),
+            "dist.reduce_scatter");
+  // Nothing is used in the target but what stays: ranks do not have the whole value.
+  Layout sharded = makeLayout({32, 32, 8}, {{a, e}, {b, d}, {}}), less = makeLayout({32, 32, 8}, {{a}, {b, d}, {}});
+  EXPECT_EQ(move(sharded, less), "dist.all_gather");
+  EXPECT_FALSE((*resharder.plan(sharded, less, Float32Type::get(&context)))->steps.back().gathersWhole);
+  // No axis stays, and all are in use.
+  EXPECT_NE(move(makeLayout({32, 32, 8}, {{a, b}, {c, d}, {e}}), makeLayout({32, 32, 8}, {{e, d}, {b, a}, {c}})), "");
+  // A padded factor keeps its axes in the search.
+  EXPECT_NE(move(makeLayout({30, 32, 8}, {{a, b}, {c, d}, {}}), makeLayout({30, 32, 8}, {{a}, {c}, {e}})), "");
+}
+
 TEST_F(ReshardTest, PadsBeforeAndStripsAfter) {
   MeshAttr mesh = getMesh({{"tp", 4}});
   Axis tp{0, 1, 4};
