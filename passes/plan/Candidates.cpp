@@ -71,12 +71,28 @@ ProgramExtents::ProgramExtents(ModuleOp module, const Device &device) {
     if (auto product = dyn_cast<nn::GroupedLinearOp>(op))
       lower(experts, cast<RankedTensorType>(product->getOperand(1).getType()).getDimSize(0));
   });
+  linkBandwidth = device.linkBandwidth;
   if (FunctionOpInterface entry = nn::getEntries(module).front(); !entry.isExternal())
     entry.walk([&](Operation *op) {
-      if (double flops = getProductFlops(op))
-        if (double rate = device.getFlops(getElementTypeOrSelf(op->getResult(0).getType())))
-          seconds += flops / rate;
+      double flops = getProductFlops(op);
+      if (flops == 0)
+        return;
+      if (double rate = device.getFlops(getElementTypeOrSelf(op->getResult(0).getType())))
+        seconds += flops / rate;
+      addBytes(op);
     });
+}
+
+void ProgramExtents::addBytes(Operation *op) {
+  auto getBytes = [](Value value) { return double(getTensorBytes(value.getType())); };
+  double output = getBytes(op->getResult(0));
+  if (auto own = dyn_cast<nn::AttentionOp>(op)) {
+    double moved = getBytes(own.getKey()) + getBytes(own.getValue());
+    keysAndValues += moved;
+    attention += moved + getBytes(own.getQuery()) + output;
+  } else if (op->getNumOperands() > 1) {
+    products += std::min(getBytes(op->getOperand(0)), output);
+  }
 }
 
 static std::string getAxisName(const ParallelizeOptions &options, AxisRole role) {
@@ -160,6 +176,31 @@ static ParallelizeOptions withMesh(const ParallelizeOptions &request, ArrayRef<A
   return options;
 }
 
+/// The time of the products of a rank, and of the bytes that it sends.
+/// - Tensor parallelism sums activations at about each second product.
+/// - Ulysses exchanges operands and results of attention, and a ring passes keys and values on.
+/// - Shards of weights are gathered for each pass, and gradients are summed.
+static double getRoughSeconds(const ParallelizeOptions &options, const ProgramExtents &extents) {
+  auto size = [&](AxisRole role) { return double(getAxisSize(options, role)); };
+  auto share = [](int64_t extent, double ranks) {
+    return double(llvm::divideCeil(extent, int64_t(ranks))) / double(extent);
+  };
+  double gtp = size(AxisRole::Gtp), tensor = size(AxisRole::Tensor);
+  double ring = size(AxisRole::Ring), ulysses = size(AxisRole::Ulysses);
+  double rows = share(extents.batch, size(AxisRole::Data) * gtp) * share(extents.tokens, ring * ulysses);
+  // Others have the rest of what a rank lacks.
+  auto lacks = [](double ranks) { return (ranks - 1) / ranks; };
+  double passes = extents.hasGradients || extents.trains ? 3 : 1;
+  double bytes = passes * rows *
+                 (extents.products * lacks(tensor) + extents.attention / tensor * lacks(ulysses) +
+                  extents.keysAndValues / tensor * (ring - 1));
+  bytes += passes * double(extents.weights) / tensor * lacks(gtp);
+  if (extents.trains)
+    bytes += 2 * double(extents.weights) / (tensor * gtp) * lacks(size(AxisRole::Data) * ring * ulysses);
+  double seconds = passes * extents.seconds * rows / tensor;
+  return seconds + (extents.linkBandwidth ? bytes / extents.linkBandwidth : 0);
+}
+
 /// Adds a mesh, and variants of the options that go with it.
 static void addCandidates(ParallelizeOptions options, const ProgramExtents &extents,
                           std::vector<Candidate> &found) {
@@ -170,11 +211,13 @@ static void addCandidates(ParallelizeOptions options, const ProgramExtents &exte
   int64_t data = size(AxisRole::Data) * size(AxisRole::Gtp), tensor = size(AxisRole::Tensor);
   int64_t sequence = size(AxisRole::Ring) * size(AxisRole::Ulysses);
   Candidate candidate;
+  candidate.roughSeconds = getRoughSeconds(options, extents);
   // Experts, stages and rules of a user may divide work in other ways.
   bool isPlain = !extents.experts && options.fold.empty() && options.shardings.rules.empty() &&
                  !options.dpAttention.areSet();
   if (isPlain) {
-    candidate.leastSeconds = extents.seconds * share(extents.batch, data) *
+    // A backward pass has at least one more product for each.
+    candidate.leastSeconds = (extents.hasGradients ? 2 : 1) * extents.seconds * share(extents.batch, data) *
                              share(extents.tokens, sequence) / double(tensor);
     candidate.leastWeights = extents.weights / (size(AxisRole::Gtp) * tensor);
   }

@@ -30,7 +30,16 @@ struct ProgramExtents {
   /// Bytes of parameters and trained states, and seconds of the products of one call on one rank.
   int64_t weights = 0;
   double seconds = 0;
+  /// Bytes of one call that cross axes on some mesh: the smaller of the input and the output of each product with
+  /// a weight, the keys and values of attention, and these with its queries and results.
+  double products = 0, keysAndValues = 0, attention = 0;
+  /// Bytes a second between two ranks; 0 is unlimited.
+  double linkBandwidth = 0;
   int64_t numOps = 0;
+
+private:
+  /// Adds the bytes of a product, or of an attention op.
+  void addBytes(mlir::Operation *op);
 };
 
 /// The ops that the phases plan. Those of a forward pass count for its derivative, too.
@@ -42,6 +51,9 @@ struct Candidate {
   /// The least seconds that such a plan takes, and the least bytes of weights on a rank.
   double leastSeconds = 0;
   int64_t leastWeights = 0;
+  /// `leastSeconds`, and the time of the bytes that such a plan sends by rule of thumb. It orders candidates and
+  /// rules none out.
+  double roughSeconds = 0;
 };
 
 /// Returns true if no rank of the mesh is without rows of the batch, tokens or heads.

@@ -57,7 +57,8 @@ PlanPrice PlanPricer::price(const ParallelizeOptions &options) {
     return more;
   more.seconds = shorts->extend(price.seconds, more.seconds);
   more.exposed = shorts->extend(price.exposed, more.exposed);
-  more.memory = shorts->extend(price.memory, more.memory);
+  // Each layer adds memory, though the peak of the shorter program may be at another op.
+  more.memory = std::max(more.memory, shorts->extend(price.memory, more.memory));
   more.bytes = shorts->extend(price.bytes, more.bytes);
   return more;
 }
@@ -95,14 +96,7 @@ PlanPrice PlanPricer::price(IsolatedModule &copy, const ParallelizeOptions &opti
 }
 
 std::optional<PlanPricer::Estimate> PlanPricer::estimate(const ParallelizeOptions &options) {
-  std::optional<Estimate> whole = estimate(*copies.front(), options);
-  if (!shorts || !whole)
-    return whole;
-  std::optional<Estimate> more = estimate(*copies.back(), options);
-  if (more)
-    more = Estimate{shorts->extend(whole->compute, more->compute),
-                    shorts->extend(whole->communication, more->communication)};
-  return more;
+  return estimate(*copies.front(), options);
 }
 
 std::optional<PlanPricer::Estimate> PlanPricer::estimate(IsolatedModule &copy,

@@ -21,14 +21,18 @@ using namespace meshwright;
 /// Plans of ops that a search may price: some seconds of work. A program without short forms is small, or its layers
 /// differ.
 static constexpr int64_t kMaxWork = 40000, kMaxWorkOfWhole = 80000;
-static constexpr int64_t kFewestPlans = 16, kMostPlans = 600;
+static constexpr int64_t kFewestPlans = 16, kFewestShortPlans = 10, kMostPlans = 600;
 /// Estimates that take about the time of a plan.
 static constexpr int64_t kEstimatesOfPlan = 4;
+/// Estimates on short programs. The number of ranks makes these slow, so their ops do not tell the time.
+static constexpr size_t kShortEstimates = 16;
 /// Plans of which the least memory is sought where no plan fits.
 static constexpr int64_t kMostLeast = 64;
 static constexpr int kLeastRounds = 4;
 /// Plans of a program with short forms that are planned as a whole: in a batch, and in all.
 static constexpr size_t kWholePlans = 2, kMostWholePlans = 6;
+/// Candidates with the least weights that are tried where no fast one fits.
+static constexpr size_t kSmallest = 4;
 /// Plans that are priced before bounds are compared again.
 static constexpr size_t kBatch = 8;
 /// Meshes on which two options change at once.
@@ -51,7 +55,8 @@ PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
       objective(request.objective.value_or(Objective::Time)), memoryLimit(memoryLimit),
       shorts(shorts) {
   int64_t work = shorts ? kMaxWork : kMaxWorkOfWhole;
-  maxPlans = std::clamp(work / std::max<int64_t>(extents.numOps, 1), kFewestPlans, kMostPlans);
+  maxPlans = std::clamp(work / std::max<int64_t>(extents.numOps, 1), shorts ? kFewestShortPlans : kFewestPlans,
+                        kMostPlans);
 }
 
 PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
@@ -86,7 +91,7 @@ void PlanSearch::forEach(size_t count, llvm::function_ref<void(PlanPricer &, siz
 }
 
 std::vector<Candidate> PlanSearch::estimate(ArrayRef<Candidate> candidates) {
-  std::vector<Candidate> open(candidates.take_front(maxPlans * kEstimatesOfPlan));
+  std::vector<Candidate> open(candidates.take_front(shorts ? kShortEstimates : maxPlans * kEstimatesOfPlan));
   std::vector<std::optional<PlanPricer::Estimate>> found(open.size());
   forEach(open.size(), [&](PlanPricer &pricer, size_t i) {
     found[i] = pricer.estimate(open[i].options);
@@ -124,9 +129,6 @@ void PlanSearch::priceMeshes(ArrayRef<Candidate> candidates) {
   std::vector<const Candidate *> open;
   for (const Candidate &candidate : candidates)
     open.push_back(&candidate);
-  llvm::stable_sort(open, [](const Candidate *a, const Candidate *b) {
-    return a->leastSeconds < b->leastSeconds;
-  });
   // Options get their part of the limit, too.
   int64_t most = std::max<int64_t>(maxPlans / 2, 1);
   std::vector<Candidate> estimated;
@@ -140,8 +142,6 @@ void PlanSearch::priceMeshes(ArrayRef<Candidate> candidates) {
   }
   const PlanPrice *best = nullptr;
   auto isCut = [&](const Candidate &candidate) {
-    if (memoryLimit && candidate.leastWeights > memoryLimit)
-      return true;
     return best && objective != Objective::Memory &&
            candidate.leastSeconds > best->seconds * kNearTime;
   };
@@ -164,7 +164,10 @@ void PlanSearch::priceMeshes(ArrayRef<Candidate> candidates) {
         again.push_back(plan.options);
         again.back().memoryCeiling = memoryLimit;
       }
-      addFrugal(plan.options, again);
+      if (shorts)
+        again.push_back(getFrugal(plan.options));
+      else
+        addFrugal(plan.options, again);
     }
   if (int64_t rest = std::max(maxPlans - getNumPlans(), kFewestPlans);
       int64_t(again.size()) > rest)
@@ -172,12 +175,16 @@ void PlanSearch::priceMeshes(ArrayRef<Candidate> candidates) {
   price(again);
 }
 
-void PlanSearch::addFrugal(ParallelizeOptions options,
-                           std::vector<ParallelizeOptions> &all) const {
+ParallelizeOptions PlanSearch::getFrugal(ParallelizeOptions options) const {
   if (options.recompute == RecomputeMode::Auto && extents.hasGradients && request.asksFor("recompute"))
     options.recompute = RecomputeMode::Full;
   if (options.shardOptimizer == OnOffAuto::Auto && extents.trains && request.asksFor("shard-optimizer"))
     options.shardOptimizer = OnOffAuto::On;
+  return options;
+}
+
+void PlanSearch::addFrugal(ParallelizeOptions options, std::vector<ParallelizeOptions> &all) const {
+  options = getFrugal(std::move(options));
   all.push_back(options);
   if (options.sequenceParallel != OnOffAuto::Auto || !request.asksFor("sequence-parallel") ||
       getAxisSize(options, AxisRole::Tensor) == 1)
@@ -302,6 +309,7 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   std::vector<Candidate> unbounded(candidates);
   for (Candidate &candidate : unbounded)
     candidate.options.memoryCeiling = std::nullopt;
+  bool isLarge = extents.numOps > kMaxWork;
   PlanSearch estimates(program, open, fewer, memoryLimit, &shortPrograms);
   estimates.search(unbounded);
   std::vector<const PricedPlan *> ranked = estimates.rank();
@@ -323,13 +331,16 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
     for (const ParallelizeOptions &options : given)
       if (memoryLimit && options.recompute != request.recompute) {
         limited.push_back(options);
-        limited.back().recompute = request.recompute;
+        // Of a large program that takes longer than all the rest.
+        if (!isLarge)
+          limited.back().recompute = request.recompute;
         limited.back().memoryCeiling = memoryLimit;
       }
     return limited;
   };
+  size_t batch = isLarge ? 1 : kWholePlans;
   if (!estimates.getBest()) {
-    std::vector<ParallelizeOptions> first = take(kWholePlans);
+    std::vector<ParallelizeOptions> first = take(batch);
     llvm::append_range(first, limit(first));
     for (const ParallelizeOptions &options : first)
       least.push_back({options});
@@ -338,9 +349,9 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   }
   // An estimate may be wrong by as much as separates it from the next.
   const PricedPlan *best = nullptr;
-  while (next < std::min(ranked.size(), kMostWholePlans) &&
+  while (next < std::min(ranked.size(), kMostWholePlans * batch / kWholePlans) &&
          (!best || isBetter(ranked[next]->price, best->price))) {
-    std::vector<ParallelizeOptions> options = take(kWholePlans);
+    std::vector<ParallelizeOptions> options = take(batch);
     price(options);
     best = getBest();
     if (best)
@@ -352,7 +363,7 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
     return false;
   std::vector<ParallelizeOptions> near;
   for (const PricedPlan *plan : rank())
-    if (near.size() < kWholePlans && fits(plan->price) && plan->price.seconds <= best->price.seconds * kNearTime)
+    if (!isLarge && near.size() < kWholePlans && fits(plan->price) && plan->price.seconds <= best->price.seconds * kNearTime)
       near.push_back(plan->options);
   price(limit(near));
   numDropped = estimates.getNumPlans() - int64_t(ranked.size() - next);
@@ -363,10 +374,28 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   return true;
 }
 
-void PlanSearch::search(ArrayRef<Candidate> candidates) {
+void PlanSearch::search(ArrayRef<Candidate> given) {
+  // Weights that do not fit leave no choice. If they never fit, the least memory is sought among all.
+  std::vector<Candidate> candidates;
+  for (const Candidate &candidate : given)
+    if (!memoryLimit || candidate.leastWeights <= memoryLimit)
+      candidates.push_back(candidate);
+  if (candidates.empty())
+    candidates = given;
+  llvm::stable_sort(candidates, [](const Candidate &a, const Candidate &b) {
+    return a.roughSeconds < b.roughSeconds;
+  });
   priceMeshes(candidates);
-  if (!getBest())
+  if (!getBest() && shorts) {
+    // Others than the fastest may fit.
+    llvm::stable_sort(candidates, [](const Candidate &a, const Candidate &b) { return a.leastWeights < b.leastWeights; });
+    std::vector<ParallelizeOptions> smallest;
+    for (const Candidate &candidate : ArrayRef(candidates).take_front(kSmallest))
+      smallest.push_back(getFrugal(candidate.options));
+    price(smallest);
+  } else if (!getBest()) {
     price(listFrugal(candidates));
+  }
   const PricedPlan *best = getBest();
   if (!best)
     return;

@@ -75,7 +75,9 @@ private:
   void improve(size_t plan, bool triesPairs);
   /// Options of which one differs from those of a plan.
   std::vector<ParallelizeOptions> getNeighbours(const ParallelizeOptions &options) const;
-  /// Adds options that save memory at the cost of time. Scattered tokens may save memory or take more.
+  /// Options that save memory at the cost of time.
+  ParallelizeOptions getFrugal(ParallelizeOptions options) const;
+  /// Adds such options. Scattered tokens may save memory or take more.
   void addFrugal(ParallelizeOptions options, std::vector<ParallelizeOptions> &all) const;
   /// All candidates and their frugal variants, as many as may be priced.
   std::vector<ParallelizeOptions> listFrugal(mlir::ArrayRef<Candidate> candidates) const;
