@@ -341,10 +341,14 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   size_t batch = isLarge ? 1 : kWholePlans;
   if (!estimates.getBest()) {
     std::vector<ParallelizeOptions> first = take(batch);
-    llvm::append_range(first, limit(first));
-    for (const ParallelizeOptions &options : first)
+    std::vector<ParallelizeOptions> limited = limit(first);
+    for (const ParallelizeOptions &options : llvm::concat<ParallelizeOptions>(first, limited))
       least.push_back({options});
-    search(least);
+    // Options of a large program are tried only if the ceiling alone does not help.
+    if (isLarge)
+      price(limited);
+    if (!getBest())
+      search(least);
     return true;
   }
   // An estimate may be wrong by as much as separates it from the next.
