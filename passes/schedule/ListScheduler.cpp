@@ -10,14 +10,17 @@
 #include "meshwright/passes/schedule/Simulation.h"
 
 #include "llvm/ADT/DenseSet.h"
+#include "llvm/ADT/bit.h"
 #include "llvm/Support/xxhash.h"
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <queue>
 #include <set>
+#include <tuple>
 
 using namespace meshwright;
 using llvm::ArrayRef;
@@ -60,6 +63,8 @@ struct TaskGraph {
   std::vector<unsigned> stage, next;
   /// The first task that reads the result.
   std::vector<unsigned> reader;
+  /// True for a task that depends on a collective.
+  std::vector<bool> waits;
 };
 
 } // namespace
@@ -72,10 +77,12 @@ TaskGraph::TaskGraph(ArrayRef<ScheduleTask> tasks) : tasks(tasks) {
   stage.resize(count);
   next.resize(count);
   reader.resize(count, count);
+  waits.resize(count);
   for (unsigned i = 0; i < count; ++i)
     for (unsigned dependence : tasks[i].dependences) {
       reader[dependence] = std::min(reader[dependence], i);
       users[dependence].push_back(i);
+      waits[i] = waits[i] || tasks[dependence].link != 0;
       stage[i] = std::max(stage[i], stage[dependence] + (tasks[dependence].link != 0));
     }
   // A collective that forwards the result of another one (around a ring) waits for the
@@ -128,26 +135,162 @@ struct Rules {
 
 } // namespace
 
+namespace {
+
+/// Numbers below a limit, in their order.
+class NumberSet {
+public:
+  explicit NumberSet(size_t limit) {
+    do
+      levels.emplace_back(limit = limit / 64 + 1);
+    while (limit > 1);
+  }
+
+  bool empty() const { return levels.back().front() == 0; }
+  void insert(unsigned i) {
+    for (std::vector<uint64_t> &level : levels) {
+      level[i / 64] |= uint64_t(1) << i % 64;
+      i /= 64;
+    }
+  }
+  void erase(unsigned i) {
+    for (std::vector<uint64_t> &level : levels) {
+      level[i / 64] &= ~(uint64_t(1) << i % 64);
+      if (level[i / 64])
+        return;
+      i /= 64;
+    }
+  }
+  std::optional<unsigned> getFirst() const { return getFrom(0); }
+  /// The first number from `i` on.
+  std::optional<unsigned> getFrom(unsigned i) const {
+    for (size_t level = 0; level < levels.size(); ++level) {
+      uint64_t rest = i / 64 < levels[level].size() ? levels[level][i / 64] >> i % 64 : 0;
+      if (rest) {
+        i += llvm::countr_zero(rest);
+        for (; level > 0; --level)
+          i = i * 64 + llvm::countr_zero(levels[level - 1][i]);
+        return i;
+      }
+      // The next words may have one.
+      i = i / 64 + 1;
+    }
+    return std::nullopt;
+  }
+
+private:
+  /// The numbers as bits, and for each level the words that are not 0 as bits of the next one.
+  std::vector<std::vector<uint64_t>> levels;
+};
+
+/// The places of the tasks in the order of the rules: of several that are ready the first one begins.
+struct TaskOrder {
+  TaskOrder(const TaskGraph &graph, Rules rules) : tasks(graph.tasks.size()), places(graph.tasks.size()) {
+    std::vector<std::tuple<int, int64_t, unsigned, int64_t, int64_t, unsigned>> keys;
+    keys.reserve(tasks.size());
+    for (auto [i, task] : llvm::enumerate(graph.tasks)) {
+      int64_t stage = graph.stage[i] / rules.ahead;
+      if (rules.finishesChains && task.link)
+        stage = -int64_t(graph.stage[i]);
+      unsigned turn = rules.inTurn && !task.link ? graph.next[i] : 0;
+      if (task.inTurn)
+        turn = graph.reader[i];
+      int rank = task.link ? 0 : task.drains ? 2 : 1;
+      keys.emplace_back(rank, stage, turn, graph.distance[i], -graph.remaining[i], i);
+    }
+    llvm::sort(keys);
+    for (auto [place, key] : llvm::enumerate(keys)) {
+      tasks[place] = std::get<5>(key);
+      places[tasks[place]] = place;
+    }
+  }
+
+  /// The task at each place, and the place of each task.
+  std::vector<unsigned> tasks, places;
+};
+
+/// The ready tasks, in their order. A large program has many: all gathers of weights are ready at its begin. So no
+/// search but `findSmallest` visits all of them.
+class ReadyTasks {
+public:
+  ReadyTasks(const TaskGraph &graph, Rules rules)
+      : graph(graph), order(graph, rules), all(graph.tasks.size()), kernels(all), draining(all), waiting(all) {}
+
+  bool empty() const { return all.empty(); }
+  unsigned getFirst() const { return order.tasks[*all.getFirst()]; }
+  std::optional<unsigned> getFirstKernel() const { return getTask(kernels.getFirst()); }
+  std::optional<unsigned> getFirstDraining() const { return getTask(draining.getFirst()); }
+
+  void insert(unsigned i) {
+    forEachSet(i, [&](NumberSet &places) { places.insert(order.places[i]); });
+  }
+  void erase(unsigned i) {
+    forEachSet(i, [&](NumberSet &places) { places.erase(order.places[i]); });
+  }
+
+  /// The first task that runs within these bytes.
+  std::optional<unsigned> findFitting(const Simulation &simulation, int64_t memory) const {
+    std::optional<unsigned> best;
+    for (auto &[bytes, places] : bySize) {
+      if (simulation.getLive() + bytes > memory)
+        break;
+      if (auto first = places.getFirst(); first && (!best || *first < *best))
+        best = first;
+    }
+    for (auto place = waiting.getFirst(); place && (!best || *place < *best); place = waiting.getFrom(*place + 1))
+      if (simulation.getLiveWith(order.tasks[*place]) <= memory)
+        best = place;
+    return getTask(best);
+  }
+  /// The first of the tasks behind which the fewest bytes are alive.
+  unsigned findSmallest(const Simulation &simulation) const {
+    unsigned best = 0;
+    int64_t least = std::numeric_limits<int64_t>::max();
+    for (auto place = all.getFirst(); place; place = all.getFrom(*place + 1)) {
+      unsigned i = order.tasks[*place];
+      int64_t bytes = graph.tasks[i].bytes - simulation.getFreed(i);
+      if (bytes < least) {
+        least = bytes;
+        best = i;
+      }
+    }
+    return best;
+  }
+
+private:
+  std::optional<unsigned> getTask(std::optional<unsigned> place) const {
+    return place ? std::optional(order.tasks[*place]) : std::nullopt;
+  }
+  template <typename Visit> void forEachSet(unsigned i, Visit visit) {
+    const ScheduleTask &task = graph.tasks[i];
+    visit(all);
+    if (!task.link)
+      visit(kernels);
+    if (task.drains)
+      visit(draining);
+    if (graph.waits[i])
+      visit(waiting);
+    else
+      visit(bySize.try_emplace(task.bytes, graph.tasks.size()).first->second);
+  }
+
+  const TaskGraph &graph;
+  TaskOrder order;
+  /// Places in the order. `waiting` has the tasks that wait for a collective, which frees memory then; `bySize` has
+  /// the others, by the bytes of their results.
+  NumberSet all, kernels, draining, waiting;
+  std::map<int64_t, NumberSet> bySize;
+};
+
+} // namespace
+
 static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memory) {
   ArrayRef<ScheduleTask> tasks = graph.tasks;
   size_t count = tasks.size();
   std::vector<unsigned> missing(count);
   for (unsigned i = 0; i < count; ++i)
     missing[i] = tasks[i].dependences.size() + graph.held[i];
-  auto isBefore = [&](unsigned a, unsigned b) {
-    auto getKey = [&](unsigned i) {
-      int64_t stage = graph.stage[i] / rules.ahead;
-      if (rules.finishesChains && tasks[i].link)
-        stage = -int64_t(graph.stage[i]);
-      unsigned turn = rules.inTurn && !tasks[i].link ? graph.next[i] : 0;
-      if (tasks[i].inTurn)
-        turn = graph.reader[i];
-      int rank = tasks[i].link ? 0 : tasks[i].drains ? 2 : 1;
-      return std::tuple(rank, stage, turn, graph.distance[i], -graph.remaining[i], i);
-    };
-    return getKey(a) < getKey(b);
-  };
-  std::set<unsigned, decltype(isBefore)> ready(isBefore), draining(isBefore);
+  ReadyTasks ready(graph, rules);
   // Tasks whose operands are there at a later time.
   using Entry = std::pair<int64_t, unsigned>;
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> later;
@@ -159,58 +302,49 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
       add(i);
   while (!ready.empty() || !later.empty()) {
     while (!later.empty() && later.top().first <= simulation.now) {
-      unsigned i = later.top().second;
-      ready.insert(i);
-      if (tasks[i].drains)
-        draining.insert(i);
+      ready.insert(later.top().second);
       later.pop();
     }
     if (ready.empty()) {
       simulation.waitUntil(later.top().first);
       continue;
     }
-    auto chosen = ready.begin();
-    if (rules.finishesChains && tasks[*chosen].link) {
-      int64_t free = simulation.getFreeTime(tasks[*chosen].link);
-      auto kernel = std::find_if(chosen, ready.end(), [&](unsigned i) { return !tasks[i].link; });
+    unsigned chosen = ready.getFirst();
+    if (rules.finishesChains && tasks[chosen].link) {
+      int64_t free = simulation.getFreeTime(tasks[chosen].link);
+      std::optional<unsigned> kernel = ready.getFirstKernel();
       if (free > simulation.now) {
         // The collective would only queue, so kernels that end before go first.
-        if (kernel == ready.end()) {
+        if (!kernel) {
           simulation.waitUntil(later.empty() ? free : std::min(free, later.top().first));
           continue;
         }
         if (simulation.now + tasks[*kernel].time <= free)
-          chosen = kernel;
-      } else if (kernel != ready.end() && graph.stage[*kernel] > graph.stage[*chosen] &&
-                 graph.distance[*kernel] < tasks[*chosen].time) {
+          chosen = *kernel;
+      } else if (kernel && graph.stage[*kernel] > graph.stage[chosen] &&
+                 graph.distance[*kernel] < tasks[chosen].time) {
         // The kernel leads at once to a collective that continues a longer chain.
-        chosen = kernel;
+        chosen = *kernel;
       }
     }
     // Kernels that drain fill the time in which others wait, as long as that takes no more memory.
-    if (!draining.empty() && simulation.getLiveWith(*chosen) > simulation.getPeak())
-      chosen = ready.find(*draining.begin());
+    if (auto draining = ready.getFirstDraining();
+        draining && simulation.getLiveWith(chosen) > simulation.getPeak())
+      chosen = *draining;
     if (memory) {
-      auto fits = [&](unsigned i) {
-        return simulation.getLiveWith(i) <= memory;
-      };
-      chosen = std::find_if(ready.begin(), ready.end(), fits);
-      if (chosen == ready.end()) {
+      if (std::optional<unsigned> fitting = ready.findFitting(simulation, memory)) {
+        chosen = *fitting;
+      } else if (!later.empty()) {
         // A task that is ready later may take less memory than those ready now.
-        if (!later.empty()) {
-          simulation.waitUntil(later.top().first);
-          continue;
-        }
-        chosen = std::min_element(ready.begin(), ready.end(), [&](unsigned a, unsigned b) {
-          return tasks[a].bytes - simulation.getFreed(a) < tasks[b].bytes - simulation.getFreed(b);
-        });
+        simulation.waitUntil(later.top().first);
+        continue;
+      } else {
+        chosen = ready.findSmallest(simulation);
       }
     }
-    unsigned i = *chosen;
     ready.erase(chosen);
-    draining.erase(i);
-    simulation.begin(i);
-    for (ArrayRef<unsigned> list : {ArrayRef(graph.users[i]), ArrayRef(graph.holds[i])})
+    simulation.begin(chosen);
+    for (ArrayRef<unsigned> list : {ArrayRef(graph.users[chosen]), ArrayRef(graph.holds[chosen])})
       for (unsigned user : list)
         if (--missing[user] == 0)
           add(user);

@@ -6,10 +6,10 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Rt/Rt.h"
+#include "meshwright/lib/Support/SortByOperands.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 #include "meshwright/passes/schedule/Passes.h"
 
-#include "mlir/Analysis/TopologicalSortUtils.h"
 
 namespace meshwright {
 #define GEN_PASS_DEF_PLANPREFETCHPASS
@@ -218,7 +218,7 @@ void PrefetchPlan::write(func::FuncOp func) {
     operand.set(AfterOp::create(builder, start.getLoc(), operand.get(), earlier->getResult(0)));
   }
   // A gather may stand before the launch that it waits for.
-  sortTopologically(&func.front());
+  sortByOperands(func.front());
 }
 
 int64_t PrefetchPlan::getMostAhead() const {

@@ -96,6 +96,7 @@ public:
   int64_t getFreed(unsigned i) const { return getFreedBefore(i) + getLastRead(i); }
   /// Bytes that are alive while the task runs, if it begins next.
   int64_t getLiveWith(unsigned i) const { return live - getFreedBefore(i) + tasks[i].bytes; }
+  int64_t getLive() const { return live; }
   int64_t getPeak() const { return result.peak; }
   /// Bytes of the results whose last reader is the task.
   int64_t getLastRead(unsigned i) const {

@@ -19,10 +19,10 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Support/ProgramMap.h"
+#include "meshwright/lib/Support/SortByOperands.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/schedule/Passes.h"
 
-#include "mlir/Analysis/TopologicalSortUtils.h"
 
 #include "llvm/ADT/EquivalenceClasses.h"
 #include "llvm/ADT/MapVector.h"
@@ -485,7 +485,7 @@ void SplitRoutingsPass::runOnOperation() {
   for (Operation &op : llvm::make_early_inc_range(llvm::reverse(func.front())))
     if (replaced.contains(&op))
       op.erase();
-  sortTopologically(&func.front());
+  sortByOperands(func.front());
   if (failed(verifyPlacement(func)))
     signalPassFailure();
 }
