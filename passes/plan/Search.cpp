@@ -358,9 +358,14 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
     std::vector<ParallelizeOptions> options = take(batch);
     price(options);
     best = getBest();
-    if (best)
+    if (best || isLarge)
       continue;
     price(limit(options));
+    best = getBest();
+  }
+  // A plan of a large program under a ceiling takes several times as long as another one.
+  if (!best && isLarge && !plans.empty()) {
+    price(limit(rank().front()->options));
     best = getBest();
   }
   if (!best)

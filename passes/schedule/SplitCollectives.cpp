@@ -15,6 +15,7 @@
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
+#include "llvm/ADT/StringMap.h"
 #include "llvm/Support/Threading.h"
 
 namespace meshwright {
@@ -49,19 +50,22 @@ public:
   ChunkSimulator(const CostModel &model, bool always) : model(model), always(always) {}
 
   /// The schedule of the ops of `stretch`. Ops of the region run once for each chunk
-  /// (`SplitRegion::bounds`; without bounds, whole).
-  Schedule simulate(ArrayRef<Operation *> stretch, const SplitRegion &region);
+  /// (`SplitRegion::bounds`; without bounds, whole). Valid until the simulator is destroyed.
+  const Schedule &simulate(ArrayRef<Operation *> stretch, const SplitRegion &region);
 
 private:
   unsigned add(int link, int64_t time, ArrayRef<unsigned> dependences);
   void require(SmallVectorImpl<unsigned> &dependences, Value value, int chunk);
   int64_t getTime(Operation *op, const ChunkOp *how, double share) const;
+  std::string getKey() const;
 
   const CostModel &model;
   bool always;
   std::vector<ScheduleTask> tasks;
   /// The tasks that make a value: one, or one for each chunk.
   ProgramMap<Value, SmallVector<unsigned, 4>> made;
+  /// The schedules of all tasks so far: layers of a model are alike.
+  llvm::StringMap<Schedule> known;
 };
 
 unsigned ChunkSimulator::add(int link, int64_t time, ArrayRef<unsigned> dependences) {
@@ -108,7 +112,20 @@ int64_t ChunkSimulator::getTime(Operation *op, const ChunkOp *how, double share)
   return model.getLaunchTime() + std::max(time, model.getComputeTime(getProductFlops(op) * share, type));
 }
 
-Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegion &region) {
+/// The bytes of all that the schedule of the tasks depends on.
+std::string ChunkSimulator::getKey() const {
+  std::string key;
+  auto add = [&](int64_t number) { key.append(reinterpret_cast<const char *>(&number), sizeof(number)); };
+  for (const ScheduleTask &task : tasks) {
+    add(task.link);
+    add(task.time);
+    add(task.dependences.size());
+    llvm::for_each(task.dependences, add);
+  }
+  return key;
+}
+
+const Schedule &ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegion &region) {
   tasks.clear();
   made.clear();
   unsigned chunks = std::max<size_t>(1, region.bounds.size());
@@ -167,7 +184,10 @@ Schedule ChunkSimulator::simulate(ArrayRef<Operation *> stretch, const SplitRegi
       made[result] = std::move(list);
     }
   }
-  return scheduleTasks(tasks);
+  auto [it, isNew] = known.try_emplace(getKey());
+  if (isNew)
+    it->second = scheduleTasks(tasks);
+  return it->second;
 }
 
 } // namespace
@@ -197,20 +217,18 @@ struct SplitCollectivesPass : meshwright::impl::SplitCollectivesPassBase<SplitCo
   /// runs as it is may have a placement that cannot be derived.
   const FailureOr<PlacementAnalysis> &getPlacement();
   bool always = false;
-  bool choose(SplitRegion &region, const CostModel &model, ArrayRef<Operation *> order,
+  bool choose(SplitRegion &region, ChunkSimulator &simulator, ArrayRef<Operation *> order,
               const ProgramMap<Operation *, unsigned> &positions, Schedule &whole, Schedule &split);
 };
 
 /// Cuts the region into the number of chunks with the least simulated time. Returns false
 /// if none takes less time than the whole.
-bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
-                                  ArrayRef<Operation *> order,
+bool SplitCollectivesPass::choose(SplitRegion &region, ChunkSimulator &simulator, ArrayRef<Operation *> order,
                                   const ProgramMap<Operation *, unsigned> &positions, Schedule &whole,
                                   Schedule &split) {
   unsigned first = positions.lookup(region.ops.front().op);
   unsigned last = positions.lookup(region.ops.back().op);
   ArrayRef<Operation *> stretch = order.slice(first, last - first + 1);
-  ChunkSimulator simulator(model, always);
   region.bounds.clear();
   whole = simulator.simulate(stretch, region);
   SmallVector<int64_t, 4> best;
@@ -221,13 +239,13 @@ bool SplitCollectivesPass::choose(SplitRegion &region, const CostModel &model,
   for (int64_t count : counts) {
     if (!region.cut(count))
       break;
-    Schedule schedule = simulator.simulate(stretch, region);
+    const Schedule &schedule = simulator.simulate(stretch, region);
     // More chunks must gain a part in two hundred: the model leaves out costs of small
     // products.
     bool better = best.empty() || schedule.time < split.time - split.time / 200;
     worse = better ? 0 : worse + 1;
     if (better) {
-      split = std::move(schedule);
+      split = schedule;
       best = region.bounds;
     }
     if (worse == 2)
@@ -305,6 +323,7 @@ void SplitCollectivesPass::runOnOperation() {
   if (failed(verifyDevice(mesh, func)))
     return signalPassFailure();
   CostModel model(mesh);
+  ChunkSimulator simulator(model, always);
   DecisionLog &log = DistDialect::getDecisionLog(&getContext());
 
   // Values that depend on parameters only are no activations, so they have no rows.
@@ -336,7 +355,7 @@ void SplitCollectivesPass::runOnOperation() {
     bool pays = false;
     for (SplitRegion &candidate : candidates) {
       Schedule before, after;
-      bool better = choose(candidate, model, order, positions, before, after);
+      bool better = choose(candidate, simulator, order, positions, before, after);
       if (candidate.bounds.empty())
         continue;
       // Candidates are compared by their gain, because their stretches may differ.
