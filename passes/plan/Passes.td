@@ -29,16 +29,16 @@ def ChoosePlanPass : Pass<"choose-plan", "::mlir::ModuleOp"> {
     ```
     After, with `--choose-plan="request='ranks=2'"`:
     ```mlir
-    dist.mesh @mesh = <["tp"=2], device = "h100">
+    dist.mesh @mesh = <["dp"=2], device = "h100">
     func.func @main(
-        %x: tensor<4x8xf32> {dist.global = tensor<4x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {} ]>,
+        %x: tensor<2x8xf32> {dist.global = tensor<4x8xf32>, dist.sharding = #dist.sharding<@mesh, [{"dp"}, {} ]>,
                              nn.input = "x"},
-        %w: tensor<4x8xf32> {dist.global = tensor<8x8xf32>, dist.sharding = #dist.sharding<@mesh, [{"tp"}, {} ]>,
+        %w: tensor<8x8xf32> {dist.global = tensor<8x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {} ]>,
                              nn.parameter = "w"})
-        -> (tensor<4x4xf32> {dist.global = tensor<4x8xf32>, dist.sharding = #dist.sharding<@mesh, [{}, {"tp"} ]>,
+        -> (tensor<2x8xf32> {dist.global = tensor<4x8xf32>, dist.sharding = #dist.sharding<@mesh, [{"dp"}, {} ]>,
                              nn.output = "y"}) attributes {dist.spmd = @mesh} {
-      %0 = nn.linear %x, %w : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x4xf32>
-      return %0 : tensor<4x4xf32>
+      %0 = nn.linear %x, %w : (tensor<2x8xf32>, tensor<8x8xf32>) -> tensor<2x8xf32>
+      return %0 : tensor<2x8xf32>
     }
     ```
   }];
