@@ -9,6 +9,7 @@
 
 #include "meshwright/lib/Support/ProgramMap.h"
 
+#include "mlir/IR/OpDefinition.h"
 #include "llvm/ADT/STLExtras.h"
 
 #include <numeric>
@@ -17,8 +18,10 @@
 using namespace mlir;
 
 void meshwright::sortByOperands(Block &block) {
+  bool hasTerminator = !block.empty() && block.back().hasTrait<OpTrait::IsTerminator>();
+  Block::iterator end = hasTerminator ? std::prev(block.end()) : block.end();
   std::vector<Operation *> ops;
-  for (Operation &op : block.without_terminator())
+  for (Operation &op : llvm::make_range(block.begin(), end))
     ops.push_back(&op);
   ProgramMap<Operation *, unsigned> numbers;
   numbers.reserve(ops.size());
@@ -60,7 +63,6 @@ void meshwright::sortByOperands(Block &block) {
   std::vector<unsigned> order(ops.size());
   std::iota(order.begin(), order.end(), 0);
   llvm::stable_sort(order, [&](unsigned a, unsigned b) { return sweep[a] < sweep[b]; });
-  Block::iterator end = block.without_terminator().end();
   for (unsigned i : order)
     ops[i]->moveBefore(&block, end);
 }
