@@ -7,7 +7,6 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/CostModel/JointLaunches.h"
-#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/recompute/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -46,7 +45,6 @@ private:
   func::FuncOp func;
   JointLaunches joint;
   std::optional<int64_t> ahead;
-  ProgramMap<Operation *, int64_t> numbers;
   SmallVector<Neighbours> groups;
   int64_t saved = 0;
 };
@@ -55,11 +53,9 @@ private:
 
 FetchJoiner::FetchJoiner(func::FuncOp func, const CostModel &model, std::optional<int64_t> ahead)
     : func(func), joint(model), ahead(ahead) {
-  for (Operation &op : func.front()) {
-    numbers[&op] = numbers.size();
-    if (auto collective = dyn_cast<CollectiveOpInterface>(op); collective && JointLaunches::isCandidate(collective))
+  for (auto collective : func.getOps<CollectiveOpInterface>())
+    if (JointLaunches::isCandidate(collective))
       joint.note(collective);
-  }
 }
 
 /// Finds neighbours. Of one role, kind and axes, one that is not small ends a group: those behind it are
@@ -92,7 +88,6 @@ void FetchJoiner::collect() {
 void FetchJoiner::replace(Neighbours &group, OpBuilder &builder) {
   saved += (group.members.size() - 1) * joint.getFixedTime(group.members.front());
   CollectiveOpInterface joined = joinCollectives(builder, group.members);
-  numbers[joined] = numbers.lookup(group.members.front());
   for (auto [i, member] : llvm::enumerate(group.members)) {
     member->getResult(0).replaceAllUsesWith(joined->getResult(i));
     member->erase();
@@ -104,7 +99,7 @@ bool FetchJoiner::joinAtFirst(Neighbours &group) {
   Operation *first = group.members.front();
   for (CollectiveOpInterface member : group.members)
     if (Operation *maker = member->getOperand(0).getDefiningOp();
-        maker && numbers.lookup(maker) >= numbers.lookup(first))
+        maker && !maker->isBeforeInBlock(first))
       return false;
   OpBuilder builder(first);
   replace(group, builder);
@@ -147,6 +142,8 @@ int64_t FetchJoiner::run() {
   for (Neighbours &group : groups) {
     int64_t size = group.members.size();
     bool isGather = group.members.front().getRole() == CollectiveRole::Weights;
+    // Other groups may have moved the members.
+    llvm::sort(group.members, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
     if (isGather ? joinAtFirst(group) : joinAtLast(group))
       fewer += size - 1;
   }

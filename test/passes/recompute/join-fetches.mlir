@@ -68,3 +68,28 @@ func.func @scatters(%x: !x {dist.sharding = #shard, dist.global = tensor<8x4xf32
   %sd = dist.reduce_scatter sum %d axes ["gtp"] dims [0] role gradients : (tensor<8x4xf32>) -> !x
   return %0, %sb, %sc, %sd : !s, !s, !s, !x
 }
+
+// The scatters join first, so the exchange that reads the first of them moves behind the other exchange.
+
+#columns = #dist.sharding<@mesh, [{}, {"gtp"}]>
+!c = tensor<4x2xf32>
+
+// CHECK-LABEL: func.func @moved
+// CHECK: [[S:%.+]]:2 = dist.reduce_scatter sum
+// CHECK-NEXT: [[E:%.+]]:2 = dist.all_to_all %arg1, [[S]]#0 axes ["gtp"] from [0, 0] to [1, 1] role gradients
+// CHECK: return [[E]]#1, [[E]]#0, [[S]]#1
+func.func @moved(%x: !x {dist.sharding = #shard, dist.global = tensor<8x4xf32>},
+                 %s: !s {dist.sharding = #shard, dist.global = !x})
+    -> (!c {dist.sharding = #columns, dist.global = !x}, !c {dist.sharding = #columns, dist.global = !x},
+        !s {dist.sharding = #shard, dist.global = !x}, !x {dist.sharding = #shard, dist.global = tensor<8x4xf32>})
+    attributes {dist.spmd = @mesh} {
+  %a = nn.weight_grad %x, %x : (!x, !x) -> !x
+  %sa = dist.reduce_scatter sum %a axes ["gtp"] dims [0] role gradients : (!x) -> !s
+  %xa = dist.all_to_all %sa axes ["gtp"] from [0] to [1] role gradients : (!s) -> !c
+  %xs = dist.all_to_all %s axes ["gtp"] from [0] to [1] role gradients : (!s) -> !c
+  %b = nn.weight_grad %x, %x : (!x, !x) -> !x
+  %sb = dist.reduce_scatter sum %b axes ["gtp"] dims [0] role gradients : (!x) -> !s
+  %w = nn.concat %b, %b dim 0 : (!x, !x) -> tensor<8x4xf32>
+  %sw = dist.reduce_scatter sum %w axes ["gtp"] dims [0] role gradients : (tensor<8x4xf32>) -> !x
+  return %xa, %xs, %sb, %sw : !c, !c, !s, !x
+}
