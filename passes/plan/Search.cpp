@@ -37,6 +37,8 @@ static constexpr size_t kSmallest = 4;
 static constexpr size_t kBatch = 8;
 /// Meshes on which two options change at once.
 static constexpr size_t kMeshesWithPairs = 3;
+/// A step holds about so many times its weights: gradients, and averages or values that the backward pass reads.
+static constexpr int64_t kTrainedParts = 3;
 /// Options of meshes that are worse by more than this factor are not tried.
 static constexpr double kOptionGain = 1.25;
 /// Plans within this factor are equal, and the simplest wins.
@@ -329,12 +331,14 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   auto limit = [&](ArrayRef<ParallelizeOptions> given) {
     std::vector<ParallelizeOptions> limited;
     for (const ParallelizeOptions &options : given)
-      if (memoryLimit && options.recompute != request.recompute) {
+      if (memoryLimit && !options.memoryCeiling) {
         limited.push_back(options);
-        // Of a large program that takes longer than all the rest.
+        limited.back().memoryCeiling = memoryLimit;
+        // Of a large program the search for them takes longer than all the rest.
         if (!isLarge)
           limited.back().recompute = request.recompute;
-        limited.back().memoryCeiling = memoryLimit;
+        else if (extents.hasGradients && options.recompute == RecomputeMode::Auto)
+          limited.back().recompute = RecomputeMode::Full;
       }
     return limited;
   };
@@ -368,8 +372,22 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
     price(limit(rank().front()->options));
     best = getBest();
   }
-  if (!best)
-    return false;
+  // Estimates of memory may be too low. Then plans that need less are tried.
+  std::stable_sort(ranked.begin() + next, ranked.end(), [&](const PricedPlan *a, const PricedPlan *b) {
+    return !best && a->price.memory < b->price.memory;
+  });
+  for (size_t tried = 0; !best && tried < kMostWholePlans && next < ranked.size(); tried += batch) {
+    std::vector<ParallelizeOptions> options = take(batch);
+    price(options);
+    if (!getBest())
+      price(limit(options));
+    best = getBest();
+  }
+  if (!best) {
+    for (const PricedPlan &plan : plans)
+      least.push_back({plan.options});
+    return true;
+  }
   std::vector<ParallelizeOptions> near;
   for (const PricedPlan *plan : rank())
     if (!isLarge && near.size() < kWholePlans && fits(plan->price) && plan->price.seconds <= best->price.seconds * kNearTime)
@@ -391,9 +409,13 @@ void PlanSearch::search(ArrayRef<Candidate> given) {
       candidates.push_back(candidate);
   if (candidates.empty())
     candidates = given;
-  llvm::stable_sort(candidates, [](const Candidate &a, const Candidate &b) {
-    return a.roughSeconds < b.roughSeconds;
-  });
+  // Meshes that leave little memory beside the weights come last: most likely they do not fit.
+  auto getKey = [&](const Candidate &candidate) {
+    bool isTight = memoryLimit && extents.trains && candidate.leastWeights > memoryLimit / kTrainedParts;
+    return std::make_pair(isTight, candidate.roughSeconds);
+  };
+  llvm::stable_sort(candidates,
+                    [&](const Candidate &a, const Candidate &b) { return getKey(a) < getKey(b); });
   priceMeshes(candidates);
   if (!getBest() && shorts) {
     // Others than the fastest may fit.
