@@ -228,7 +228,7 @@ PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
   auto mayHave = [&](AxisRole role) {
     return options.mesh.axes.empty() || getAxisSize(options, role) > 1;
   };
-  if (mayHave(AxisRole::Tensor) || !options.fold.empty())
+  if (mayHave(AxisRole::Tensor) || mayHave(AxisRole::Ring) || mayHave(AxisRole::Ulysses) || !options.fold.empty())
     varySwitch("sequence-parallel", &ParallelizeOptions::sequenceParallel);
   varySwitch("overlap", &ParallelizeOptions::overlap);
   if (extents.trains)
