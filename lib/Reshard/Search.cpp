@@ -356,7 +356,7 @@ ReshardPlan Search::buildPlan(int last) {
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// A problem of many placements without the axis parts that stay where they are, and without those that
+/// A problem of many placements without the parts of axes that stay where they are, and without some parts that
 /// neither layout uses. Without them the best path may be lost: ranks that already have their chunk, or the
 /// same chunk, may pass others on over faster links.
 ///

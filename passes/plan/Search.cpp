@@ -390,7 +390,8 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   }
   std::vector<ParallelizeOptions> near;
   for (const PricedPlan *plan : rank())
-    if (!isLarge && near.size() < kWholePlans && fits(plan->price) && plan->price.seconds <= best->price.seconds * kNearTime)
+    if (!isLarge && near.size() < kWholePlans && fits(plan->price) && plan->options.recompute != request.recompute &&
+        plan->price.seconds <= best->price.seconds * kNearTime)
       near.push_back(plan->options);
   price(limit(near));
   numDropped = estimates.getNumPlans() - int64_t(ranked.size() - next);

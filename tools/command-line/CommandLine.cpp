@@ -92,6 +92,21 @@ void CommandLine::addSeed(const char *spelling, const char *text, std::optional<
   addNumber<uint64_t>(spelling, text, "a natural number below 2^64", nullptr, [&to](uint64_t seed) { to = seed; });
 }
 
+void CommandLine::addMaybeEmpty(const char *spelling, const char *text, std::optional<std::string> &to) {
+  add(spelling, text, [&to](const std::string &value) {
+    to = value;
+    return "";
+  });
+}
+
+void CommandLine::addCommon(bool &quiet, bool &help, bool &version) {
+  addFlag("--quiet",
+          "no line that says how far things are (there is none either where standard error is no terminal)", quiet);
+  addFlag("--help", "this text", help);
+  addFlag("-h", nullptr, help);
+  addFlag("--version", "the versions of the tool, LLVM and compiled programs", version);
+}
+
 void CommandLine::addRenamed(const char *name, const char *present, const char *expected) {
   std::string error = std::string(name) + " is now " + present + ": expected " + expected;
   state->app.add_option_function<std::string>(name, [=](const std::string &) {

@@ -55,6 +55,10 @@ public:
   void addFlag(const char *spelling, const char *text, bool &to, bool value = true);
   /// An option whose value may be missing, and is `without` then.
   void add(const char *spelling, const char *text, std::optional<std::string> &to, const char *without);
+  /// An option whose value may be empty; none if it is not given.
+  void addMaybeEmpty(const char *spelling, const char *text, std::optional<std::string> &to);
+  /// The options of all tools: `--quiet`, `--help` and `--version`.
+  void addCommon(bool &quiet, bool &help, bool &version);
   /// An option that has another name now: an error that says so.
   void addRenamed(const char *name, const char *present, const char *expected);
   /// Two options exclude each other, as in ("--weights", "--random-weights").

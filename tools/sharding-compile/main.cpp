@@ -39,12 +39,9 @@ void addOptions(meshwright::CommandLine &line, Options &options) {
   line.addSeed("--random-weights=SEED",
                "parameters at random instead; the seed and a parameter's name decide its values",
                options.randomWeights);
-  line.add("--parallelize=OPTIONS",
-           "rewrite the model for several ranks first, for example \"mesh=tp=4 sequence-parallel=auto\"",
-           [&](const std::string &text) {
-             options.parallelize = text;
-             return "";
-           });
+  line.addMaybeEmpty("--parallelize=OPTIONS",
+                     "rewrite the model for several ranks first, for example \"mesh=tp=4 sequence-parallel=auto\"",
+                     options.parallelize);
   line.add("--target=TARGET",
            "the target to compile for: cpu, this machine's processor, or cpu:NAME, another one by LLVM's name "
            "(cpu:x86-64-v3, cpu:znver4, ...; default: the target of --parallelize, or cpu); or gpu:CHIP "
@@ -52,12 +49,7 @@ void addOptions(meshwright::CommandLine &line, Options &options) {
            options.target);
   line.addRenamed("--target-cpu", "--target", "--target=cpu:NAME");
   line.add("-o BUNDLE", "where the bundle goes", options.bundle);
-  line.addFlag("--quiet",
-               "no line that says how far things are (there is none either where standard error is no terminal)",
-               options.quiet);
-  line.addFlag("--help", "this text", options.help);
-  line.addFlag("-h", nullptr, options.help);
-  line.addFlag("--version", "the versions of the tool, LLVM and compiled programs", options.version);
+  line.addCommon(options.quiet, options.help, options.version);
   line.exclude("--weights", "--random-weights");
   line.exclude("--without-weights", "--weights");
   line.exclude("--without-weights", "--random-weights");

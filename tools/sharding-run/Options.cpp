@@ -133,12 +133,9 @@ static void addPrompts(CommandLine &line, Options &options) {
 
 static void addRun(CommandLine &line, Options &options) {
   rt::RunOptions &running = options.running;
-  line.add("--parallelize=OPTIONS",
-           "rewrite the model for several ranks first, for example \"mesh=tp=4 sequence-parallel=auto\"",
-           [&](const std::string &text) {
-             options.parallelize = text;
-             return "";
-           });
+  line.addMaybeEmpty("--parallelize=OPTIONS",
+                     "rewrite the model for several ranks first, for example \"mesh=tp=4 sequence-parallel=auto\"",
+                     options.parallelize);
   line.add("--target=TARGET",
            "the target to compile for: cpu, this machine's processor, or cpu:NAME, another one by LLVM's name "
            "(cpu:x86-64-v3) whose code this one can run",
@@ -176,16 +173,6 @@ static void addRun(CommandLine &line, Options &options) {
            options.calibrate, "");
 }
 
-static void addOthers(CommandLine &line, Options &options) {
-  line.addFlag("--quiet",
-               "no line that says how far things are (there is none either where standard error is no terminal)",
-               options.quiet);
-  line.addFlag("--help", "this text", options.help);
-  line.addFlag("-h", nullptr, options.help);
-  line.addFlag("--version", "the versions of the tool, LLVM and compiled programs", options.version);
-  line.addRenamed("--target-cpu", "--target", "--target=cpu:NAME");
-}
-
 /// Checks options against each other.
 static bool checkOptions(Options &options, std::string &error) {
   if (options.calibrate) {
@@ -219,7 +206,8 @@ bool parseOptions(int argc, char **argv, Options &options, std::string &error) {
   addFiles(line, options);
   addPrompts(line, options);
   addRun(line, options);
-  addOthers(line, options);
+  line.addCommon(options.quiet, options.help, options.version);
+  line.addRenamed("--target-cpu", "--target", "--target=cpu:NAME");
   if (!line.parse(argc, argv, error))
     return false;
   options.running.measure = options.report.has_value();
