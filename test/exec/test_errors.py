@@ -62,6 +62,9 @@ def test_usage(files):
     assert launch("--help").returncode == 0
     weights = f"--weights={files}/w.safetensors"
     assert launch(model, weights, f"--random-inputs={2**64 - 1}").returncode == 0
+    # Without a value the options of a plan are the usual ones, and the mesh is the program's.
+    for arguments in (["--parallelize"], ["--parallelize", "--check"], ["--parallelize=", "--check"]):
+        expect(1, "no mesh: expected a 'mesh' option or a dist.mesh in the module", model, weights, "--random-inputs=1", *arguments)
 
 
 WRONG_OPTIONS = {

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -44,6 +45,8 @@ struct CommandLine::State {
   std::vector<std::pair<CLI::Option *, CLI::Option *>> exclusions;
   /// A deque, since options point to its elements.
   std::deque<OptionalValue> optional;
+  /// The names of options whose value is empty where no argument, or another option, follows.
+  std::set<std::string> maybeEmpty;
 
   /// Adds a line to the help, and returns the name of the option.
   std::string addLine(const char *spelling, const char *text) {
@@ -93,6 +96,8 @@ void CommandLine::addSeed(const char *spelling, const char *text, std::optional<
 }
 
 void CommandLine::addMaybeEmpty(const char *spelling, const char *text, std::optional<std::string> &to) {
+  std::string name = spelling;
+  state->maybeEmpty.insert(name.substr(0, name.find('=')));
   add(spelling, text, [&to](const std::string &value) {
     to = value;
     return "";
@@ -132,7 +137,8 @@ void CommandLine::exclude(const char *first, const char *second) {
   state->exclusions.emplace_back(a, b);
 }
 
-/// CLI11 takes the next argument as the value in `--name=`, so an empty value becomes an argument of its own.
+/// CLI11 takes the next argument as the value in `--name=`, and expects one behind `--name`: an empty value
+/// becomes an argument of its own.
 std::vector<std::string> CommandLine::State::separate(int argc, char **argv) const {
   std::vector<std::string> arguments;
   for (int i = 1; i < argc; ++i) {
@@ -143,6 +149,8 @@ std::vector<std::string> CommandLine::State::separate(int argc, char **argv) con
         equals + 1 == argument.size() && argument[0] == '-' ? app.get_option_no_throw(name) : nullptr;
     if (!option) {
       arguments.push_back(argument);
+      if (maybeEmpty.count(argument) && (i + 1 == argc || argv[i + 1][0] == '-'))
+        arguments.emplace_back();
       continue;
     }
     if (option->get_items_expected_max() == 0)

@@ -55,7 +55,7 @@ public:
   void addFlag(const char *spelling, const char *text, bool &to, bool value = true);
   /// An option whose value may be missing, and is `without` then.
   void add(const char *spelling, const char *text, std::optional<std::string> &to, const char *without);
-  /// An option whose value may be empty; none if it is not given.
+  /// An option whose value may be empty, as it is where nothing or another option follows; none if it is not given.
   void addMaybeEmpty(const char *spelling, const char *text, std::optional<std::string> &to);
   /// The options of all tools: `--quiet`, `--help` and `--version`.
   void addCommon(bool &quiet, bool &help, bool &version);
