@@ -142,9 +142,8 @@ bool Cut::operator==(const Cut &other) const {
   if (dim != other.dim || size != other.size || example->getName() != other.example->getName())
     return false;
   NamedAttrList own(example->getAttrs()), others(other.example->getAttrs());
-  own.erase(nn::NnDialect::kIdAttr);
-  others.erase(nn::NnDialect::kIdAttr);
-  for (StringRef name : {"dim", "dims"}) {
+  for (StringRef name : {StringRef(nn::NnDialect::kIdAttr), StringRef(nn::NnDialect::kBackwardAttr), StringRef("dim"),
+                         StringRef("dims")}) {
     own.erase(name);
     others.erase(name);
   }
@@ -156,6 +155,10 @@ Value Cut::create(OpBuilder &builder, Value value) const {
   mapping.map(example->getOperand(0), value);
   Operation *op = builder.clone(*example, mapping);
   op->removeAttr(nn::NnDialect::kIdAttr);
+  // The backward pass begins at the first op with the mark.
+  Operation *above = value.getDefiningOp();
+  if (!above || !above->hasAttr(nn::NnDialect::kBackwardAttr))
+    op->removeAttr(nn::NnDialect::kBackwardAttr);
   if (auto reorder = dyn_cast<ReorderOp>(op))
     reorder.setDim(dim);
   else

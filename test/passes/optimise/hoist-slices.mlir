@@ -201,3 +201,27 @@ func.func @equal_rows(
   %3 = nn.add %2, %y : (tensor<1x3x8xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   return %3 : tensor<1x3x8xf32>
 }
+
+// -----
+
+// A slice of the backward pass moves up into the forward pass, and loses its mark: the backward
+// pass begins at the first op that has it. Two slices that differ in their marks alone
+// are one.
+// CHECK-LABEL: func.func @backward
+// CHECK-SAME: %[[X:[a-z0-9]*]]: tensor<64xi1>
+// CHECK: %[[SLICE:.*]] = dist.slice %[[X]] axes ["ring"] dims [0] : (tensor<64xi1>) -> tensor<32xi1>
+// CHECK-NEXT: %[[S:.*]] = nn.cast %[[SLICE]] : (tensor<32xi1>) -> tensor<32xf32>
+// CHECK-NEXT: %[[Y:.*]] = nn.exp %[[S]] : tensor<32xf32>
+// CHECK-NEXT: %[[Z:.*]] = nn.mul %[[S]], %[[Y]] {nn.backward}
+// CHECK-NEXT: return %[[Z]]
+dist.mesh @mesh = <["ring"=2]>
+func.func @backward(%x: tensor<64xi1> {dist.sharding = #dist.sharding<@mesh, [{}]>, dist.global = tensor<64xi1>})
+    -> (tensor<32xf32> {dist.sharding = #dist.sharding<@mesh, [{"ring"}]>, dist.global = tensor<64xf32>})
+    attributes {dist.spmd = @mesh} {
+  %n = nn.cast %x : (tensor<64xi1>) -> tensor<64xf32>
+  %s = dist.slice %n axes ["ring"] dims [0] : (tensor<64xf32>) -> tensor<32xf32>
+  %y = nn.exp %s : tensor<32xf32>
+  %b = dist.slice %n axes ["ring"] dims [0] {nn.backward} : (tensor<64xf32>) -> tensor<32xf32>
+  %z = nn.mul %b, %y {nn.backward} : (tensor<32xf32>, tensor<32xf32>) -> tensor<32xf32>
+  return %z : tensor<32xf32>
+}
