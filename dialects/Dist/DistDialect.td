@@ -49,8 +49,12 @@ def Dist_Dialect : Dialect {
       return context->getOrLoadDialect<DistDialect>()->getDecisionLog();
     }
 
+    /// Plans of moves between layouts that outlive a resharder. Null unless they are kept: see `keepReshardPlans`.
+    std::shared_ptr<void> &getReshardPlans() { return reshardPlans; }
+
   private:
     void registerAttributes();
+    std::shared_ptr<void> reshardPlans;
     std::unique_ptr<::meshwright::DecisionLog> decisionLog =
         std::make_unique<::meshwright::DecisionLog>();
 

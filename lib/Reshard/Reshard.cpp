@@ -199,8 +199,30 @@ struct Resharder::Memo {
   std::unordered_map<Key, std::optional<ReshardPlan>, Hash> plans;
 };
 
+namespace {
+/// The plans of a context, by mesh and the most bytes of a value in between.
+using KeptPlans = llvm::DenseMap<std::pair<MeshAttr, int64_t>, std::shared_ptr<Resharder::Memo>>;
+} // namespace
+
+static std::shared_ptr<void> &getKeptPlans(MLIRContext *context) {
+  return context->getOrLoadDialect<DistDialect>()->getReshardPlans();
+}
+
+void meshwright::keepReshardPlans(MLIRContext *context) {
+  std::shared_ptr<void> &kept = getKeptPlans(context);
+  if (!kept)
+    kept = std::make_shared<KeptPlans>();
+}
+
 Resharder::Resharder(MeshAttr mesh, FlatSymbolRefAttr symbol, ReshardOptions options)
-    : mesh(mesh), symbol(symbol), options(options), model(mesh), memo(new Memo) {}
+    : mesh(mesh), symbol(symbol), options(options), model(mesh) {
+  auto *kept = static_cast<KeptPlans *>(getKeptPlans(mesh.getContext()).get());
+  std::shared_ptr<Memo> own;
+  std::shared_ptr<Memo> &place = kept ? (*kept)[{mesh, options.maxIntermediateBytes}] : own;
+  if (!place)
+    place = std::make_shared<Memo>();
+  memo = place;
+}
 Resharder::~Resharder() = default;
 
 static bool isAnyUniform(const Layout &layout) { return llvm::any_of(layout.dims, isUniform); }

@@ -82,7 +82,7 @@ struct ReshardOptions {
 };
 
 /// Plans and writes moves between layouts on one mesh.
-/// - Plans are cached by layouts and element size.
+/// - Plans are cached by layouts and element size, for its own life or as `keepReshardPlans` says.
 /// - Not safe for use from several threads.
 class Resharder {
 public:
@@ -102,14 +102,19 @@ public:
 
   const CostModel &getCostModel() const { return model; }
 
-private:
   struct Memo;
+
+private:
   dist::MeshAttr mesh;
   mlir::FlatSymbolRefAttr symbol;
   ReshardOptions options;
   CostModel model;
-  std::unique_ptr<Memo> memo;
+  std::shared_ptr<Memo> memo;
 };
+
+/// From now on, the resharders of a context share their plans, and leave them to later ones. Not safe for a
+/// context whose passes run on several threads, or outlive a change of a device.
+void keepReshardPlans(mlir::MLIRContext *context);
 
 /// Writes a plan for a local value. Returns the result of its last step.
 mlir::Value emit(mlir::OpBuilder &builder, mlir::Location location, mlir::Value value,

@@ -16,10 +16,6 @@ using namespace mlir;
 using namespace meshwright;
 
 IsolatedModule::IsolatedModule(ModuleOp original) {
-  std::string bytecode;
-  llvm::raw_string_ostream os(bytecode);
-  if (failed(writeBytecodeToFile(original, os)))
-    return;
   DialectRegistry registry;
   original->getContext()->getDialectRegistry().appendTo(registry);
   context = std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
@@ -27,9 +23,17 @@ IsolatedModule::IsolatedModule(ModuleOp original) {
     if (diagnostic.getSeverity() == DiagnosticSeverity::Error && error.empty())
       error = diagnostic.str();
   });
+  module = copy(original);
+}
+
+OwningOpRef<ModuleOp> IsolatedModule::copy(ModuleOp other) {
+  std::string bytecode;
+  llvm::raw_string_ostream os(bytecode);
+  if (failed(writeBytecodeToFile(other, os)))
+    return nullptr;
   // The original has been verified, and passes on a copy are verified where they run for good.
   ParserConfig config(context.get(), /*verifyAfterParse=*/false);
-  module = parseSourceString<ModuleOp>(bytecode, config, "<module>");
+  return parseSourceString<ModuleOp>(bytecode, config, "<module>");
 }
 
 LogicalResult IsolatedModule::run(ModuleOp clone,

@@ -31,6 +31,8 @@ public:
 
   /// Null where the original cannot be written, or its copy not be read.
   mlir::ModuleOp get() const { return module ? *module : mlir::ModuleOp(); }
+  /// A copy of another module in the same context; null where it cannot be written or read.
+  mlir::OwningOpRef<mlir::ModuleOp> copy(mlir::ModuleOp other);
   /// Runs the passes that `build` adds. Fails where there is no copy, or a pass fails.
   mlir::LogicalResult run(llvm::function_ref<void(mlir::OpPassManager &)> build) {
     return run(get(), build);

@@ -11,6 +11,7 @@
 #include "meshwright/dialects/Nn/Call.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
+#include "meshwright/lib/Reshard/Reshard.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/optimise/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
@@ -39,31 +40,32 @@ static void addSchedule(func::FuncOp entry, Memory counted, PlanPrice &price) {
   price.memory = memory.getAll();
 }
 
-PlanPricer::PlanPricer(ModuleOp program, const ShortPrograms *shorts) : shorts(shorts) {
-  if (shorts) {
-    copies.push_back(std::make_unique<IsolatedModule>(*shorts->few));
-    copies.push_back(std::make_unique<IsolatedModule>(*shorts->more));
-  } else {
-    copies.push_back(std::make_unique<IsolatedModule>(program));
-  }
+PlanPricer::PlanPricer(ModuleOp program, const ShortPrograms *shorts)
+    : shorts(shorts), copy(shorts ? *shorts->few : program) {
+  if (!copy.get())
+    return;
+  if (shorts)
+    more = copy.copy(*shorts->more);
+  // Plans of one mesh, and the short programs, move the same values.
+  keepReshardPlans(copy.get()->getContext());
 }
 
 PlanPrice PlanPricer::price(const ParallelizeOptions &options) {
-  PlanPrice price = PlanPricer::price(*copies.front(), options);
-  if (!shorts || !price.isPlanned())
-    return price;
-  PlanPrice more = PlanPricer::price(*copies.back(), options);
-  if (!more.isPlanned())
-    return more;
-  more.seconds = shorts->extend(price.seconds, more.seconds);
-  more.exposed = shorts->extend(price.exposed, more.exposed);
+  PlanPrice few = price(copy.get(), options);
+  if (!shorts || !few.isPlanned())
+    return few;
+  PlanPrice whole = price(more ? *more : ModuleOp(), options);
+  if (!whole.isPlanned())
+    return whole;
+  whole.seconds = shorts->extend(few.seconds, whole.seconds);
+  whole.exposed = shorts->extend(few.exposed, whole.exposed);
   // Each layer adds memory, though the peak of the shorter program may be at another op.
-  more.memory = std::max(more.memory, shorts->extend(price.memory, more.memory));
-  more.bytes = shorts->extend(price.bytes, more.bytes);
-  return more;
+  whole.memory = std::max(whole.memory, shorts->extend(few.memory, whole.memory));
+  whole.bytes = shorts->extend(few.bytes, whole.bytes);
+  return whole;
 }
 
-PlanPrice PlanPricer::price(IsolatedModule &copy, const ParallelizeOptions &options) {
+PlanPrice PlanPricer::price(ModuleOp program, const ParallelizeOptions &options) {
   PlanPrice price;
   auto refuse = [&] {
     price.refusal = copy.takeError();
@@ -71,9 +73,9 @@ PlanPrice PlanPricer::price(IsolatedModule &copy, const ParallelizeOptions &opti
       price.refusal = "cannot be planned";
     return price;
   };
-  if (!copy.get())
+  if (!program)
     return refuse();
-  OwningOpRef<ModuleOp> module = copy.get().clone();
+  OwningOpRef<ModuleOp> module = program.clone();
   dist::DistDialect::getDecisionLog(module->getContext()).clear();
   auto plan = [&](OpPassManager &pm) { buildParallelizePipeline(pm, options, Phase::Spmd); };
   if (failed(copy.run(*module, plan)))
@@ -96,11 +98,6 @@ PlanPrice PlanPricer::price(IsolatedModule &copy, const ParallelizeOptions &opti
 }
 
 std::optional<PlanPricer::Estimate> PlanPricer::estimate(const ParallelizeOptions &options) {
-  return estimate(*copies.front(), options);
-}
-
-std::optional<PlanPricer::Estimate> PlanPricer::estimate(IsolatedModule &copy,
-                                                         const ParallelizeOptions &options) {
   if (!copy.get())
     return std::nullopt;
   OwningOpRef<ModuleOp> module = copy.get().clone();
@@ -122,7 +119,6 @@ std::optional<PlanPricer::Estimate> PlanPricer::estimate(IsolatedModule &copy,
 
 int64_t PlanPricer::findLeastMemory(ParallelizeOptions options) {
   options.memoryCeiling = std::nullopt;
-  IsolatedModule &copy = *copies.front();
   if (!copy.get())
     return 0;
   OwningOpRef<ModuleOp> module = copy.get().clone();

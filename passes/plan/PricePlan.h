@@ -50,12 +50,13 @@ public:
   int64_t findLeastMemory(ParallelizeOptions options);
 
 private:
-  static PlanPrice price(IsolatedModule &copy, const ParallelizeOptions &options);
-  static std::optional<Estimate> estimate(IsolatedModule &copy, const ParallelizeOptions &options);
+  PlanPrice price(mlir::ModuleOp program, const ParallelizeOptions &options);
 
   const ShortPrograms *shorts;
-  /// The whole program, or the short ones: few layers, then more.
-  std::vector<std::unique_ptr<IsolatedModule>> copies;
+  /// The whole program, or the short one of few layers.
+  IsolatedModule copy;
+  /// The short program of more layers, in the same context.
+  mlir::OwningOpRef<mlir::ModuleOp> more;
 };
 
 } // namespace meshwright

@@ -31,6 +31,10 @@ static constexpr int64_t kMostLeast = 64;
 static constexpr int kLeastRounds = 4;
 /// Plans of a program with short forms that are planned as a whole: in a batch, and in all.
 static constexpr size_t kWholePlans = 2, kMostWholePlans = 6;
+/// Layers at each end of longer programs, and the most plans that are priced on them: where a whole plan takes seconds,
+/// they show first whether the memory of each layer was seen. With few layers the peak may be at an op that all share.
+static constexpr int64_t kEndOfLonger = 2;
+static constexpr size_t kMostLonger = 8;
 /// Candidates with the least weights that are tried where no fast one fits.
 static constexpr size_t kSmallest = 4;
 /// Plans that are priced before bounds are compared again.
@@ -302,6 +306,22 @@ void PlanSearch::run(ArrayRef<Candidate> candidates) {
     search(candidates);
 }
 
+/// Prices the first plans on longer programs, until the best of these is better than the next plan.
+void PlanSearch::priceLonger(PlanSearch &longer, std::vector<const PricedPlan *> &ranked) {
+  size_t count = 0;
+  for (const PricedPlan *best = nullptr; count < std::min(ranked.size(), kMostLonger) &&
+                                         (!best || longer.isBetter(ranked[count]->price, best->price));) {
+    std::vector<ParallelizeOptions> options;
+    for (size_t end = std::min(count + kWholePlans, ranked.size()); count < end; ++count)
+      options.push_back(ranked[count]->options);
+    longer.price(options);
+    best = longer.getBest();
+  }
+  std::vector<const PricedPlan *> order = longer.rank();
+  order.insert(order.end(), ranked.begin() + count, ranked.end());
+  ranked = std::move(order);
+}
+
 bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate> candidates) {
   ProgramExtents fewer = extents;
   fewer.numOps = countOps(*shortPrograms.few) + countOps(*shortPrograms.more);
@@ -318,6 +338,14 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   if (ranked.empty())
     return false;
 
+  std::optional<ShortPrograms> longerPrograms;
+  std::optional<PlanSearch> longer;
+  if (isLarge && estimates.getBest())
+    longerPrograms = shortenProgram(program, kEndOfLonger);
+  if (longerPrograms) {
+    longer.emplace(PlanSearch(program, open, fewer, memoryLimit, &*longerPrograms));
+    priceLonger(*longer, ranked);
+  }
   size_t next = 0;
   auto take = [&](size_t count) {
     std::vector<ParallelizeOptions> options;

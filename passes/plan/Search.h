@@ -61,6 +61,7 @@ private:
   /// Searches on short programs and prices the best few plans as a whole. Returns false if that finds
   /// no plan.
   bool runShort(const ShortPrograms &shorts, mlir::ArrayRef<Candidate> candidates);
+  static void priceLonger(PlanSearch &longer, std::vector<const PricedPlan *> &ranked);
   void search(mlir::ArrayRef<Candidate> candidates);
   /// Prices the options that are not priced yet. Returns the numbers of the plans.
   std::vector<size_t> price(mlir::ArrayRef<ParallelizeOptions> options);

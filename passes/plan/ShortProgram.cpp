@@ -26,8 +26,6 @@ using namespace meshwright;
 
 /// With fewer layers the whole program is planned as fast.
 static constexpr size_t kFewestLayers = 8;
-/// Layers at each end of the short programs.
-static constexpr size_t kEndOfFew = 1, kEndOfMore = 2;
 
 //===----------------------------------------------------------------------===//
 // Equal layers
@@ -346,7 +344,7 @@ private:
 };
 } // namespace
 
-std::optional<ShortPrograms> meshwright::shortenProgram(ModuleOp program) {
+std::optional<ShortPrograms> meshwright::shortenProgram(ModuleOp program, int64_t end) {
   // Neither program reaches a user.
   ScopedDiagnosticHandler quiet(program.getContext(), [](Diagnostic &) { return success(); });
   ShortPrograms found;
@@ -358,13 +356,13 @@ std::optional<ShortPrograms> meshwright::shortenProgram(ModuleOp program) {
     found.numAll = int64_t(*count);
     return module;
   };
-  found.few = shorten(kEndOfFew);
-  if (!found.few)
+  found.few = shorten(end);
+  if (!found.few || found.numAll < int64_t(kFewestLayers) * end)
     return std::nullopt;
-  found.more = shorten(kEndOfMore);
+  found.more = shorten(2 * end);
   if (!found.more)
     return std::nullopt;
-  found.numFew = 2 * kEndOfFew;
-  found.numMore = 2 * kEndOfMore;
+  found.numFew = 2 * end;
+  found.numMore = 4 * end;
   return found;
 }

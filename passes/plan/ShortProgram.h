@@ -35,9 +35,10 @@ struct ShortPrograms {
 /// one that adds a number of a layer to numbers of others, as a norm of all gradients does, these are
 /// left.
 ///
-/// Returns nothing if the program has less than 8 equal layers in a row, or uses a layer's value in
-/// another way.
-std::optional<ShortPrograms> shortenProgram(mlir::ModuleOp program);
+/// The program of few layers has `end` of them at each end of the program, the one of more twice as many.
+/// Returns nothing if the program has less than 8 equal layers in a row and less than 8 times `end`, or uses a
+/// layer's value in another way.
+std::optional<ShortPrograms> shortenProgram(mlir::ModuleOp program, int64_t end = 1);
 
 } // namespace meshwright
 
