@@ -117,14 +117,17 @@ class ServedModel(Model):
         groups, deal, gather = (unwrap(of(text)) for of in sizes)
         plan = self._of(groups, deal, gather).parallelize(**options)
         if gather != _core.TokenGather.max:
-            plan._on_gpus = lambda: self._padded(gather, options)
+            plan._on_gpus = lambda graphs: self._for_gpus(plan, gather, graphs, options)
         return plan
 
-    def _padded(self, gather, options) -> Plan:
-        """The same plan for GPUs, whose graphs repeat messages of fixed sizes."""
-        if gather == _core.TokenGather.sum:
-            raise Error("token_gather: expected 'max' or 'auto' on GPUs, got 'sum'")
-        return self._parallelize(**{**options, "token_gather": "max"})
+    def _for_gpus(self, plan, gather, graphs, options) -> Plan:
+        """The same plan for GPUs, whose graphs repeat messages of fixed sizes: true rows are in none."""
+        if gather != _core.TokenGather.sum:
+            return self._parallelize(**{**options, "token_gather": "max"})
+        if graphs == "on":
+            raise Error("graphs: expected 'auto' or 'off' beside token_gather='sum', whose messages have other "
+                        "sizes in each step, got 'on'")
+        return plan
 
     def __repr__(self):
         return f"<meshwright.ServedModel entries=[{', '.join(self.entries)}]>"
