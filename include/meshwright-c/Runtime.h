@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 19
+#define MW_RT_ABI_VERSION 20
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -236,6 +236,10 @@ typedef struct mw_rt_collective {
   CALL(replace_rows)                                                                               \
   CALL(send_rows)                                                                                  \
   CALL(return_rows)                                                                                \
+  CALL(compact)                                                                                    \
+  CALL(expand)                                                                                     \
+  CALL(all_gather_v)                                                                               \
+  CALL(reduce_scatter_v)                                                                           \
   CALL(mask)                                                                                       \
   CALL(axis_index)                                                                                 \
   CALL(reorder)                                                                                    \
@@ -436,9 +440,10 @@ typedef struct mw_rt_return_rows {
 } mw_rt_return_rows;
 
 /* Rows of groups, `tokens` for each, of which `counts` [replicas * groups] (i64) are true, and the true rows of
- * a replica's groups in room for `capacity`. Numbers below 0, above `tokens`, or above `capacity` together are an error. */
+ * a replica's groups in room for `capacity`. Numbers below 0, above `tokens`, or above `capacity` together are an error.
+ * In a call of an entry, calls with one `source` have equal numbers; -1 if that is not known. */
 typedef struct mw_rt_counted_rows {
-  int64_t dtype, outer, inner, replicas, groups, tokens, capacity;
+  int64_t dtype, outer, inner, replicas, groups, tokens, capacity, source;
 } mw_rt_counted_rows;
 
 /* Buffers of `compact`: rows [outer, replicas * groups * tokens, inner], counts, and the result [outer,
@@ -449,11 +454,7 @@ typedef struct mw_rt_expand { mw_rt_call call; mw_rt_counted_rows rows; } mw_rt_
 
 /* True rows that the members of a group exchange. `group` names them, has no tensors, and is the identity of
  * their meetings. Member i has `own` rows of one group: those from i * own on. There is one replica. */
-typedef struct mw_rt_exchanged_rows {
-  mw_rt_collective group;
-  mw_rt_counted_rows rows;
-  int64_t own;
-} mw_rt_exchanged_rows;
+typedef struct mw_rt_exchanged_rows { mw_rt_collective group; mw_rt_counted_rows rows; int64_t own; } mw_rt_exchanged_rows;
 
 /* Buffers of `all_gather_v`: rows [outer, own, inner], counts, and the results [outer, capacity, inner] and
  * counts; of `reduce_scatter_v`: rows and result the other way round. It sums in the order of ranks. Rows of

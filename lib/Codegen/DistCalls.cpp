@@ -141,6 +141,13 @@ static LogicalResult describeDecode(dist::DecodeOp op, mw_rt_decode &what, Runti
   return success();
 }
 
+/// A number of the counts, which no op of a call changes: that of the function's argument. -1 for other values.
+static int64_t getSourceNumber(Value counts) {
+  auto argument = dyn_cast<BlockArgument>(rt::getSource(counts));
+  return argument && isa<FunctionOpInterface>(argument.getOwner()->getParentOp()) ? argument.getArgNumber()
+                                                                                  : -1;
+}
+
 /// The sizes of rows of groups around a dimension: their number there, and that of true rows.
 static mw_rt_counted_rows getCounted(Value rows, Value counts, int64_t dim, int64_t tokens, int64_t capacity) {
   ArrayRef<int64_t> shape = shapeOf(rows);
@@ -152,6 +159,7 @@ static mw_rt_counted_rows getCounted(Value rows, Value counts, int64_t dim, int6
   what.groups = shapeOf(counts)[0];
   what.tokens = tokens;
   what.capacity = capacity;
+  what.source = getSourceNumber(counts);
   return what;
 }
 

@@ -584,14 +584,12 @@ int64_t ParallelizeOptions::countDealt() const {
   return ranks % groups == 0 ? ranks / groups : 1;
 }
 
-FailureOr<TokenGather> ParallelizeOptions::getTokenGather(OptionErrorHandler error) const {
+TokenGather ParallelizeOptions::getTokenGather() const {
   TokenGather gather = dpAttention.gather;
   if (dpAttention.groups.number.value_or(1) == 1)
     return TokenGather::Max;
-  if (!StringRef(target).starts_with("gpu"))
-    return gather;
   // Graphs of a GPU repeat messages of fixed sizes.
-  if (gather == TokenGather::Sum)
-    return error("token-gather: expected max or auto for target '" + target + "', got sum");
-  return TokenGather::Max;
+  if (gather == TokenGather::Auto && StringRef(target).starts_with("gpu"))
+    return TokenGather::Max;
+  return gather;
 }

@@ -273,9 +273,8 @@ struct ParallelizeOptions {
   /// The ranks over which a group's pages are dealt: 1 for a cache by key/value heads.
   int64_t countDealt() const;
 
-  /// How the tokens of all groups meet in a program that serves: padded without data-parallel attention. Fails,
-  /// after an error, if the target cannot do as asked.
-  llvm::FailureOr<TokenGather> getTokenGather(OptionErrorHandler error) const;
+  /// How the tokens of all groups meet in a program that serves: padded without data-parallel attention.
+  TokenGather getTokenGather() const;
 
   /// The text from which `parseParallelizeOptions` reads equal options.
   std::string str() const;

@@ -28,6 +28,9 @@ namespace meshwright {
 
 namespace {
 
+/// The classes of tokens that are scattered, in the order of dimensions, each with its axes.
+using ScatteredTokens = SmallVector<std::pair<int, AxisList>, 2>;
+
 class ScatterModes {
 public:
   ScatterModes(func::FuncOp func, const FactorAnalysis &factors,
@@ -52,15 +55,20 @@ private:
   bool contractsAxes(Operation *op) const;
   bool sumsRoutedRows(Value rows) const;
   static bool isRouted(Value value) { return bool(nn::getRouted(value.getType())); }
-  /// The class of the tokens in a partial sum; -1 if the axes divide none.
-  int chooseTokens(Value value) const;
+  /// The tokens in a partial sum; none if the axes divide none.
+  ScatteredTokens chooseTokens(Value value) const;
   /// The same where groups of ranks have split the tokens.
-  int chooseTokensOfGroup(Value value) const;
-  /// Returns true if `op` computes each token of the class `tokens` on its own, and its
-  /// result has this class.
-  bool keepsTokens(Operation *op, int tokens) const;
-  bool hasTokens(Value value, int tokens) const;
-  bool goesThrough(Operation *op, Value from, int tokens) const;
+  ScatteredTokens chooseTokensOfGroup(Value value) const;
+  /// A class of tokens, and what is left of it on a group.
+  struct TokenClass {
+    int cls;
+    int64_t left;
+  };
+  ScatteredTokens spread(ArrayRef<TokenClass> classes, int padded) const;
+  /// Returns true if `op` computes each of the tokens on its own, and its result has their classes.
+  bool keepsTokens(Operation *op, const ScatteredTokens &tokens) const;
+  bool hasTokens(Value value, const ScatteredTokens &tokens) const;
+  bool goesThrough(Operation *op, Value from, const ScatteredTokens &tokens) const;
 
   func::FuncOp func;
   const FactorAnalysis &factors;
@@ -73,8 +81,8 @@ private:
   const StageFilter &stages;
   /// The groups of data-parallel attention, which divide the tokens before the axes do.
   DpAttention groups;
-  /// Scattered values, with their token class, in the order found.
-  llvm::MapVector<Value, int> stream;
+  /// Scattered values, with their tokens, in the order found.
+  llvm::MapVector<Value, ScatteredTokens> stream;
   SmallVector<Operation *> reduced;
 };
 
@@ -113,9 +121,33 @@ bool ScatterModes::contractsAxes(Operation *op) const {
   return false;
 }
 
-/// The first class that the axes divide without padding, of what is left of it on a group; else
-/// the largest one.
-int ScatterModes::chooseTokensOfGroup(Value value) const {
+/// The axes over the first classes, until each rank has one row of all but the last of them: so one launch
+/// moves them all (`combine-collectives`). The class `padded` may have padding. Returns none where that cannot be.
+ScatteredTokens ScatterModes::spread(ArrayRef<TokenClass> classes, int padded) const {
+  ScatteredTokens tokens;
+  int64_t ranks = 1;
+  for (const TokenClass &own : classes) {
+    int64_t rest = size / ranks;
+    bool isLast = own.left % rest == 0 || own.cls == padded;
+    if (!isLast && rest % own.left != 0)
+      return {};
+    if (!isLast && own.left == 1)
+      continue;
+    std::optional<AxisList> part = getAxisPart(axes, ranks, isLast ? rest : own.left);
+    if (!part)
+      return {};
+    tokens.push_back({own.cls, *part});
+    if (isLast)
+      return tokens;
+    ranks *= own.left;
+  }
+  return {};
+}
+
+/// The first classes that the axes divide without padding, of what is left of them on a group; else the
+/// largest one.
+ScatteredTokens ScatterModes::chooseTokensOfGroup(Value value) const {
+  SmallVector<TokenClass> all;
   int largest = -1;
   int64_t most = 1;
   ValueSharding sharding = shardings.get(value);
@@ -123,20 +155,23 @@ int ScatterModes::chooseTokensOfGroup(Value value) const {
                                                ArrayRef(sharding.dims).drop_back()))
     for (auto [cls, own] : llvm::zip_equal(classes, lists)) {
       int64_t left = llvm::divideCeil(factors.getSize(cls), getNumShards(own));
-      if (left % size == 0)
-        return cls;
+      all.push_back({cls, left});
       if (left > most) {
         largest = cls;
         most = left;
       }
     }
-  return largest;
+  for (int padded : {-1, largest})
+    for (size_t first = 0; first < all.size(); ++first)
+      if (ScatteredTokens tokens = spread(ArrayRef(all).drop_front(first), padded); !tokens.empty())
+        return tokens;
+  return {};
 }
 
-int ScatterModes::chooseTokens(Value value) const {
+ScatteredTokens ScatterModes::chooseTokens(Value value) const {
   ArrayRef<FactorClasses> dims = factors.getClasses(value);
   if (dims.size() < 2)
-    return -1;
+    return {};
   if (groups.groups > 1 || nn::getServingSizes(func->getParentOfType<ModuleOp>()))
     return chooseTokensOfGroup(value);
   // With two dimensions before the features, the first one is the batch.
@@ -149,28 +184,31 @@ int ScatterModes::chooseTokens(Value value) const {
   bool sequenceFits = sequence >= 0 && factors.getSize(sequence) >= size;
   bool batchFits = batch >= 0 && factors.getSize(batch) >= size;
   if (sequenceFits || (sequence >= 0 && !batchFits))
-    return sequence;
-  return batchFits ? batch : -1;
+    return {{sequence, axes}};
+  return batchFits ? ScatteredTokens{{batch, axes}} : ScatteredTokens();
 }
 
-bool ScatterModes::hasTokens(Value value, int tokens) const {
-  for (const FactorClasses &dim : factors.getClasses(value))
-    if (llvm::is_contained(dim, tokens))
-      return true;
-  return false;
+bool ScatterModes::hasTokens(Value value, const ScatteredTokens &tokens) const {
+  ArrayRef<FactorClasses> dims = factors.getClasses(value);
+  return llvm::all_of(tokens, [&](const auto &own) {
+    return llvm::any_of(dims, [&](const FactorClasses &dim) { return llvm::is_contained(dim, own.first); });
+  });
 }
 
-bool ScatterModes::keepsTokens(Operation *op, int tokens) const {
+bool ScatterModes::keepsTokens(Operation *op, const ScatteredTokens &tokens) const {
   if (!hasTokens(op->getResult(0), tokens))
     return false;
   const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
   for (auto [factor, classes] : llvm::zip_equal(opFactors.rule.factors, opFactors.classes))
-    if (factor.kind != FactorKind::Parallel && llvm::is_contained(classes, tokens))
+    if (factor.kind != FactorKind::Parallel &&
+        llvm::any_of(tokens, [&, &own = classes](const auto &scattered) {
+          return llvm::is_contained(own, scattered.first);
+        }))
       return false;
   return true;
 }
 
-bool ScatterModes::goesThrough(Operation *op, Value from, int tokens) const {
+bool ScatterModes::goesThrough(Operation *op, Value from, const ScatteredTokens &tokens) const {
   if (op->getNumResults() != 1 || usesAxes(op->getResult(0)) || isReduced(op) ||
       isRouted(op->getResult(0)) || !keepsTokens(op, tokens))
     return false;
@@ -204,8 +242,8 @@ void ScatterModes::find() {
       continue;
     Value result = op.getResult(0);
     if (isReduced(&op)) {
-      int tokens = chooseTokens(result);
-      if (tokens >= 0 && hasTokens(result, tokens)) {
+      ScatteredTokens tokens = chooseTokens(result);
+      if (!tokens.empty() && hasTokens(result, tokens)) {
         stream.insert({result, tokens});
         reduced.push_back(&op);
       }
@@ -216,7 +254,7 @@ void ScatterModes::find() {
       if (it == stream.end() || !goesThrough(&op, operand, it->second))
         continue;
       // The insertion invalidates the iterator.
-      int tokens = it->second;
+      ScatteredTokens tokens = it->second;
       stream.insert({result, tokens});
       break;
     }
@@ -273,8 +311,9 @@ bool ScatterModes::isProfitable() {
   int64_t bytes = 0;
   for (Operation *op : reduced) {
     int64_t own = getTensorBytes(op->getResult(0).getType()) / groups.groups;
-    int64_t n = factors.getSize(stream.find(op->getResult(0))->second);
-    int64_t padded = own / n * llvm::alignTo(n, size);
+    int64_t padded = own;
+    for (const auto &[cls, list] : stream.find(op->getResult(0))->second)
+      padded = padded / factors.getSize(cls) * llvm::alignTo(factors.getSize(cls), getNumShards(list));
     bytes += own;
     extra += 1e-12 * (cost.getCost(CollectiveKind::ReduceScatter, axes, padded).time +
                       cost.getCost(CollectiveKind::AllGather, axes, padded).time -
@@ -296,14 +335,16 @@ bool ScatterModes::isProfitable() {
 }
 
 void ScatterModes::annotate() {
-  auto scatter = [&](Value value, int tokens) {
-    ValueSharding sharding = shardings.get(value);
+  auto append = [&](Value value, ValueSharding &sharding, int tokens, const AxisList &list) {
     for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(value), sharding.dims))
       for (auto [cls, own] : llvm::zip_equal(classes, dim))
-        if (cls == tokens) {
-          own.append(axes);
-          return sharding;
-        }
+        if (cls == tokens)
+          return own.append(list);
+  };
+  auto scatter = [&](Value value, const ScatteredTokens &tokens) {
+    ValueSharding sharding = shardings.get(value);
+    for (const auto &[cls, list] : tokens)
+      append(value, sharding, cls, list);
     return sharding;
   };
   for (auto [value, tokens] : stream)

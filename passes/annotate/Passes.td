@@ -284,7 +284,8 @@ def AnnotateScatterModesPass : AnnotatePass<"annotate-scatter-modes"> {
     not, the batch. `mode` is on, off or auto: by cost.
 
     With data-parallel attention (see `annotate-dp-attention`) tokens are sharded over the ranks of a
-    group. Where dense layers are whole on each rank, they compute the shards, too.
+    group: the rows of its batch, if the ranks divide them; one row of the batch and a part of its tokens for each rank, if
+    the rows are fewer than the ranks and divide them; else the tokens. Where dense layers are whole on each rank, they compute the shards, too.
 
     Before:
     ```mlir

@@ -22,11 +22,15 @@ using namespace meshwright;
 /// Returns true if an op is a part of what the device does: a launch, or the end of one.
 static bool isDeviceWork(Operation *op) { return isa<rt::KernelOp, rt::StartOp, rt::WaitOp>(op); }
 
-/// Returns true if a device waits for its results before later work: the sizes of messages depend on them.
+/// The calls for which the host learns numbers of rows from the device: sizes of messages, and places of rows.
+static constexpr int64_t kAwaited[] = {MW_RT_CALL_SEND_ROWS, MW_RT_CALL_RETURN_ROWS,  MW_RT_CALL_COMPACT,
+                                       MW_RT_CALL_EXPAND,    MW_RT_CALL_ALL_GATHER_V, MW_RT_CALL_REDUCE_SCATTER_V};
+
+/// Returns true if the host waits for the device at an op.
 static bool isAwaited(Operation *op) {
   auto moves = [](Operation &own) {
     std::optional<int64_t> call = lower::getCallKind(&own);
-    return call == MW_RT_CALL_SEND_ROWS || call == MW_RT_CALL_RETURN_ROWS;
+    return call && llvm::is_contained(kAwaited, *call);
   };
   auto kernel = dyn_cast<rt::KernelOp>(op);
   return kernel && llvm::any_of(kernel.getOps(), moves);

@@ -39,7 +39,7 @@ class Plan:
         self._plan = arguments.instance("plan", plan, _core.Plan, "a plan of Model.parallelize")
         #: Decisions before the program was planned, as the report in JSON has them.
         self._choices = []
-        # Makes the plan for GPUs where that is another one.
+        # Makes the plan for GPUs, with or without graphs, where that is another one.
         self._on_gpus = None
         self._parameters = {}
         #: The plans that were compared, of a model that serves: other plans have them in their report.
@@ -183,7 +183,7 @@ class Plan:
         """
         options = session_options(backend, threads_per_rank, timeout, state, recover, graphs)
         options.target = target_name(target)
-        plan = self._on_gpus() if self._on_gpus and options.backend.startswith("nccl") else self
+        plan = self._on_gpus(options.graphs) if self._on_gpus and options.backend.startswith("nccl") else self
         return plan._started(options)
 
     def _started(self, options) -> Session:

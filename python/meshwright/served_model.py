@@ -7,7 +7,7 @@ from .errors import Error, unwrap
 from .model import Model, _convert, _model_of
 from .options import spell
 from .plan import Plan
-from .serving_choices import choose
+from .serving_choices import Copies, choose
 
 _EXPECTED = "a causal language model of ids of tokens [1, t]"
 
@@ -97,7 +97,13 @@ class ServedModel(Model):
         """As `Model.parallelize`. With `ranks` the mesh with the most new tokens a second is chosen, of which a
         step takes at most `latency` seconds, if that is given (docs/planning.md)."""
         if options.get("ranks") is not None:
-            return serving_plans.choose(self._parallelize, self._options.max_requests, options, latency)
+            def copies(own):
+                try:
+                    return Copies.of(self, own, own.get("data_parallel_attention") or 1)
+                except Error:
+                    return Copies()  # the plan has the error, too
+
+            return serving_plans.choose(self._parallelize, copies, self._options.max_requests, options, latency)
         if latency is not None:
             raise Error(f"latency: expected it beside ranks, for which the planner chooses a mesh, got {latency!r}")
         options, decisions = choose(self, options)
@@ -111,14 +117,17 @@ class ServedModel(Model):
         groups, deal, gather = (unwrap(of(text)) for of in sizes)
         plan = self._of(groups, deal, gather).parallelize(**options)
         if gather != _core.TokenGather.max:
-            plan._on_gpus = lambda: self._padded(gather, options)
+            plan._on_gpus = lambda graphs: self._for_gpus(plan, gather, graphs, options)
         return plan
 
-    def _padded(self, gather, options) -> Plan:
-        """The same plan for GPUs, whose graphs repeat messages of fixed sizes."""
-        if gather == _core.TokenGather.sum:
-            raise Error("token_gather: expected 'max' or 'auto' on GPUs, got 'sum'")
-        return self._parallelize(**{**options, "token_gather": "max"})
+    def _for_gpus(self, plan, gather, graphs, options) -> Plan:
+        """The same plan for GPUs, whose graphs repeat messages of fixed sizes: true rows are in none."""
+        if gather != _core.TokenGather.sum:
+            return self._parallelize(**{**options, "token_gather": "max"})
+        if graphs == "on":
+            raise Error("graphs: expected 'auto' or 'off' beside token_gather='sum', whose messages have other "
+                        "sizes in each step, got 'on'")
+        return plan
 
     def __repr__(self):
         return f"<meshwright.ServedModel entries=[{', '.join(self.entries)}]>"

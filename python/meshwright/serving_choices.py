@@ -57,7 +57,7 @@ def choose(served, options):
     counts = [d for d in range(1, ranks + 1) if ranks % d == 0] if groups == "auto" else [groups or 1]
     candidates = []
     for count, cache in product(counts, ("heads", "sequence") if opens_cache else (options["cache_sharding"],)):
-        if isinstance(count, int) and (cache == "heads" or _may_gain(served, options, count)):
+        if isinstance(count, int) and (cache == "heads" or Copies.of(served, options, count).cost_time):
             candidates.append(Candidate(count, cache))
     if len(candidates) < 2:
         if groups != "auto":
@@ -81,20 +81,29 @@ def _ranks(options, groups) -> int:
     return unwrap(_core.Plan.count_dealt(text))
 
 
-def _may_gain(served, options, groups) -> bool:
-    """Whether ranks of a group hold copies of key/value heads whose reads may take longer than an exchange."""
-    if str(options.get("target", "")).startswith("gpu"):
-        return False  # GPUs have no kernel for dealt pages
-    ranks = _ranks(options, groups)
-    states = [state for state in served._program.states if state.name.startswith("cache.")]
-    copied, layers = 0.0, set()
-    for state in states:
-        heads = state.shape[-2]
-        if heads < ranks:
-            size = math.prod(state.shape[1:]) * _BYTES.get(state.dtype, 4)
-            copied += size / heads - size / ranks
-            layers.add(state.name.rsplit(".", 1)[0])
-    return copied / _FASTEST_READ > 2 * _LEAST_LAUNCH * len(layers)
+@dataclass
+class Copies:
+    """The part of a cache by heads that a cache by sequence lacks, where a group has more ranks than heads."""
+
+    bytes: float = 0.0
+    #: The number of layers that have copies.
+    layers: int = 0
+
+    @classmethod
+    def of(cls, served, options, groups) -> "Copies":
+        ranks = _ranks(options, groups)
+        copied, layers = 0.0, set()
+        for state in served._program.states:
+            if state.name.startswith("cache.") and state.shape[-2] < ranks:
+                size = math.prod(state.shape[1:]) * _BYTES.get(state.dtype, 4)
+                copied += size / state.shape[-2] - size / ranks
+                layers.add(state.name.rsplit(".", 1)[0])
+        return cls(copied, len(layers))
+
+    @property
+    def cost_time(self) -> bool:
+        """Whether their reads may take longer than the exchanges of a cache by sequence."""
+        return self.bytes / _FASTEST_READ > 2 * _LEAST_LAUNCH * self.layers
 
 
 def _price(served, options, candidate):

@@ -3,7 +3,8 @@
 """The mesh of a model that serves, by finished plans.
 
 The program of such a model depends on its groups of requests, so each candidate has a program of its own. The
-plan with the most new tokens a second wins: each group decodes its most requests at once.
+plan with the most new tokens a second wins: each group decodes its most requests at once. Where ranks would hold
+copies of a cache, the cache by sequence is a candidate, too, if it may be faster or its memory counts.
 """
 
 import dataclasses
@@ -16,6 +17,7 @@ from .errors import Error
 from .options import spell
 from .pages.numbers import bytes_text, seconds_text
 from .plan import Plan
+from .serving_choices import Copies
 
 _OBJECTIVES = ("time", "memory", "time-then-memory")
 #: Plans within this part of the best are equal, and the simplest wins; as in C++.
@@ -36,9 +38,11 @@ class _Candidate:
     fits: bool
 
 
-def choose(parallelize: Callable[..., Plan], requests: int, given: Mapping, latency=None) -> Plan:
+def choose(parallelize: Callable[..., Plan], copies: Callable[[Mapping], Copies], requests: int, given: Mapping,
+           latency=None) -> Plan:
     """The best plan for `given["ranks"]` ranks. `parallelize` makes the plan of options with a mesh, in which
-    each group has at most `requests` requests at once. `latency` bounds the seconds of a step that decodes."""
+    each group has at most `requests` requests at once. `copies` tells how much of a cache by heads ranks hold
+    several times. `latency` bounds the seconds of a step that decodes."""
     options = dict(given)
     ranks = arguments.positive("ranks", options.pop("ranks"), Integral)
     if latency is not None:
@@ -52,11 +56,24 @@ def choose(parallelize: Callable[..., Plan], requests: int, given: Mapping, late
     if options.get("data_parallel_attention") == "auto":
         options.pop("data_parallel_attention")
     found, refusal = [], None
-    for own in _candidates(ranks, options):
+    opens_cache = options.get("cache_sharding") in (None, "auto")
+
+    def attempt(own) -> bool:
+        """Plans a candidate. Returns true if there is such a plan, and it fits."""
+        nonlocal refusal
         try:
             found.append(_price(own, parallelize(**own), requests))
         except Error as error:
             refusal = refusal or error
+            return False
+        return found[-1].fits
+
+    for own in _candidates(ranks, options):
+        held = copies(own) if opens_cache else Copies()
+        if not held.bytes:
+            attempt(own)
+        elif not attempt({**own, "cache_sharding": "heads"}) or held.cost_time or objective != "time":
+            attempt({**own, "cache_sharding": "sequence"})
     if not found:
         raise refusal or Error(f"ranks: expected a mesh of {ranks} ranks, and no axis is left to choose")
     fitting = [c for c in found if c.fits]

@@ -61,7 +61,7 @@ private:
 /// - Later calls with the same addresses repeat graphs that one call has captured (Graphs.h). Ops
 ///   in a graph then enqueue nothing.
 /// - Between the first and the last op of a call the host waits for the GPU where it must know how many
-///   rows of experts move, once for each routing, and nowhere else.
+///   rows of experts or of groups move, once for each routing or list of numbers, and nowhere else.
 /// - An op that finds a wrong index or value writes a word. A call copies all words to the host at
 ///   its end.
 class GpuDevice : public Device {
@@ -172,6 +172,11 @@ private:
     DeviceMemory offsets, order, rows;
     Event copied;
   };
+  /// Memory of a call that has numbers of true rows: on the host for them, and on the GPU for partial sums.
+  struct CountedMemory {
+    std::shared_ptr<char> host;
+    DeviceMemory partials;
+  };
   /// How `watch` sees the GPU go on.
   struct Progress {
     std::chrono::steady_clock::time_point last = std::chrono::steady_clock::now(), firstProblem = last;
@@ -223,6 +228,12 @@ private:
   bool returnRows(const mw_rt_moved_rows &what, void *const *buffers);
   const char *writeOrder(RowMemory &memory, int64_t *order, const RowCounts &counts, bool byExpert);
   bool openMemory(RowMemory &memory);
+  bool performAwaited(const std::function<bool()> &body);
+  void prepareCounted(const mw_rt_counted_rows &what);
+  void prepareExchanged(const mw_rt_exchanged_rows &what);
+  const int64_t *readCounts(const mw_rt_counted_rows &what, const void *counts, std::string &error);
+  bool gatherCounted(const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error);
+  bool scatterCounted(const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error);
 
   mw_rt_context &context;
   std::shared_ptr<Processor> processor;
@@ -244,6 +255,9 @@ private:
   std::map<int64_t, std::pair<Event, Event>> tickets;
   Tables tables;
   std::map<const mw_rt_moved_rows *, RowMemory> rowMemories;
+  std::map<const mw_rt_counted_rows *, CountedMemory> countedMemories;
+  /// Numbers of true rows that the host knows in the current call, by their source.
+  std::map<int64_t, std::vector<int64_t>> trueRows;
   /// Of the current call, by the routing and the ranks of the group.
   std::map<std::pair<int64_t, std::vector<int64_t>>, Traffic> traffic;
   /// Of the current call: rows that other ranks sent, by the number of the routing.

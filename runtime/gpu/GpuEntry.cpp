@@ -155,6 +155,7 @@ int32_t GpuDevice::runEntry(mw_rt_entry entry, const RankBuffers &buffers,
   recording = chooseRecording(buffers);
   nextGraph = 0;
   traffic.clear();
+  trueRows.clear();
   arrived.clear();
   if (!state.isPrepared) {
     if (!prepareEntry(state, call))

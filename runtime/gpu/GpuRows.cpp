@@ -207,13 +207,16 @@ bool GpuDevice::returnRows(const mw_rt_moved_rows &what, void *const *buffers) {
 }
 
 /// Messages of sizes that a call finds cannot be in a graph that other calls repeat.
+bool GpuDevice::performAwaited(const std::function<bool()> &body) {
+  return graphOp >= 0 ? performOutside(body) : body();
+}
+
 bool GpuDevice::perform(const mw_rt_send_rows &send, void *const *buffers, std::string &error) {
   if (isPreparing()) {
     prepareRows(send.what, send.what.to_capacity);
     return true;
   }
-  auto body = [&] { return sendRows(send.what, buffers, error); };
-  return graphOp >= 0 ? performOutside(body) : body();
+  return performAwaited([&] { return sendRows(send.what, buffers, error); });
 }
 
 bool GpuDevice::perform(const mw_rt_return_rows &back, void *const *buffers, std::string &) {
@@ -221,8 +224,7 @@ bool GpuDevice::perform(const mw_rt_return_rows &back, void *const *buffers, std
     prepareRows(back.what, back.what.from_capacity);
     return true;
   }
-  auto body = [&] { return returnRows(back.what, buffers); };
-  return graphOp >= 0 ? performOutside(body) : body();
+  return performAwaited([&] { return returnRows(back.what, buffers); });
 }
 
 } // namespace meshwright::rt::gpu

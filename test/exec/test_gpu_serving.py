@@ -76,9 +76,68 @@ assert request.tokens == served().parallelize(mesh={'tp': 1}).start().generate([
 """)
 
 
-def test_true_rows_are_refused():
-    """Tokens of groups meet padded on GPUs."""
-    said = refusal(SERVED + """
-served().parallelize(mesh={'tp': 4}, data_parallel_attention=2, token_gather='sum').start(backend='nccl:peer')
+#: Groups of several ranks, which have some of a group's true rows each or all of them; of one rank; and replicas of
+#: the groups.
+GROUPS = [({"tp": 4}, 2, "on"), ({"tp": 4}, 2, "off"), ({"tp": 4}, 4, "auto"), ({"dp": 2, "tp": 2}, 2, "auto")]
+
+
+@pytest.mark.parametrize("backend", ["nccl", "nccl:peer"])
+@pytest.mark.parametrize(("mesh", "groups", "mode"),
+                         [pytest.param(*case, marks=pytest.mark.slow if i else ()) for i, case in enumerate(GROUPS)],
+                         ids=[f"{mesh}, {groups}, {mode}" for mesh, groups, mode in GROUPS])
+def test_true_rows(backend, mesh, groups, mode):
+    """Tokens of groups meet compacted: tokens and logits are those of processors, with idle groups, too."""
+    check(SERVED + f"""
+def rows(session, given):
+    requests = [session.submit(p, max_new_tokens=5, logits=True) for p in given]
+    while session.step(): pass
+    return [r.tokens for r in requests], torch.cat([torch.as_tensor(r.logits) for r in requests])
+plan = served(buckets=(2, 8) if {groups} == 4 else (8,)).parallelize(
+    mesh={mesh}, data_parallel_attention={groups}, token_gather='sum', sequence_parallel='{mode}')
+assert 'dist.all_gather_v' in plan.ir()
+with plan.start() as session, plan.start(backend='{backend}') as other:
+    for given in (prompts, prompts[1:2]):
+        (want, logits), (found, got) = (rows(s, given) for s in (session, other))
+        assert found == want, (found, want)
+        assert (got - logits).abs().max() < 1e-5 * logits.abs().max()
+    assert all('sum=' in name for name in other.stats()['entries'])
 """)
-    assert "token_gather: expected 'max' or 'auto' on GPUs, got 'sum'" in said, said
+
+
+def test_graphs_beside_true_rows(tmp_path):
+    """Steps without true rows repeat graphs, and so do parts of the others. A session that asks for graphs alone is
+    refused, and 'auto' pads all groups."""
+    check(SERVED + """
+plan = served().parallelize(mesh={'tp': 4}, data_parallel_attention=2, token_gather='sum')
+with plan.start() as session, plan.start(backend='nccl', graphs='auto') as other:
+    want = session.generate(prompts, max_new_tokens=9)
+    assert other.generate(prompts, max_new_tokens=9) == want
+both = served().parallelize(mesh={'tp': 4}, data_parallel_attention=2)
+with both.start(backend='nccl', graphs='on') as session:
+    assert session.generate(prompts, max_new_tokens=9) == want
+    assert not any('sum=' in name for name in session.stats()['entries'])
+""", FAKEGPU_LOG=str(tmp_path / "log"))
+    seen = json.loads((tmp_path / "log").read_text())
+    assert seen["graph_captures"] >= 2 and seen["graph_launches"] > 0
+    said = refusal(SERVED + """
+served().parallelize(mesh={'tp': 4}, data_parallel_attention=2, token_gather='sum').start(backend='nccl', graphs='on')
+""")
+    assert "graphs: expected 'auto' or 'off' beside token_gather='sum'" in said, said
+
+
+def test_numbers_that_do_not_fit():
+    """More true rows of a group than it has, and of all groups than a step holds, are errors that name the op."""
+    said = refusal(SERVED + """
+plan = served().parallelize(mesh={'tp': 2}, data_parallel_attention=2, token_gather='sum')
+said = []
+for counts in ([9, 0], [8, 8]):
+    with plan.start(backend='nccl:peer') as session:
+        entry = next(e for e in session._session.entries if e.name == 'tokens=8,sum=8')
+        inputs = {port.name: torch.zeros(tuple(port.shape), dtype=torch.long) for port in entry.inputs}
+        inputs['counts'] += torch.tensor(counts)
+        try: session.run(entry='tokens=8,sum=8', **inputs)
+        except mw.Error as error: said.append(str(error))
+raise mw.Error(' | '.join(said))
+""")
+    assert "expected 0 to 8 rows of group 0, got 9" in said, said
+    assert "expected at most 8 rows of all groups, got 16" in said, said

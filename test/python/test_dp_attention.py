@@ -128,13 +128,7 @@ def deep(layers, batch):
     return mw.from_torch(net, (ids,))
 
 
-#: A rank has several rows of the batch there, and gathers of the batch and of the tokens do not join yet: six
-#: launches of a layer in place of four.
-APART = [(8, 2, "auto", "on")]
-LAYERS = [
-    pytest.param(*case, marks=pytest.mark.xfail(strict=True, reason="six launches of a layer") if case in APART else ())
-    for case in itertools.product((4, 8), (2, 4), ("auto", 1), ("on", "off", "auto"))
-]
+LAYERS = list(itertools.product((4, 8), (2, 4), ("auto", 1), ("on", "off", "auto")))
 
 
 @pytest.mark.parametrize(("tp", "groups", "dense", "mode"), LAYERS)

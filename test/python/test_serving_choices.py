@@ -26,8 +26,9 @@ def plan(kv_heads, requests, tp=4, **options):
     return made, report["serving"], [d for d in report["decisions"] if d["pass"] == "serve"]
 
 
-def test_large_copies_are_dealt():
-    made, serving, decisions = plan(1, 32)
+@pytest.mark.parametrize("options", [{}, {"target": "gpu:sm_90a"}], ids=["", "gpu"])
+def test_large_copies_are_dealt(options):
+    made, serving, decisions = plan(1, 32, **options)
     assert serving["cache"] == "sequence"
     heads, sequence = decisions[0]["alternatives"]
     assert sequence["chosen"] and not heads["chosen"]
@@ -39,7 +40,6 @@ def test_large_copies_are_dealt():
 @pytest.mark.parametrize(("kv_heads", "requests", "options"), [
     (4, 32, {}),  # no copies
     (1, 32, {"cache_sharding": "heads"}),
-    (1, 32, {"target": "gpu:sm_90a"}),
 ])
 def test_other_caches_are_by_heads(kv_heads, requests, options):
     _, serving, decisions = plan(kv_heads, requests, **options)

@@ -68,6 +68,51 @@ def test_latency(served):
     assert chosen["seconds"] <= bound
 
 
+def one_head(requests):
+    """A layer of a size at which bytes count, without weights, whose cache has one head."""
+    config = tf.LlamaConfig(hidden_size=1024, intermediate_size=2048, num_hidden_layers=1, num_attention_heads=16,
+                            num_key_value_heads=1, vocab_size=4096, max_position_embeddings=4096)
+    with torch.device("meta"):
+        model = mw.from_torch(tf.LlamaForCausalLM(config).eval(), (torch.zeros(1, 8, dtype=torch.long),))
+    return model.serve(max_length=4096, page_size=16, max_requests=requests, buckets=(requests,))
+
+
+#: Ranks may form no groups, so all of them share the cache.
+SHARED = {"ranks": 4, "data_parallel": "none", "data_parallel_attention": 1}
+
+
+def test_cache_by_sequence():
+    """Ranks that would read copies of a large cache hold pages of their own, where a user need not ask for it."""
+    served = one_head(32)
+    plan = served.parallelize(**SHARED, device="h100")
+    report = plan.report("json")
+    by_cache = {other["options"]["cache_sharding"]: other for other in report["alternatives"]}
+    assert report["serving"]["cache"] == "sequence" and by_cache["sequence"]["chosen"]
+    assert by_cache["sequence"]["seconds"] < by_cache["heads"]["seconds"]
+    for other in by_cache.values():
+        assert rate(served.parallelize(**other["options"]), 32) == pytest.approx(other["tokens_per_second"])
+    all_groups = served.parallelize(ranks=4, device="h100").report("json")["alternatives"]
+    assert all_groups[0]["tokens_per_second"] >= by_cache["sequence"]["tokens_per_second"]
+    stated = served.parallelize(**SHARED, device="h100", cache_sharding="heads").report("json")
+    assert stated["serving"]["cache"] == "heads" and len(stated["alternatives"]) == 1
+
+
+def test_cache_by_sequence_for_memory():
+    """Copies that cost no time count where memory is short, or where the least memory is asked for."""
+    served = one_head(1)
+
+    def choose(memory, **options):
+        report = served.parallelize(**SHARED, device=f"{{h100 memory_size={memory}}}", **options).report("json")
+        return report["serving"]["cache"], {o["options"].get("cache_sharding"): o for o in report["alternatives"]}
+
+    cache, plans = choose("80e9")
+    assert cache == "heads" and set(plans) == {"heads"}
+    cache, plans = choose("80e9", objective="memory")
+    assert cache == "sequence" and plans["sequence"]["memory_per_rank"] < plans["heads"]["memory_per_rank"]
+    cache, plans = choose(str(plans["heads"]["memory_per_rank"] - 1))
+    assert cache == "sequence" and "does not fit" in plans["heads"]["reason"]
+
+
 @pytest.mark.parametrize("options, message", [
     ({"ranks": 0}, "ranks: expected an integer above 0, got 0"),
     ({"ranks": 2, "mesh": {"tp": 2}}, "mesh: expected no mesh beside ranks of a model that serves"),

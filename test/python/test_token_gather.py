@@ -76,7 +76,10 @@ def test_kinds_and_bytes():
     assert launches == 2 and sent == 2 * 512 * 3 // 4 * 2048 * 4
 
 
-def test_gpus_take_padded_groups():
+def test_entries_for_gpus():
+    """Graphs repeat messages of fixed sizes, so groups are padded there, unless the user asks for true rows."""
     _, served = model_of(5)
-    with pytest.raises(mw.Error, match="token-gather: expected max or auto for target 'gpu:sm_90a', got sum"):
-        served.parallelize(mesh={"tp": 2}, data_parallel_attention=2, token_gather="sum", target="gpu:sm_90a")
+    for gather, expected in (("auto", False), ("max", False), ("sum", True)):
+        plan = served.parallelize(mesh={"tp": 2}, data_parallel_attention=2, token_gather=gather, target="gpu:sm_90a")
+        names = [entry["name"] for entry in plan.report(format="json")["serving"]["entries"]]
+        assert all(("sum=" in name) == expected for name in names), (gather, names)

@@ -28,7 +28,7 @@ Result<int64_t> Plan::countDealt(std::string_view text) {
   return askOptions<int64_t>(text, [](auto &options, auto) { return options.countDealt(); });
 }
 Result<TokenGather> Plan::getTokenGather(std::string_view text) {
-  return askOptions<TokenGather>(text, [](auto &options, auto error) { return options.getTokenGather(error); });
+  return askOptions<TokenGather>(text, [](auto &options, auto) { return options.getTokenGather(); });
 }
 
 struct Server::Impl {

@@ -84,3 +84,35 @@ func.func @collective(%x: tensor<4x8xf32> {dist.sharding = #dist.sharding<@mesh,
 func.func @none(%x: tensor<4x8xf32>) -> tensor<4x8xf32> {
   return %x : tensor<4x8xf32>
 }
+
+// The host gives copies of true rows their sizes, so it waits for the device.
+// CHECK-LABEL: func.func @true_rows
+// PROBED-LABEL: func.func @true_rows
+// CHECK: rt.graph_begin
+// CHECK: nn.neg
+// CHECK: rt.graph_end
+// CHECK-NOT: rt.graph
+// CHECK: dist.compact
+// CHECK-NOT: rt.graph
+// CHECK: rt.yield
+// CHECK: rt.graph_begin
+// CHECK: nn.exp
+// CHECK: rt.graph_end
+func.func @true_rows(%x: tensor<8x2xf32>, %n: tensor<2xi64>) -> tensor<5x2xf32> {
+  %0 = rt.kernel %x : (tensor<8x2xf32>) -> tensor<8x2xf32> {
+  ^bb0(%a: tensor<8x2xf32>):
+    %k = nn.neg %a : tensor<8x2xf32>
+    rt.yield %k : tensor<8x2xf32>
+  }
+  %1 = rt.kernel %0, %n : (tensor<8x2xf32>, tensor<2xi64>) -> tensor<5x2xf32> {
+  ^bb0(%a: tensor<8x2xf32>, %b: tensor<2xi64>):
+    %k = dist.compact %a counts %b tokens 4 rows 5 dim 0 : (tensor<8x2xf32>, tensor<2xi64>) -> tensor<5x2xf32>
+    rt.yield %k : tensor<5x2xf32>
+  }
+  %2 = rt.kernel %1 : (tensor<5x2xf32>) -> tensor<5x2xf32> {
+  ^bb0(%a: tensor<5x2xf32>):
+    %k = nn.exp %a : tensor<5x2xf32>
+    rt.yield %k : tensor<5x2xf32>
+  }
+  return %2 : tensor<5x2xf32>
+}
