@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 19
+#define MW_RT_ABI_VERSION 20
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -581,6 +581,11 @@ int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_col
 int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
                     int64_t stream, int64_t ticket, const void *const *inputs,
                     void *const *outputs);
+/* The same for a call in which ranks exchange rows whose number is known in the run: `send_rows`,
+ * `return_rows`, `all_gather_v` and `reduce_scatter_v`. Numbers are read behind the work that the compute
+ * stream was given so far. */
+int32_t mw_rt_start_call(mw_rt_context *context, int64_t op, const mw_rt_call *what, int64_t stream,
+                         int64_t ticket, void *const *buffers);
 /* Makes the compute stream wait for that collective. */
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
 /* The calls between the two are the same in each call of the entry, but for the addresses of its
