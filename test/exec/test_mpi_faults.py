@@ -144,11 +144,14 @@ def test_a_killed_rank(slow):
     (signal.SIGKILL, 60, r"rank 1: nn.send_rows.*its process \(\d+\) has died"),
     (signal.SIGSTOP, 12, r"rank 0: nn.send_rows.*timed out after 12 s waiting for rank 1\b"),
 ], ids=["killed", "stopped"])
-def test_an_end_between_the_numbers_of_rows_and_the_rows(tmp_path, what, timeout, words):
-    """Ranks have sent the numbers after 5 s, and wait until the rows have arrived after 10 s."""
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_an_end_between_the_numbers_of_rows_and_the_rows(tmp_path, what, timeout, words, overlap):
+    """Ranks have sent the numbers after 5 s, and wait until the rows have arrived after 10 s: on the compute stream,
+    or on a stream of communication."""
     torch.manual_seed(0)
     module, given = Experts().eval(), inputs("random")
-    plan = mw.from_torch(module, given).parallelize(mesh={"dp": 2, "ep": 1}, expert_parallel="dp", target="cpu")
+    plan = mw.from_torch(module, given).parallelize(mesh={"dp": 2, "ep": 1}, expert_parallel="dp", target="cpu",
+                                                           overlap=overlap)
     text = plan.ir(phase="spmd")
     assert "dist.all_to_all" in text and "dist.all_gather" not in text
     files = Files(tmp_path, text, dict(zip(["x", "weights", "chosen"], given, strict=True)), dict(module.named_parameters()))
