@@ -97,6 +97,14 @@ def test_outputs_are_those_without_overlap(shared):
         torch.testing.assert_close(on, net(x), rtol=1e-4, atol=1e-4)
 
 
+def test_a_run_needs_the_planned_memory():
+    """Ranks write as much of the arena as the plan says."""
+    plan = parallelize(make(), "on")
+    plan.run(tokens(), measure=True)
+    measured = plan.report(format="json")["run"]
+    assert measured["arena"]["seen"] == measured["arena"]["planned"] > 0
+
+
 def test_many_runs():
     """Numbers of rows change from run to run, and the memory of rows is that of the run before."""
     net = make()

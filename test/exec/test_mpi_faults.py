@@ -66,12 +66,13 @@ def children(process):
 
 
 def sleeps(process):
-    """How often the thread of a process's rank has gone to sleep; none before it is there."""
+    """How often the threads of a process's rank and of its streams have gone to sleep; none before they are there."""
+    counts = []
     for task in pathlib.Path(f"/proc/{process}/task").glob("*"):
-        if read(task / "comm").startswith("mw rank"):
+        if re.match(r"mw (rank|\d+ stream)", read(task / "comm")):
             counted = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read(task / "status"), re.MULTILINE)
-            return int(counted[1]) if counted else None
-    return None
+            counts += [int(counted[1])] if counted else []
+    return sum(counts) if counts else None
 
 
 def strike(files, rank, what, timeout, link="latency=4s", ranks=4, later=0):
