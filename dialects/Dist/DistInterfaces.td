@@ -196,6 +196,8 @@ def Dist_CollectiveOpInterface : OpInterface<"CollectiveOpInterface"> {
   let description = [{
     An op that takes local tensors from one layout to another. Result i is made of
     operand i. `Dist_CollectiveOp` implements all of it from its template arguments.
+    A collective that has a factor rule (`nn.send_rows`, dialects/Nn/MovedRows.h) has operands and
+    results as its rule says, and verifies itself.
 
     A collective without a reduction moves rows and computes nothing. It folds to its
     operand where another one made that operand in the opposite way: over the same axes,

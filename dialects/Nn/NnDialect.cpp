@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Nn/Batch.h"
 #include "meshwright/dialects/Nn/Call.h"
+#include "meshwright/dialects/Nn/MovedRows.h"
 #include "meshwright/dialects/Nn/NnDerivatives.h"
 #include "meshwright/dialects/Nn/NnRandom.h"
 #include "meshwright/dialects/Nn/Serving.h"
@@ -47,6 +48,7 @@ void NnDialect::initialize() {
 #define GET_OP_LIST
 #include "meshwright/dialects/Nn/NnRandomOps.cpp.inc"
       >();
+  detail::attachMovedRows(getContext());
 }
 
 Operation *NnDialect::materializeConstant(OpBuilder &builder, Attribute value, Type type,
@@ -129,12 +131,21 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
                                << attribute.getValue();
     return success();
   }
+  if (attribute.getName() == kExpectedRowsAttr) {
+    auto rows = dyn_cast<IntegerAttr>(attribute.getValue());
+    if (!getExpectedRows(op))
+      return op->emitOpError("expected nn.expected_rows on an op that moves rows of experts");
+    if (!rows || !rows.getType().isInteger(64) || rows.getInt() < 0)
+      return op->emitOpError() << "expected nn.expected_rows to be an i64 integer from 0 on, got "
+                               << attribute.getValue();
+    return success();
+  }
   StringRef name = attribute.getName().strref();
   if (name == kOutputAttr || llvm::is_contained(kArgumentAttrs, name))
     return op->emitOpError() << "expected " << name
                              << " on an argument or a result of a function, got it on an operation";
   return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
-                           << "': expected nn.backward, nn.call, nn.id, nn.serving, nn.stage, "
+                           << "': expected nn.backward, nn.call, nn.expected_rows, nn.id, nn.serving, nn.stage, "
                               "nn.table_rows or nn.whole_keys";
 }
 

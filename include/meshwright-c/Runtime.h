@@ -67,9 +67,7 @@ enum {
  * each thread. `flops` and `bytes` are the least that the launch computes and moves, for
  * reports. `buffers` has the inputs, then the outputs. `--check-finite` reads the outputs
  * by `dtype` and `count`. */
-typedef struct mw_rt_output {
-  int64_t dtype, count;
-} mw_rt_output;
+typedef struct mw_rt_output { int64_t dtype, count; } mw_rt_output;
 
 typedef struct mw_rt_launch {
   int64_t kind, items, grain, workspace, flops, bytes;
@@ -582,6 +580,9 @@ int32_t mw_rt_run_collective(mw_rt_context *context, int64_t op, const mw_rt_col
 int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *what,
                     int64_t stream, int64_t ticket, const void *const *inputs,
                     void *const *outputs);
+/* The same for a call in which ranks meet: `send_rows`, `return_rows`, `all_gather_v`, `reduce_scatter_v`. */
+int32_t mw_rt_start_call(mw_rt_context *context, int64_t op, const mw_rt_call *what, int64_t stream,
+                         int64_t ticket, void *const *buffers);
 /* Makes the compute stream wait for that collective. */
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket);
 /* The calls between the two are the same in each call of the entry, but for the addresses of its

@@ -376,8 +376,8 @@ static int64_t getRouting(Value offsets) {
   Operation *source = rt::getSource(offsets).getDefiningOp();
   if (!source)
     return -1;
-  if (auto kernel = source->getParentOfType<rt::KernelOp>())
-    source = kernel;
+  while (isa<rt::KernelOp, rt::StartOp>(source->getParentOp()))
+    source = source->getParentOp();
   return std::distance(source->getBlock()->begin(), source->getIterator());
 }
 

@@ -9,6 +9,8 @@
 
 #include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Dist/Refine.h"
+#include "meshwright/dialects/Nn/MovedRows.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Support/ElementTypes.h"
 
 #include "llvm/ADT/SmallBitVector.h"
@@ -546,18 +548,25 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
   }
   AxisList axes = getCollectiveAxes(op, mesh);
   int64_t ranks = getNumShards(axes), steps = getSteps(op.getKind(), ranks);
+  if (std::optional<int64_t> rows = nn::getExpectedRows(op)) {
+    auto type = cast<RankedTensorType>(op->getOperand(0).getType());
+    int64_t features = 1;
+    for (int64_t size : type.getShape().drop_front())
+      features *= size;
+    int64_t bytes = *rows * features * getElementBytes(type.getElementType());
+    total.bytes = getBytesSent(op.getKind(), ranks, bytes);
+    total.launches = 1;
+    total.time = getTime(op.getKind(), axes, total.bytes, steps);
+    return total;
+  }
   int64_t packed = 0;
   // Each rank knows the numbers of counted rows.
   unsigned stride = op.countsRows() ? 2 : 1;
   for (unsigned i = 0; i < op->getNumOperands(); i += stride) {
     if (movesRows(op, i)) {
-      // Each row is sent once. The side that has more of them has room for the worst load.
-      auto from = cast<RankedTensorType>(op->getOperand(i).getType());
-      auto to = cast<RankedTensorType>(op->getResult(i).getType());
-      int64_t rows = std::min(getExpectedElements(from), getExpectedElements(to));
-      int64_t room = std::max(getStoredElements(from), getStoredElements(to));
-      rows = std::min(int64_t(double(rows) * getRowLoad(op)), room);
-      total.bytes += getBytesSent(CollectiveKind::AllToAll, ranks, rows * getElementBytes(from.getElementType()));
+      // Each row is sent once.
+      int64_t bytes = getMovedElements(op, i) * getElementBytes(getElementTypeOrSelf(op->getOperand(i).getType()));
+      total.bytes += getBytesSent(CollectiveKind::AllToAll, ranks, bytes);
       steps = ranks - 1;
       continue;
     }

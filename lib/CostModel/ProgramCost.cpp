@@ -7,6 +7,7 @@
 
 #include "meshwright/lib/CostModel/ProgramCost.h"
 
+#include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Support/ProgramMap.h"
@@ -186,6 +187,15 @@ int64_t meshwright::getFusedBytes(Operation *op, const ProgramSet<Value> &inMemo
     if (Value source = skipViews(operand); inMemory.contains(source))
       bytes += getTensorBytes(isPart ? op->getResult(0).getType() : source.getType());
   return bytes;
+}
+
+/// The side that has more of the rows has room for the worst load.
+int64_t meshwright::getMovedElements(dist::CollectiveOpInterface op, unsigned i) {
+  auto from = cast<RankedTensorType>(op->getOperand(i).getType());
+  auto to = cast<RankedTensorType>(op->getResult(i).getType());
+  int64_t elements = std::min(dist::getExpectedElements(from), dist::getExpectedElements(to));
+  int64_t room = std::max(dist::getStoredElements(from), dist::getStoredElements(to));
+  return std::min(int64_t(double(elements) * dist::getRowLoad(op)), room);
 }
 
 ProgramCost meshwright::getProgramCost(FunctionOpInterface function, const CostModel &model) {

@@ -58,6 +58,10 @@ struct ProgramCost {
   int64_t getTime() const { return compute + communication; }
 };
 
+/// The elements of operand `i` of a collective that moves rows (`movesRows`) that a rank is expected to have: those
+/// of the fullest rank.
+int64_t getMovedElements(dist::CollectiveOpInterface op, unsigned i);
+
 /// The cost of a function of local ops, without overlap.
 /// - A product is a kernel of its own. It takes the longer of its arithmetic and its memory
 ///   traffic (with few tokens, the weights that it reads).

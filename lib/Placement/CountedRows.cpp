@@ -210,11 +210,11 @@ LogicalResult RowsProof::visit(Operation *op) {
     return visitExchange(gather, gather.getTokens(), gather.getRows(), gather.getDims(), /*gathers=*/true);
   if (auto scatter = dyn_cast<ReduceScatterVOp>(op))
     return visitExchange(scatter, scatter.getTokens(), scatter.getRows(), scatter.getDims(), /*gathers=*/false);
-  if (auto collective = dyn_cast<CollectiveOpInterface>(op)) {
-    visitCollective(collective);
-    return success();
-  }
-  return visitOther(op);
+  auto collective = dyn_cast<CollectiveOpInterface>(op);
+  if (!collective || isa<ShardingRuleOpInterface>(op))
+    return visitOther(op);
+  visitCollective(collective);
+  return success();
 }
 
 LogicalResult meshwright::verifyCountedRows(func::FuncOp func, const PlacementAnalysis &layouts) {

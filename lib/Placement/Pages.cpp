@@ -203,7 +203,7 @@ LogicalResult PagesProof::passParts(Operation *op) {
     Parts parts = partsOf.lookup(operand);
     if (!parts.attention || op->hasTrait<OpTrait::IsTerminator>())
       continue;
-    if (isa<CollectiveOpInterface>(op)) {
+    if (isa<CollectiveOpInterface>(op) && !isa<ShardingRuleOpInterface>(op)) {
       for (Value result : op->getResults())
         if (getMoved(result) == operand)
           partsOf[result] = parts;

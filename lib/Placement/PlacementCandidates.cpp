@@ -117,7 +117,7 @@ LogicalResult PlacementDerivation::visitCandidates(Operation *op) {
       explain(diagnostic, op, i);
   };
   // A collective moves its operands one by one. Combinations of many would be too many.
-  if (isa<CollectiveOpInterface>(op) && op->getNumOperands() > 1) {
+  if (isa<CollectiveOpInterface>(op) && !isa<ShardingRuleOpInterface>(op) && op->getNumOperands() > 1) {
     for (auto [i, operand, result] : llvm::enumerate(op->getOperands(), op->getResults())) {
       SmallVector<CandidateCombination> candidates;
       for (LayoutRef candidate : getPlausible(op, i))

@@ -46,7 +46,7 @@ public:
     Operation *op = value.getDefiningOp();
     if (!op)
       return nullptr;
-    if (isa<CollectiveOpInterface>(op))
+    if (isa<CollectiveOpInterface>(op) && !isa<nn::RoutedOpInterface>(op))
       return op->getOperand(cast<OpResult>(value).getResultNumber());
     if (Value whole = nn::getJoined(op, [this](Value piece) { return getSource(piece); }))
       return whole;
@@ -88,10 +88,10 @@ public:
   explicit RoutingProof(const PlacementAnalysis *layouts) : layouts(layouts), numbers(layouts) {}
 
   LogicalResult visit(Operation *op) {
-    if (auto collective = dyn_cast<CollectiveOpInterface>(op))
-      return layouts && hasRoutedType(op) ? visitMove(collective) : success();
     if (auto routed = dyn_cast<nn::RoutedOpInterface>(op))
       return visitRouted(routed);
+    if (auto collective = dyn_cast<CollectiveOpInterface>(op))
+      return layouts && hasRoutedType(op) ? visitMove(collective) : success();
     return routings.empty() && !hasRoutedType(op) ? success() : visitRows(op);
   }
 

@@ -272,12 +272,11 @@ LogicalResult TokensProof::visit(Operation *op) {
     set(op->getResult(0), std::move(pieces));
     return success();
   }
-  if (auto collective = dyn_cast<CollectiveOpInterface>(op)) {
+  if (auto ruled = dyn_cast<ShardingRuleOpInterface>(op))
+    return visitRuled(op, ruled.getFactorRule());
+  if (auto collective = dyn_cast<CollectiveOpInterface>(op))
     visitCollective(collective);
-    return success();
-  }
-  auto ruled = dyn_cast<ShardingRuleOpInterface>(op);
-  return ruled ? visitRuled(op, ruled.getFactorRule()) : success();
+  return success();
 }
 
 LogicalResult meshwright::verifyTokenRows(func::FuncOp func, const PlacementAnalysis &layouts) {

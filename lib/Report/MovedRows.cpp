@@ -10,7 +10,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Nn/TableRows.h"
-#include "meshwright/lib/CostModel/CostModel.h"
+#include "meshwright/lib/CostModel/ProgramCost.h"
 
 #include <cmath>
 
@@ -50,4 +50,11 @@ double meshwright::getLoadShare(Operation *op) {
   // A row that experts share is there for the first of its choices.
   double filled = double(dist::getExpectedElements(rows)) / double(rows.getNumElements());
   return (1 - std::pow(1 - filled, share)) / filled;
+}
+
+int64_t meshwright::getExpectedRows(Operation *op, unsigned i, int64_t tokens) {
+  double rows = double(getMovedElements(cast<dist::CollectiveOpInterface>(op), i)) * getLoadShare(op);
+  for (int64_t size : cast<RankedTensorType>(op->getOperand(i).getType()).getShape().drop_front(1 + tokens))
+    rows /= double(std::max<int64_t>(1, size));
+  return int64_t(std::ceil(rows));
 }

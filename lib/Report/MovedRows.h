@@ -21,6 +21,10 @@ int64_t getBytesAtCapacity(mlir::Operation *op);
 /// The share of the rows of the cost model that experts take: 1 where nothing limits their choices.
 double getLoadShare(mlir::Operation *op);
 
+/// The rows of operand `i` of such a collective that the fullest rank is expected to have. They have `tokens`
+/// dimensions of tokens behind that of experts.
+int64_t getExpectedRows(mlir::Operation *op, unsigned i, int64_t tokens);
+
 } // namespace meshwright
 
 #endif // MESHWRIGHT_LIB_REPORT_MOVEDROWS_H

@@ -11,11 +11,13 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/MovedRows.h"
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Nn/TableRows.h"
 #include "meshwright/dialects/Nn/Writer.h"
 #include "meshwright/lib/Placement/PlacementAnalysis.h"
 #include "meshwright/lib/Placement/Routings.h"
+#include "meshwright/lib/Report/MovedRows.h"
 #include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/schedule/Passes.h"
@@ -377,6 +379,8 @@ LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsign
         builder, loc, TypeRange{getCompact(type, at), vector(own * ranks + 1), vector(own + 1)}, rows,
         route.offsets, axes, route.layer);
     keepFacts(op, send);
+    send->setDiscardableAttr(nn::kExpectedRowsAttr,
+                             builder.getI64IntegerAttr(getExpectedRows(op, i, route.tokens)));
     at.offsets = send.getOwn();
     at.parts = send.getParts();
     at.home = &route;
@@ -390,6 +394,8 @@ LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsign
     auto back = nn::ReturnRowsOp::create(builder, loc, getCompact(result.getType(), home), rows, sent->parts,
                                          home.offsets, *toTokens);
     keepFacts(op, back);
+    back->setDiscardableAttr(nn::kExpectedRowsAttr,
+                             builder.getI64IntegerAttr(getExpectedRows(op, i, route.tokens)));
     replace(result, back.getResult(), &home);
     return success();
   }

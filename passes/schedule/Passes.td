@@ -115,7 +115,8 @@ def CompactRowsPass : Pass<"compact-rows", "::mlir::func::FuncOp"> {
     of the rows that exist, expert by expert. `nn.route` finds their places once for each routing.
     Ops that treat rows one by one become the same ops on rows that exist. The factor rules of the
     ops on routed tensors say how ranks share them, so this pass comes behind the passes that move
-    data.
+    data. A collective that moves rows becomes `nn.send_rows` or `nn.return_rows`, which notes the rows
+    that a rank is expected to have (`nn.expected_rows`).
 
     Before:
     ```mlir

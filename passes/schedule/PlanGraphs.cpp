@@ -32,8 +32,8 @@ static bool isAwaited(Operation *op) {
     std::optional<int64_t> call = lower::getCallKind(&own);
     return call && llvm::is_contained(kAwaited, *call);
   };
-  auto kernel = dyn_cast<rt::KernelOp>(op);
-  return kernel && llvm::any_of(kernel.getOps(), moves);
+  auto start = dyn_cast<rt::StartOp>(op);
+  return start && moves(*start.getCollective());
 }
 
 /// Returns true if a probe follows the op, which gives a value that has an `nn.id`.

@@ -211,8 +211,8 @@ def PlanGraphsPass : Pass<"plan-graphs", "::mlir::func::FuncOp"> {
     Requires a function of launches in their final order. If the target's device can record
     graphs, guarantees that each launch is between `rt.graph_begin` and `rt.graph_end`, except
     where that cannot be. The host looks at a probed value behind its launch, so that launch is
-    in no graph. Where rows of experts or true rows of groups move, the host gives messages their sizes, so these launches
-    are in none. A collective may not be in flight where a graph begins or ends, so neither is
+    in no graph. Where rows of experts or true rows of groups move, the host waits for their numbers and gives messages
+    their sizes, so these launches are in none. A collective may not be in flight where a graph begins or ends, so neither is
     one that is in flight there. Graphs are as long as that allows. Marks that
     were there before are removed. See docs/rationale/graphs.md.
 

@@ -531,6 +531,10 @@ bool SplitRegionFinder::addValues(SplitRegion &region, std::string &reason) cons
 SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::string &reason) {
   SmallVector<SplitRegion, 2> regions;
   bool anyRows = false, anyAlone = false, reorders = false;
+  if (collective->hasTrait<nn::CountsRows>()) {
+    reason = "a run tells the number of its rows";
+    return regions;
+  }
   auto tryRows = [&](unsigned number, int64_t dim) {
     // Starts at the side of the collective on which the rows are whole.
     bool gathers = false;

@@ -27,15 +27,16 @@ namespace meshwright::rt::gpu {
 static int64_t bytesOfRow(const mw_rt_counted_rows &what) { return what.inner * sizeOf(DType(what.dtype)); }
 
 /// The numbers of the current call. Returns null after an error, or a failure of the run.
-const int64_t *GpuDevice::readCounts(const mw_rt_counted_rows &what, const void *counts, std::string &error) {
+const int64_t *GpuDevice::readCounts(const Caller &caller, const mw_rt_counted_rows &what, const void *counts,
+                                     std::string &error) {
   int64_t number = what.replicas * what.groups;
   std::vector<int64_t> &known = trueRows[what.source];
   if (what.source < 0 || known.empty()) {
-    cuda::Stream *stream = getStream(0);
+    cuda::Stream *stream = getStream(caller.stream);
     auto *host = reinterpret_cast<int64_t *>(countedMemories.at(&what).host.get());
     check(cuda, cuda.cuMemcpyDtoHAsync(host, addressOf(counts), number * sizeof(int64_t), stream),
           "cuMemcpyDtoHAsync");
-    mark(context.position, stream);
+    mark(caller.op, stream);
     if (!awaitStream(stream))
       return nullptr;
     known.assign(host, host + number);
@@ -51,9 +52,9 @@ void GpuDevice::prepareCounted(const mw_rt_counted_rows &what) {
     memory.host = processor->allocateHost(what.replicas * what.groups * sizeof(int64_t));
 }
 
-void GpuDevice::prepareExchanged(const mw_rt_exchanged_rows &what) {
+void GpuDevice::prepareExchanged(const Caller &caller, const mw_rt_exchanged_rows &what) {
   prepareCounted(what.rows);
-  collectives->prepareMessages({context.rank, 0, context.position}, what.group.group);
+  collectives->prepareMessages(caller, what.group.group);
 }
 
 //===----------------------------------------------------------------------===//
@@ -67,7 +68,7 @@ bool GpuDevice::perform(const mw_rt_compact &call, void *const *buffers, std::st
     return true;
   }
   return performAwaited([&] {
-    const int64_t *counts = readCounts(what, buffers[1], error);
+    const int64_t *counts = readCounts({context.rank, 0, context.position}, what, buffers[1], error);
     if (!counts)
       return false;
     cuda::Stream *stream = getStream(0);
@@ -93,7 +94,7 @@ bool GpuDevice::perform(const mw_rt_expand &call, void *const *buffers, std::str
     return true;
   }
   return performAwaited([&] {
-    const int64_t *counts = readCounts(what, buffers[1], error);
+    const int64_t *counts = readCounts({context.rank, 0, context.position}, what, buffers[1], error);
     if (!counts)
       return false;
     cuda::Stream *stream = getStream(0);
@@ -125,12 +126,12 @@ static std::vector<Piece> splitMembers(const std::vector<int64_t> &rows, const v
 }
 
 /// One exchange for each outer index, so that all messages follow one another in memory.
-bool GpuDevice::gatherCounted(const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error) {
-  const int64_t *counts = readCounts(what.rows, buffers[1], error);
+bool GpuDevice::gatherCounted(const Caller &caller, const mw_rt_exchanged_rows &what, void *const *buffers,
+                              std::string &error) {
+  const int64_t *counts = readCounts(caller, what.rows, buffers[1], error);
   if (!counts)
     return false;
-  cuda::Stream *stream = getStream(0);
-  Caller caller{context.rank, 0, context.position};
+  cuda::Stream *stream = getStream(caller.stream);
   std::vector<int64_t> rows = countOwn(what, counts);
   int64_t bytes = bytesOfRow(what.rows), capacity = what.rows.capacity;
   int64_t own = rows[coordinateOf(what.group.group, context.rank)];
@@ -145,17 +146,17 @@ bool GpuDevice::gatherCounted(const mw_rt_exchanged_rows &what, void *const *buf
     helpers.clear(stream, to + sum * bytes, (capacity - sum) * bytes);
   }
   helpers.copyBytes(stream, buffers[3], buffers[1], what.rows.groups * sizeof(int64_t));
-  mark(context.position, stream);
+  mark(caller.op, stream);
   return true;
 }
 
 /// As `gatherCounted`; partial sums arrive in the order of ranks, in which they are added.
-bool GpuDevice::scatterCounted(const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error) {
-  const int64_t *counts = readCounts(what.rows, buffers[1], error);
+bool GpuDevice::scatterCounted(const Caller &caller, const mw_rt_exchanged_rows &what, void *const *buffers,
+                               std::string &error) {
+  const int64_t *counts = readCounts(caller, what.rows, buffers[1], error);
   if (!counts)
     return false;
-  cuda::Stream *stream = getStream(0);
-  Caller caller{context.rank, 0, context.position};
+  cuda::Stream *stream = getStream(caller.stream);
   std::vector<int64_t> rows = countOwn(what, counts);
   int64_t self = 0, members = rows.size(), bytes = bytesOfRow(what.rows);
   std::vector<int64_t> ranks = groupOf(what.group.group, context.rank, self);
@@ -176,23 +177,25 @@ bool GpuDevice::scatterCounted(const mw_rt_exchanged_rows &what, void *const *bu
     helpers.clear(stream, to + own * bytes, (what.own - own) * bytes);
   }
   helpers.copyBytes(stream, buffers[3], buffers[1], what.rows.groups * sizeof(int64_t));
-  mark(context.position, stream);
+  mark(caller.op, stream);
   return true;
 }
 
-bool GpuDevice::perform(const mw_rt_all_gather_v &call, void *const *buffers, std::string &error) {
+bool GpuDevice::perform(const Caller &caller, const mw_rt_all_gather_v &call, void *const *buffers,
+                        std::string &error) {
   if (isPreparing()) {
-    prepareExchanged(call.what);
+    prepareExchanged(caller, call.what);
     return true;
   }
-  return performAwaited([&] { return gatherCounted(call.what, buffers, error); });
+  return performAwaited([&] { return gatherCounted(caller, call.what, buffers, error); });
 }
 
-bool GpuDevice::perform(const mw_rt_reduce_scatter_v &call, void *const *buffers, std::string &error) {
+bool GpuDevice::perform(const Caller &caller, const mw_rt_reduce_scatter_v &call, void *const *buffers,
+                        std::string &error) {
   const mw_rt_exchanged_rows &what = call.what;
   if (!isPreparing())
-    return performAwaited([&] { return scatterCounted(what, buffers, error); });
-  prepareExchanged(what);
+    return performAwaited([&] { return scatterCounted(caller, what, buffers, error); });
+  prepareExchanged(caller, what);
   int64_t members = sizeOfGroup(what.group.group), bytes = members * what.own * bytesOfRow(what.rows);
   DeviceMemory &partials = countedMemories.at(&what.rows).partials;
   if (!partials && !(partials = processor->allocate(bytes)))

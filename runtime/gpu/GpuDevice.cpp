@@ -7,6 +7,7 @@
 
 #include "GpuDevice.h"
 
+#include "meshwright/runtime/src/ranks/CallFacts.h"
 #include "meshwright/runtime/src/ranks/Context.h"
 #include "meshwright/runtime/src/tensors/Moves.h"
 
@@ -193,11 +194,12 @@ bool GpuDevice::performs(int64_t kind) const {
   return std::find(std::begin(kGpuCalls), std::end(kGpuCalls), kind) != std::end(kGpuCalls);
 }
 
-bool GpuDevice::perform(const mw_rt_call &what, void *const *buffers, std::string &error) {
+bool GpuDevice::perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
+                        std::string &error) {
   switch (what.kind) {
 #define MW_RT_KIND(name)                                                                           \
   case kCallKind<mw_rt_##name>:                                                                    \
-    return perform(reinterpret_cast<const mw_rt_##name &>(what), buffers, error);
+    return perform(caller, reinterpret_cast<const mw_rt_##name &>(what), buffers, error);
     MW_RT_GPU_CALLS(MW_RT_KIND)
 #undef MW_RT_KIND
   }
@@ -271,11 +273,8 @@ bool GpuDevice::runCollective(const Caller &caller, const mw_rt_collective &what
   return perform(caller, what, inputs, outputs);
 }
 
-bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
-                      const void *const *inputs, void *const *outputs, std::string &error) {
-  if (splitsGraph())
-    return performOutside([&] { return start(caller, what, ticket, inputs, outputs, error); });
-  cuda::Stream *stream = getStream(caller.stream);
+/// Lets the stream of a ticket wait for the compute stream. Returns the event at the end of its work.
+Event &GpuDevice::beginTicket(int64_t ticket, cuda::Stream *stream) {
   auto found = tickets.find(ticket);
   if (found == tickets.end())
     found = tickets.emplace(ticket, std::pair(Event(*processor), Event(*processor))).first;
@@ -284,6 +283,16 @@ bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_
     begin.record(getStream(0));
     begin.await(stream);
   }
+  return end;
+}
+
+bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
+                      const void *const *inputs, void *const *outputs, std::string &error) {
+  if (splitsGraph())
+    return performOutside([&] { return start(caller, what, ticket, inputs, outputs, error); });
+  cuda::Stream *stream = getStream(caller.stream);
+  callTickets.erase(ticket);
+  Event &end = beginTicket(ticket, stream);
   if (!perform(caller, what, inputs, outputs))
     return false;
   for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i)
@@ -295,8 +304,29 @@ bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_
   return true;
 }
 
+/// Messages of sizes that a call finds cannot be in a graph that other calls repeat.
+bool GpuDevice::start(const Caller &caller, const mw_rt_call &what, int64_t ticket, void *const *buffers,
+                      std::string &error) {
+  if (graphOp >= 0)
+    return performOutside([&] { return start(caller, what, ticket, buffers, error); });
+  callTickets.insert(ticket);
+  cuda::Stream *stream = getStream(caller.stream);
+  Event &end = beginTicket(ticket, stream);
+  CallFacts facts = getFacts(what, buffers);
+  bool isTimed = context.trace && enqueues();
+  if (isTimed)
+    beginTimed(caller.stream, {0, 0, *facts.kind, caller.op, facts.flops, facts.bytes, facts.dtype,
+                               firstOfGroup(*facts.group, context.rank)});
+  bool isFine = perform(caller, what, buffers, error);
+  if (isTimed)
+    endOp();
+  if (isFine && enqueues())
+    end.record(stream);
+  return isFine;
+}
+
 bool GpuDevice::wait(int64_t ticket, std::string &error) {
-  if (splitsGraph())
+  if (splitsGraph() || (graphOp >= 0 && callTickets.count(ticket)))
     return performOutside([&] { return wait(ticket, error); });
   if (enqueues())
     tickets.at(ticket).second.await(getStream(0));

@@ -15,6 +15,7 @@
 
 #include "meshwright/runtime/src/ranks/MovedRows.h"
 
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -108,7 +109,8 @@ public:
   bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
               std::string &error) override;
   bool performs(int64_t kind) const override;
-  bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) override;
+  bool perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
+               std::string &error) override;
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
                    int64_t count, std::string &error) override;
 
@@ -116,6 +118,8 @@ public:
                      void *const *outputs, std::string &error) override;
   bool start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
              const void *const *inputs, void *const *outputs, std::string &error) override;
+  bool start(const Caller &caller, const mw_rt_call &what, int64_t ticket, void *const *buffers,
+             std::string &error) override;
   bool wait(int64_t ticket, std::string &error) override;
 
 private:
@@ -157,6 +161,16 @@ private:
   bool perform(const mw_rt_##name &what, void *const *buffers, std::string &error);
   MW_RT_GPU_CALLS(MW_RT_KIND)
 #undef MW_RT_KIND
+  /// A call in which no ranks meet is on the compute stream.
+  template <typename Call>
+  bool perform(const Caller &, const Call &what, void *const *buffers, std::string &error) {
+    return perform(what, buffers, error);
+  }
+  // In the others they do, on the caller's stream.
+  bool perform(const Caller &caller, const mw_rt_send_rows &what, void *const *buffers, std::string &error);
+  bool perform(const Caller &caller, const mw_rt_return_rows &what, void *const *buffers, std::string &error);
+  bool perform(const Caller &caller, const mw_rt_all_gather_v &what, void *const *buffers, std::string &error);
+  bool perform(const Caller &caller, const mw_rt_reduce_scatter_v &what, void *const *buffers, std::string &error);
 
   /// The numbers of rows of a routing that a rank sends to each member of a group, and receives from it.
   struct Traffic {
@@ -222,18 +236,21 @@ private:
   bool look(Progress &progress);
   bool watch(std::chrono::steady_clock::time_point deadline);
   bool awaitStream(cuda::Stream *stream);
-  void prepareRows(const mw_rt_moved_rows &what, int64_t moved);
-  const Traffic *countRows(const mw_rt_moved_rows &what, const void *offsets, RowMemory &memory);
-  bool sendRows(const mw_rt_moved_rows &what, void *const *buffers, std::string &error);
-  bool returnRows(const mw_rt_moved_rows &what, void *const *buffers);
-  const char *writeOrder(RowMemory &memory, int64_t *order, const RowCounts &counts, bool byExpert);
-  bool openMemory(RowMemory &memory);
+  Event &beginTicket(int64_t ticket, cuda::Stream *stream);
+  void prepareRows(const Caller &caller, const mw_rt_moved_rows &what, int64_t moved);
+  const Traffic *countRows(const Caller &caller, const mw_rt_moved_rows &what, const void *offsets,
+                           RowMemory &memory);
+  bool sendRows(const Caller &caller, const mw_rt_moved_rows &what, void *const *buffers, std::string &error);
+  bool returnRows(const Caller &caller, const mw_rt_moved_rows &what, void *const *buffers);
+  const char *writeOrder(RowMemory &memory, int64_t *order, const RowCounts &counts, bool byExpert,
+                         cuda::Stream *stream);
+  bool openMemory(RowMemory &memory, cuda::Stream *stream);
   bool performAwaited(const std::function<bool()> &body);
   void prepareCounted(const mw_rt_counted_rows &what);
-  void prepareExchanged(const mw_rt_exchanged_rows &what);
-  const int64_t *readCounts(const mw_rt_counted_rows &what, const void *counts, std::string &error);
-  bool gatherCounted(const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error);
-  bool scatterCounted(const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error);
+  void prepareExchanged(const Caller &caller, const mw_rt_exchanged_rows &what);
+  const int64_t *readCounts(const Caller &caller, const mw_rt_counted_rows &what, const void *counts, std::string &error);
+  bool gatherCounted(const Caller &caller, const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error);
+  bool scatterCounted(const Caller &caller, const mw_rt_exchanged_rows &what, void *const *buffers, std::string &error);
 
   mw_rt_context &context;
   std::shared_ptr<Processor> processor;
@@ -253,6 +270,8 @@ private:
   std::vector<cuda::Stream *> streams;
   /// Where the compute stream was, and the end of the collective, by ticket.
   std::map<int64_t, std::pair<Event, Event>> tickets;
+  /// The tickets of calls, which no graph has, so that their waits are outside of graphs, too.
+  std::set<int64_t> callTickets;
   Tables tables;
   std::map<const mw_rt_moved_rows *, RowMemory> rowMemories;
   std::map<const mw_rt_counted_rows *, CountedMemory> countedMemories;

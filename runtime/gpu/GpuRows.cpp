@@ -56,8 +56,8 @@ static std::vector<Piece> splitRows(const RowCounts &counts, const void *rows, i
 }
 
 /// Allocates what a call needs, for `moved` rows at most that stand in another order.
-void GpuDevice::prepareRows(const mw_rt_moved_rows &what, int64_t moved) {
-  collectives->prepareMessages({context.rank, 0, context.position}, what.group.group);
+void GpuDevice::prepareRows(const Caller &caller, const mw_rt_moved_rows &what, int64_t moved) {
+  collectives->prepareMessages(caller, what.group.group);
   RowMemory &memory = rowMemories.try_emplace(&what, *processor).first->second;
   int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
   helpers.gatherRows(nullptr, nullptr, nullptr, nullptr, 1, moved, moved, bytes);
@@ -79,13 +79,13 @@ void GpuDevice::prepareRows(const mw_rt_moved_rows &what, int64_t moved) {
 }
 
 /// Waits until the host may write a call's numbers. Returns false after a failure of the run.
-bool GpuDevice::openMemory(RowMemory &memory) {
-  return cuda.cuEventQuery(memory.copied.get()) != cuda::NotReady || awaitStream(getStream(0));
+bool GpuDevice::openMemory(RowMemory &memory, cuda::Stream *stream) {
+  return cuda.cuEventQuery(memory.copied.get()) != cuda::NotReady || awaitStream(stream);
 }
 
 /// The numbers of rows that go and come. Returns null after a failure of the run.
-const GpuDevice::Traffic *GpuDevice::countRows(const mw_rt_moved_rows &what, const void *offsets,
-                                               RowMemory &memory) {
+const GpuDevice::Traffic *GpuDevice::countRows(const Caller &caller, const mw_rt_moved_rows &what,
+                                               const void *offsets, RowMemory &memory) {
   int64_t self = 0;
   std::vector<int64_t> group = groupOf(what.group.group, context.rank, self);
   Traffic &found = traffic[{what.routing, group}];
@@ -93,7 +93,7 @@ const GpuDevice::Traffic *GpuDevice::countRows(const mw_rt_moved_rows &what, con
   if (what.routing >= 0 && found.by && found.by != &what)
     return &found;
   int64_t members = group.size();
-  cuda::Stream *stream = getStream(0);
+  cuda::Stream *stream = getStream(caller.stream);
   HostNumbers host(what, members, memory.host.get());
   // Offsets of a member's experts, and of their end.
   std::vector<Piece> sends, receives;
@@ -105,14 +105,14 @@ const GpuDevice::Traffic *GpuDevice::countRows(const mw_rt_moved_rows &what, con
     sends.push_back({data, (end - first + 1) * kNumber});
     receives.push_back({memory.offsets.get() + member * each * kNumber, (own + 1) * kNumber});
   }
-  if (!collectives->exchange({context.rank, 0, context.position}, what.group.group, stream, sends, receives))
+  if (!collectives->exchange(caller, what.group.group, stream, sends, receives))
     return nullptr;
   auto copyOut = [&](int64_t *to, const void *from, int64_t count) {
     check(cuda, cuda.cuMemcpyDtoHAsync(to, addressOf(from), count * kNumber, stream), "cuMemcpyDtoHAsync");
   };
   copyOut(host.offsets, offsets, what.experts + 1);
   copyOut(host.arrived, memory.offsets.get(), members * each);
-  mark(context.position, stream);
+  mark(caller.op, stream);
   if (!awaitStream(stream))
     return nullptr;
   found.by = &what;
@@ -127,24 +127,26 @@ const GpuDevice::Traffic *GpuDevice::countRows(const mw_rt_moved_rows &what, con
 }
 
 /// Copies to the GPU where each row is in the other order.
-const char *GpuDevice::writeOrder(RowMemory &memory, int64_t *order, const RowCounts &counts, bool byExpert) {
+const char *GpuDevice::writeOrder(RowMemory &memory, int64_t *order, const RowCounts &counts, bool byExpert,
+                                  cuda::Stream *stream) {
   forEachPart(counts, [&](int64_t ofMember, int64_t ofExpert, int64_t rows) {
     std::iota(order + (byExpert ? ofExpert : ofMember), order + (byExpert ? ofExpert : ofMember) + rows,
               byExpert ? ofMember : ofExpert);
   });
   check(cuda,
-        cuda.cuMemcpyHtoDAsync(addressOf(memory.order.get()), order, counts.ofAll() * kNumber, getStream(0)),
+        cuda.cuMemcpyHtoDAsync(addressOf(memory.order.get()), order, counts.ofAll() * kNumber, stream),
         "cuMemcpyHtoDAsync");
   return memory.order.get();
 }
 
-bool GpuDevice::sendRows(const mw_rt_moved_rows &what, void *const *buffers, std::string &error) {
+bool GpuDevice::sendRows(const Caller &caller, const mw_rt_moved_rows &what, void *const *buffers,
+                         std::string &error) {
   RowMemory &memory = rowMemories.at(&what);
   int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
-  const Traffic *counts = countRows(what, buffers[1], memory);
-  if (!counts || !openMemory(memory))
+  const Traffic *counts = countRows(caller, what, buffers[1], memory);
+  cuda::Stream *stream = getStream(caller.stream);
+  if (!counts || !openMemory(memory, stream))
     return false;
-  cuda::Stream *stream = getStream(0);
   HostNumbers host(what, members, memory.host.get());
   int64_t total = placeParts(counts->received, host.parts, host.own);
   if (what.layer >= 0) {
@@ -164,45 +166,45 @@ bool GpuDevice::sendRows(const mw_rt_moved_rows &what, void *const *buffers, std
   copyIn(buffers[4], host.own, what.own + 1);
   auto *rows = static_cast<char *>(buffers[2]);
   bool isOrdered = what.own == 1;
-  if (!collectives->exchange({context.rank, 0, context.position}, what.group.group, stream,
+  if (!collectives->exchange(caller, what.group.group, stream,
                              splitRows(counts->sent, buffers[0], bytes),
                              splitRows(counts->received, isOrdered ? rows : memory.rows.get(), bytes)))
     return false;
   if (!isOrdered && total > 0)
     helpers.gatherRows(stream, rows, memory.rows.get(),
-                       writeOrder(memory, host.order, counts->received, /*byExpert=*/true), 1, total, total,
+                       writeOrder(memory, host.order, counts->received, /*byExpert=*/true, stream), 1, total, total,
                        bytes);
   memory.copied.record(stream);
   helpers.clear(stream, rows + total * bytes, (what.to_capacity - total) * bytes);
-  mark(context.position, stream);
+  mark(caller.op, stream);
   return true;
 }
 
-bool GpuDevice::returnRows(const mw_rt_moved_rows &what, void *const *buffers) {
+bool GpuDevice::returnRows(const Caller &caller, const mw_rt_moved_rows &what, void *const *buffers) {
   RowMemory &memory = rowMemories.at(&what);
   int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
-  const Traffic *counts = countRows(what, buffers[2], memory);
-  if (!counts || !openMemory(memory))
+  const Traffic *counts = countRows(caller, what, buffers[2], memory);
+  cuda::Stream *stream = getStream(caller.stream);
+  if (!counts || !openMemory(memory, stream))
     return false;
-  cuda::Stream *stream = getStream(0);
   HostNumbers host(what, members, memory.host.get());
   const void *leaving = buffers[0];
   // Rows that came go back.
   int64_t leave = counts->received.ofAll(), arrive = counts->sent.ofAll();
   if (what.own > 1 && leave > 0) {
     helpers.gatherRows(stream, memory.rows.get(), leaving,
-                       writeOrder(memory, host.order, counts->received, /*byExpert=*/false), 1, leave, leave,
+                       writeOrder(memory, host.order, counts->received, /*byExpert=*/false, stream), 1, leave, leave,
                        bytes);
     leaving = memory.rows.get();
   }
   memory.copied.record(stream);
   auto *rows = static_cast<char *>(buffers[3]);
-  if (!collectives->exchange({context.rank, 0, context.position}, what.group.group, stream,
+  if (!collectives->exchange(caller, what.group.group, stream,
                              splitRows(counts->received, leaving, bytes),
                              splitRows(counts->sent, rows, bytes)))
     return false;
   helpers.clear(stream, rows + arrive * bytes, (what.to_capacity - arrive) * bytes);
-  mark(context.position, stream);
+  mark(caller.op, stream);
   return true;
 }
 
@@ -211,20 +213,22 @@ bool GpuDevice::performAwaited(const std::function<bool()> &body) {
   return graphOp >= 0 ? performOutside(body) : body();
 }
 
-bool GpuDevice::perform(const mw_rt_send_rows &send, void *const *buffers, std::string &error) {
+bool GpuDevice::perform(const Caller &caller, const mw_rt_send_rows &send, void *const *buffers,
+                        std::string &error) {
   if (isPreparing()) {
-    prepareRows(send.what, send.what.to_capacity);
+    prepareRows(caller, send.what, send.what.to_capacity);
     return true;
   }
-  return performAwaited([&] { return sendRows(send.what, buffers, error); });
+  return performAwaited([&] { return sendRows(caller, send.what, buffers, error); });
 }
 
-bool GpuDevice::perform(const mw_rt_return_rows &back, void *const *buffers, std::string &) {
+bool GpuDevice::perform(const Caller &caller, const mw_rt_return_rows &back, void *const *buffers,
+                        std::string &) {
   if (isPreparing()) {
-    prepareRows(back.what, back.what.from_capacity);
+    prepareRows(caller, back.what, back.what.from_capacity);
     return true;
   }
-  return performAwaited([&] { return returnRows(back.what, buffers); });
+  return performAwaited([&] { return returnRows(caller, back.what, buffers); });
 }
 
 } // namespace meshwright::rt::gpu

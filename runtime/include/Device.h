@@ -183,8 +183,10 @@ public:
   /// Returns true if the device performs calls of this kind (MW_RT_CALL_...).
   virtual bool performs(int64_t kind) const = 0;
   /// Performs a call, on the buffers that meshwright-c/Runtime.h names for its kind. A call with a
-  /// log leaves its buffers as they were if it fails.
-  virtual bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) = 0;
+  /// log leaves its buffers as they were if it fails. The caller is on the compute stream, but of a call in
+  /// which ranks meet that `start` was given: then it is on the stream of the start.
+  virtual bool perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
+                       std::string &error) = 0;
   /// Looks for the first element of result `result` of the caller's op that is NaN or infinite,
   /// in the order of the caller's stream. Tells `World::noteNotFinite` before the end of the run.
   virtual bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
@@ -203,6 +205,9 @@ public:
   /// once, also over the same ranks. Copies the arrays of pointers.
   virtual bool start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
                      const void *const *inputs, void *const *outputs, std::string &error) = 0;
+  /// The same for a call in which ranks meet.
+  virtual bool start(const Caller &caller, const mw_rt_call &what, int64_t ticket, void *const *buffers,
+                     std::string &error) = 0;
   /// Makes the compute stream wait for the collective that was started as `ticket`.
   virtual bool wait(int64_t ticket, std::string &error) = 0;
 

@@ -1215,8 +1215,24 @@ func.func @misplaced_magnitude(%x: tensor<2xf32>) {
 
 // -----
 
+func.func @misplaced_rows(%x: tensor<2xf32>) {
+  // expected-error@+1 {{expected nn.expected_rows on an op that moves rows of experts}}
+  %0 = nn.neg %x {nn.expected_rows = 2 : i64} : tensor<2xf32>
+  return
+}
+
+// -----
+
+func.func @negative_rows(%x: tensor<4x1x8xf32>, %o: tensor<3xi64>) {
+  // expected-error@+1 {{expected nn.expected_rows to be an i64 integer from 0 on, got -1 : i64}}
+  %0:3 = nn.send_rows %x, %o axes [#dist.axis_ref<"ep">] {nn.expected_rows = -1 : i64} : (tensor<4x1x8xf32>, tensor<3xi64>) -> (tensor<8x1x8xf32>, tensor<3xi64>, tensor<2xi64>)
+  return
+}
+
+// -----
+
 func.func @unknown(%x: tensor<2xf32>) {
-  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.call, nn.id, nn.serving, nn.stage, nn.table_rows or nn.whole_keys}}
+  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.call, nn.expected_rows, nn.id, nn.serving, nn.stage, nn.table_rows or nn.whole_keys}}
   %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
   return
 }

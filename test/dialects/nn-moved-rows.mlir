@@ -21,9 +21,9 @@
 // SENT: nn.combine
 
 // ROWS: %[[OFFSETS:.*]], %{{.*}}, %[[PLACES:.*]] = nn.route
-// ROWS: %[[S:.*]], %[[PARTS:.*]], %[[OWN:.*]] = nn.send_rows %{{.*}}, %[[OFFSETS]] axes [#dist.axis_ref<"dp">] {layer = 0 : i64}
+// ROWS: %[[S:.*]], %[[PARTS:.*]], %[[OWN:.*]] = nn.send_rows %{{.*}}, %[[OFFSETS]] axes [#dist.axis_ref<"dp">] {layer = 0 : i64, nn.expected_rows = 12 : i64}
 // ROWS: %[[Y:.*]] = nn.grouped_product %[[S]], %{{.*}}, %[[OWN]]
-// ROWS: %[[B:.*]] = nn.return_rows %[[Y]], %[[PARTS]], %[[OFFSETS]] axes [#dist.axis_ref<"dp">]
+// ROWS: %[[B:.*]] = nn.return_rows %[[Y]], %[[PARTS]], %[[OFFSETS]] axes [#dist.axis_ref<"dp">] {nn.expected_rows = 12 : i64}
 // ROWS: nn.sum_rows %[[B]], %[[PLACES]]
 
 // With two ranks, a token goes to a rank once, with its choices. The sum over the experts of a rank returns.

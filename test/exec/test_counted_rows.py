@@ -82,6 +82,23 @@ def test_random(seed, tmp_path):
                           ["--parallelize="])["y"])
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_products_beside_true_rows(seed, tmp_path):
+    """Products of a rank's own rows run while true rows travel, and change no bit of them."""
+    case = Case(seed)
+    twice = torch.eye(case.width).to(case.dtype) * 2
+    more = f'%c: {type_of(twice)} {{nn.parameter = "c", dist.sharding = #dist.sharding<@mesh, [{{}}, {{}}]>}}'
+    product = f"nn.linear %x, %c : (!x, {type_of(twice)}) -> !x\n  %7 = nn.relu %6 : !x\n  %8 = nn.linear %7, %c : (!x, {type_of(twice)}) -> !x"
+    text = case.text().replace(")\n    -> (!x", f", {more})\n    -> (!x").replace("%5 = nn.add %x,", f"%6 = {product}\n  %5 = nn.add %8,")
+    got = []
+    for overlap in ("on", "off"):
+        (tmp_path / overlap).mkdir()
+        got.append(run_module(tmp_path / overlap, text, {"x": case.x, "n": case.n}, {"a": case.a, "b": case.b, "c": twice},
+                              [f"--parallelize=overlap={overlap}"])["y"])
+    assert torch.equal(*got)
+    case.check(got[0].double() - 4 * case.x.double().relu() + case.x.double())
+
+
 @mpi_programs.NEEDS_MPI[0]
 @mpi_programs.NEEDS_MPI[1]
 def test_processes(tmp_path):

@@ -88,3 +88,20 @@ largest = max(p.grad.abs().max() for p in net.parameters())
 for name, p in net.named_parameters():
     assert (got["grad." + name] - p.grad).abs().max() < 1e-5 * largest, name
 """)
+
+
+@needs_stand_ins
+@BACKENDS
+def test_a_shared_expert_computes_while_rows_travel(backend):
+    """The launches between a start and its wait are in no graph. The others are, and repeat with other numbers of rows."""
+    check(module() + f"""
+from test_expert_overlap import beside, make as make_layer, tokens
+net = make_layer()
+plan = mw.from_torch(net, (tokens(),)).parallelize(mesh={{"dp": 2}}, expert_parallel="dp", overlap="on", target="gpu:sm_90a")
+assert any("gemm" in kinds for op in ("nn.send_rows", "nn.return_rows") for kinds in beside(plan, op))
+with plan.start(backend="{backend}", graphs="on") as session:
+    for run in range(5):
+        x = torch.randn(4, 24, 64, generator=torch.Generator().manual_seed(run))
+        with torch.no_grad(): want = net(x)
+        assert (session.run(x)[0] - want).abs().max() < 1e-5 * want.abs().max(), run
+""")

@@ -66,12 +66,13 @@ def children(process):
 
 
 def sleeps(process):
-    """How often the thread of a process's rank has gone to sleep; none before it is there."""
+    """How often the threads of a process's rank and of its streams have gone to sleep; none before they are there."""
+    counts = []
     for task in pathlib.Path(f"/proc/{process}/task").glob("*"):
-        if read(task / "comm").startswith("mw rank"):
+        if re.match(r"mw (rank|\d+ stream)", read(task / "comm")):
             counted = re.search(r"^voluntary_ctxt_switches:\s*(\d+)", read(task / "status"), re.MULTILINE)
-            return int(counted[1]) if counted else None
-    return None
+            counts += [int(counted[1])] if counted else []
+    return sum(counts) if counts else None
 
 
 def strike(files, rank, what, timeout, link="latency=4s", ranks=4, later=0):
@@ -144,11 +145,14 @@ def test_a_killed_rank(slow):
     (signal.SIGKILL, 60, r"rank 1: nn.send_rows.*its process \(\d+\) has died"),
     (signal.SIGSTOP, 12, r"rank 0: nn.send_rows.*timed out after 12 s waiting for rank 1\b"),
 ], ids=["killed", "stopped"])
-def test_an_end_between_the_numbers_of_rows_and_the_rows(tmp_path, what, timeout, words):
-    """Ranks have sent the numbers after 5 s, and wait until the rows have arrived after 10 s."""
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_an_end_between_the_numbers_of_rows_and_the_rows(tmp_path, what, timeout, words, overlap):
+    """Ranks have sent the numbers after 5 s, and wait until the rows have arrived after 10 s: on the compute stream,
+    or on a stream of communication."""
     torch.manual_seed(0)
     module, given = Experts().eval(), inputs("random")
-    plan = mw.from_torch(module, given).parallelize(mesh={"dp": 2, "ep": 1}, expert_parallel="dp", target="cpu")
+    plan = mw.from_torch(module, given).parallelize(mesh={"dp": 2, "ep": 1}, expert_parallel="dp", target="cpu",
+                                                           overlap=overlap)
     text = plan.ir(phase="spmd")
     assert "dist.all_to_all" in text and "dist.all_gather" not in text
     files = Files(tmp_path, text, dict(zip(["x", "weights", "chosen"], given, strict=True)), dict(module.named_parameters()))

@@ -96,8 +96,9 @@ public:
   }
   const char *getName() const override { return "separate"; }
   bool performs(int64_t kind) const override { return kind != lacking && inner->performs(kind); }
-  bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) override {
-    return open([&] { return inner->perform(what, buffers, error); });
+  bool perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
+               std::string &error) override {
+    return open([&] { return inner->perform(caller, what, buffers, error); });
   }
   bool undo(const mw_rt_call &what, void *const *buffers, std::string &error) override {
     return open([&] { return inner->undo(what, buffers, error); });
@@ -112,6 +113,10 @@ public:
   }
   bool start(const Caller &, const mw_rt_collective &, int64_t, const void *const *, void *const *,
              std::string &error) override {
+    error = "this device has one stream";
+    return false;
+  }
+  bool start(const Caller &, const mw_rt_call &, int64_t, void *const *, std::string &error) override {
     error = "this device has one stream";
     return false;
   }

@@ -241,6 +241,95 @@ TEST(Streams, HaveRowsInTheTrace) {
   }
 }
 
+/// Rows of 6 experts on 3 ranks: of one float, in room for 60.
+template <typename Call> Call describeRows(int64_t kind) {
+  Call call = {};
+  call.call.kind = kind;
+  mw_rt_moved_rows &what = call.what;
+  what.group.kind = MW_RT_ALL_TO_ALL;
+  what.group.group.count = 1;
+  what.group.group.axes[0] = {1, 3};
+  what.dtype = MW_F32;
+  what.inner = 1;
+  what.experts = 6;
+  what.own = 2;
+  what.from_capacity = what.to_capacity = 60;
+  what.layer = what.routing = -1;
+  return call;
+}
+
+/// Rows go to the ranks of their experts and back on one stream, beside sums on another one. Each round has
+/// other numbers of rows, which come by the order of experts, then of ranks.
+int32_t moveRows(mw_rt_context *context, char *, const void *const *arguments, const void *const *,
+                 const void *const *, const void **) {
+  static const auto send = describeRows<mw_rt_send_rows>(MW_RT_CALL_SEND_ROWS);
+  static const auto back = describeRows<mw_rt_return_rows>(MW_RT_CALL_RETURN_ROWS);
+  static const auto index = [] {
+    mw_rt_axis_index what = {};
+    what.call.kind = MW_RT_CALL_AXIS_INDEX;
+    what.axes = send.what.group.group;
+    what.dtype = MW_I64;
+    what.chunk = 1;
+    return what;
+  }();
+  auto &wrong = argumentOf<std::atomic<int64_t>>(arguments);
+  int64_t rank = 0;
+  void *number[] = {&rank};
+  if (int32_t status = mw_rt_perform(context, 0, &index.call, number))
+    return status;
+  std::vector<float> in(kLong, 1), out(kLong);
+  const void *inputs[] = {in.data()};
+  void *outputs[] = {out.data()};
+  for (int64_t round = 0; round < 30; ++round) {
+    auto countRows = [&](int64_t from, int64_t expert) { return (round * from + expert) % 5; };
+    std::vector<float> rows(60, -1), sent(60), returned(60);
+    std::vector<int64_t> offsets(7), parts(7), own(3);
+    for (int64_t expert = 0; expert < 6; ++expert) {
+      offsets[expert + 1] = offsets[expert] + countRows(rank, expert);
+      std::fill(rows.begin() + offsets[expert], rows.begin() + offsets[expert + 1], float(10 * rank + expert));
+    }
+    void *there[] = {rows.data(), offsets.data(), sent.data(), parts.data(), own.data()};
+    void *home[] = {sent.data(), parts.data(), offsets.data(), returned.data()};
+    if (mw_rt_start(context, 1, &longSum, 2, 0, inputs, outputs) ||
+        mw_rt_start_call(context, 2, &send.call, 1, 1, there) || mw_rt_wait(context, 2, 1) ||
+        mw_rt_start_call(context, 3, &back.call, 1, 1, home) || mw_rt_wait(context, 1, 0) ||
+        mw_rt_wait(context, 3, 1))
+      return 1;
+    std::vector<float> want;
+    for (int64_t expert = 2 * rank; expert < 2 * rank + 2; ++expert)
+      for (int64_t from = 0; from < 3; ++from)
+        want.insert(want.end(), countRows(from, expert), float(10 * from + expert));
+    wrong += own.back() != int64_t(want.size()) || out.front() != 3;
+    want.resize(60);
+    std::fill(rows.begin() + offsets.back(), rows.end(), 0);
+    wrong += sent != want || returned != rows;
+  }
+  return 0;
+}
+
+TEST(Streams, HaveCallsInWhichRanksMeet) {
+  Runner runner(3);
+  std::atomic<int64_t> wrong{0};
+  ASSERT_TRUE(runner.run(moveRows, &wrong)) << runner.error;
+  EXPECT_EQ(wrong, 0);
+}
+
+int32_t startAlone(mw_rt_context *context, char *, const void *const *, const void *const *,
+                   const void *const *, const void **) {
+  mw_rt_axis_index what = {};
+  what.call.kind = MW_RT_CALL_AXIS_INDEX;
+  int64_t rank = 0;
+  void *number[] = {&rank};
+  return mw_rt_start_call(context, 0, &what.call, 1, 0, number);
+}
+
+TEST(Streams, HaveNoOtherCalls) {
+  Runner runner(1);
+  EXPECT_FALSE(runner.run(startAlone, nullptr));
+  EXPECT_NE(runner.error.find("expected to start a call in which ranks meet, got one of kind"), std::string::npos)
+      << runner.error;
+}
+
 /// As the system gives them.
 struct Scheduling {
   uint32_t size, policy;

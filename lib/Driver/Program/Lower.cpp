@@ -387,16 +387,13 @@ LogicalResult ProgramLowering::addStart(rt::StartOp start) {
   FailureOr<RuntimeCall> call = counts ? getCall(collective) : getCollectiveCall(collective);
   if (failed(call))
     return failure();
-  // A call on the compute stream exchanges rows whose number it finds.
-  if (counts) {
-    addCall(collective, std::move(*call)).outputs.assign(collective->result_begin(), collective->result_end());
-    return checkPlaced(steps.back());
-  }
-  Step &step = addCollective(collective, std::move(*call));
+  // A call exchanges rows whose number it finds.
+  Step &step = counts ? addCall(collective, std::move(*call)) : addCollective(collective, std::move(*call));
+  step.outputs.assign(collective->result_begin(), collective->result_end());
   // If no kernel overlaps the collective and no other collective is in flight, the compute
   // stream performs it.
   if (!tickets.empty() || start->getNextNode() != wait) {
-    step.callee = "mw_rt_start";
+    step.callee = counts ? "mw_rt_start_call" : "mw_rt_start";
     step.numbers = {int64_t(start.getStream()), numTickets};
     tickets[start] = numTickets++;
   }

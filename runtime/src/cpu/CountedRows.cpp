@@ -73,7 +73,8 @@ static int64_t sumOf(const std::vector<int64_t> &numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), int64_t(0));
 }
 
-bool CpuDevice::perform(const mw_rt_all_gather_v &call, void *const *buffers, std::string &error) {
+bool CpuDevice::perform(const Caller &caller, const mw_rt_all_gather_v &call, void *const *buffers,
+                        std::string &error) {
   const mw_rt_exchanged_rows &what = call.what;
   const auto *counts = static_cast<const int64_t *>(buffers[1]);
   error = checkCounts(what.rows, counts);
@@ -89,7 +90,7 @@ bool CpuDevice::perform(const mw_rt_all_gather_v &call, void *const *buffers, st
     std::memcpy(leaving.data() + i * own * bytes, from + i % outer * what.own * bytes, own * bytes);
   auto *to = static_cast<char *>(buffers[2]);
   std::vector<int64_t> sent(rows.size(), outer * own * bytes);
-  if (!collectives->exchange({context.rank, 0, context.position}, what.group, leaving.data(), sent,
+  if (!collectives->exchange(caller, what.group, leaving.data(), sent,
                              outer > 1 ? arrived.data() : to, times(rows, outer * bytes)))
     return false;
   const char *next = arrived.data();
@@ -102,7 +103,8 @@ bool CpuDevice::perform(const mw_rt_all_gather_v &call, void *const *buffers, st
   return true;
 }
 
-bool CpuDevice::perform(const mw_rt_reduce_scatter_v &call, void *const *buffers, std::string &error) {
+bool CpuDevice::perform(const Caller &caller, const mw_rt_reduce_scatter_v &call, void *const *buffers,
+                        std::string &error) {
   const mw_rt_exchanged_rows &what = call.what;
   const auto *counts = static_cast<const int64_t *>(buffers[1]);
   error = checkCounts(what.rows, counts);
@@ -124,7 +126,7 @@ bool CpuDevice::perform(const mw_rt_reduce_scatter_v &call, void *const *buffers
   }
   std::vector<char> arrived(members * outer * own * bytes);
   std::vector<int64_t> received(members, outer * own * bytes);
-  if (!collectives->exchange({context.rank, 0, context.position}, what.group, from,
+  if (!collectives->exchange(caller, what.group, from,
                              times(rows, outer * bytes), arrived.data(), received))
     return false;
   std::vector<int64_t> ranks = groupOf(what.group.group, context.rank, self), order(members);

@@ -7,6 +7,7 @@
 
 #include "CpuDevice.h"
 
+#include "meshwright/runtime/src/ranks/CallFacts.h"
 #include "meshwright/runtime/src/ranks/Context.h"
 #include "meshwright/runtime/src/ranks/Link.h"
 #include "meshwright/runtime/src/tensors/Moves.h"
@@ -142,11 +143,12 @@ bool CpuDevice::performs(int64_t kind) const {
   return std::find(std::begin(kCpuCalls), std::end(kCpuCalls), kind) != std::end(kCpuCalls);
 }
 
-bool CpuDevice::perform(const mw_rt_call &what, void *const *buffers, std::string &error) {
+bool CpuDevice::perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
+                        std::string &error) {
   switch (what.kind) {
 #define MW_RT_KIND(name)                                                                           \
   case kCallKind<mw_rt_##name>:                                                                    \
-    return perform(reinterpret_cast<const mw_rt_##name &>(what), buffers, error);
+    return perform(caller, reinterpret_cast<const mw_rt_##name &>(what), buffers, error);
     MW_RT_CPU_CALLS(MW_RT_KIND)
 #undef MW_RT_KIND
   }
@@ -192,7 +194,19 @@ bool CpuDevice::runCollective(const Caller &caller, const mw_rt_collective &what
 
 bool CpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
                       const void *const *inputs, void *const *outputs, std::string &error) {
-  return streams.start(caller.op, what, caller.stream, ticket, inputs, outputs, error);
+  Ticket::Work work;
+  work.collective = &what;
+  work.inputs.assign(inputs, inputs + what.num_tensors);
+  work.outputs.assign(outputs, outputs + what.num_tensors);
+  return streams.start(caller, std::move(work), ticket, error);
+}
+
+bool CpuDevice::start(const Caller &caller, const mw_rt_call &what, int64_t ticket,
+                      void *const *buffers, std::string &error) {
+  Ticket::Work work;
+  work.call = &what;
+  work.outputs.assign(buffers, buffers + getFacts(what, buffers).exchanged);
+  return streams.start(caller, std::move(work), ticket, error);
 }
 
 bool CpuDevice::wait(int64_t ticket, std::string &error) { return streams.wait(ticket, error); }

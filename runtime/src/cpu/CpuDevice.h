@@ -44,7 +44,8 @@ public:
   bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
               std::string &error) override;
   bool performs(int64_t kind) const override;
-  bool perform(const mw_rt_call &what, void *const *buffers, std::string &error) override;
+  bool perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
+               std::string &error) override;
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
                    int64_t count, std::string &error) override;
 
@@ -52,6 +53,8 @@ public:
                      void *const *outputs, std::string &error) override;
   bool start(const Caller &caller, const mw_rt_collective &what, int64_t ticket,
              const void *const *inputs, void *const *outputs, std::string &error) override;
+  bool start(const Caller &caller, const mw_rt_call &what, int64_t ticket, void *const *buffers,
+             std::string &error) override;
   bool wait(int64_t ticket, std::string &error) override;
 
 private:
@@ -60,6 +63,16 @@ private:
   bool perform(const mw_rt_##name &what, void *const *buffers, std::string &error);
   MW_RT_CPU_CALLS(MW_RT_KIND)
 #undef MW_RT_KIND
+  /// A call in which no ranks meet is on the compute stream.
+  template <typename Call>
+  bool perform(const Caller &, const Call &what, void *const *buffers, std::string &error) {
+    return perform(what, buffers, error);
+  }
+  // In the others they do, on the caller's stream.
+  bool perform(const Caller &caller, const mw_rt_send_rows &what, void *const *buffers, std::string &error);
+  bool perform(const Caller &caller, const mw_rt_return_rows &what, void *const *buffers, std::string &error);
+  bool perform(const Caller &caller, const mw_rt_all_gather_v &what, void *const *buffers, std::string &error);
+  bool perform(const Caller &caller, const mw_rt_reduce_scatter_v &what, void *const *buffers, std::string &error);
   /// Performs a slice or a partial sum, which do not communicate.
   void cut(const mw_rt_collective &what, const void *const *inputs, void *const *outputs) const;
 

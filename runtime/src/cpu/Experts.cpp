@@ -163,8 +163,7 @@ bool CpuDevice::perform(const mw_rt_limit &what, void *const *buffers, std::stri
     else
       static_cast<int64_t *>(buffers[1])[i] = expert;
   }
-  if (what.layer >= 0)
-    context.experts[what.layer].dropped = dropped;
+  context.noteExperts(what.layer, [&](ExpertRows &report) { report.dropped = dropped; });
   return true;
 }
 
@@ -206,12 +205,11 @@ bool CpuDevice::perform(const mw_rt_route &what, void *const *buffers, std::stri
             std::to_string(what.capacity) + ": a token chose an expert twice";
     return false;
   }
-  if (what.layer >= 0) {
-    ExpertRows &report = context.experts[what.layer];
+  context.noteExperts(what.layer, [&](ExpertRows &report) {
     report.first = first;
     report.rows.resize(what.experts);
     std::adjacent_difference(offsets + 1, offsets + 1 + what.experts, report.rows.begin());
-  }
+  });
   std::vector<int64_t> next(offsets, offsets + what.experts);
   for (int64_t i = 0; i < count; ++i)
     if (places[i] >= 0) {
@@ -395,10 +393,10 @@ static void reorderRows(const RowCounts &counts, int64_t bytes, const char *from
   });
 }
 
-bool CpuDevice::perform(const mw_rt_send_rows &send, void *const *buffers, std::string &error) {
+bool CpuDevice::perform(const Caller &caller, const mw_rt_send_rows &send, void *const *buffers,
+                        std::string &error) {
   const mw_rt_moved_rows &what = send.what;
   int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
-  Caller caller{context.rank, 0, context.position};
   RowCounts sent = countSent(what, members, static_cast<const int64_t *>(buffers[1]));
   RowCounts received(members, what.own);
   std::vector<int64_t> alike(members, what.own * int64_t(sizeof(int64_t)));
@@ -407,12 +405,11 @@ bool CpuDevice::perform(const mw_rt_send_rows &send, void *const *buffers, std::
   auto *rows = static_cast<char *>(buffers[2]);
   auto *parts = static_cast<int64_t *>(buffers[3]), *own = static_cast<int64_t *>(buffers[4]);
   int64_t total = placeParts(received, parts, own);
-  if (what.layer >= 0) {
-    ExpertRows &report = context.experts[what.layer];
+  context.noteExperts(what.layer, [&](ExpertRows &report) {
     report.first = coordinateOf(what.group.group, context.rank) * what.own;
     report.rows.resize(what.own);
     std::adjacent_difference(own + 1, own + 1 + what.own, report.rows.begin());
-  }
+  });
   error = checkRoom(what, total);
   if (!error.empty())
     return false;
@@ -425,7 +422,8 @@ bool CpuDevice::perform(const mw_rt_send_rows &send, void *const *buffers, std::
   return true;
 }
 
-bool CpuDevice::perform(const mw_rt_return_rows &back, void *const *buffers, std::string &) {
+bool CpuDevice::perform(const Caller &caller, const mw_rt_return_rows &back, void *const *buffers,
+                        std::string &) {
   const mw_rt_moved_rows &what = back.what;
   int64_t members = sizeOfGroup(what.group.group), bytes = what.inner * sizeOf(DType(what.dtype));
   const auto *parts = static_cast<const int64_t *>(buffers[1]);
@@ -438,8 +436,7 @@ bool CpuDevice::perform(const mw_rt_return_rows &back, void *const *buffers, std
   reorderRows(sent, bytes, static_cast<const char *>(buffers[0]), leaving.data(), /*byExpert=*/false);
   auto *rows = static_cast<char *>(buffers[3]);
   std::vector<int64_t> arriving = received.times(bytes);
-  if (!collectives->exchange({context.rank, 0, context.position}, what.group, leaving.data(),
-                             sent.times(bytes), rows, arriving))
+  if (!collectives->exchange(caller, what.group, leaving.data(), sent.times(bytes), rows, arriving))
     return false;
   int64_t total = std::accumulate(arriving.begin(), arriving.end(), int64_t(0));
   std::memset(rows + total, 0, what.to_capacity * bytes - total);

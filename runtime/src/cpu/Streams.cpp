@@ -44,10 +44,13 @@ void Streams::performFirst(Stream &stream, std::unique_lock<std::mutex> &lock) {
   stream.current = &ticket;
   ticket.status = Ticket::Running;
   lock.unlock();
-  bool succeeded = performCollective(context, {context.rank, stream.index, ticket.op}, *ticket.what,
-                                     ticket.inputs.data(), ticket.outputs.data()) == 0;
+  Caller caller{context.rank, stream.index, ticket.op};
+  const Ticket::Work &work = ticket.work;
+  int32_t status = work.call ? performExchange(context, caller, *work.call, work.outputs.data())
+                             : performCollective(context, caller, *work.collective, work.inputs.data(),
+                                                 work.outputs.data());
   lock.lock();
-  ticket.succeeded = succeeded;
+  ticket.succeeded = status == 0;
   ticket.status = Ticket::Done;
   stream.current = nullptr;
   stream.done.raise();
@@ -83,10 +86,9 @@ void Streams::work(Stream &stream) {
   }
 }
 
-bool Streams::start(int64_t op, const mw_rt_collective &what, int64_t index, int64_t number,
-                    const void *const *inputs, void *const *outputs, std::string &error) {
-  if (index < 1) {
-    error = "expected to be started on stream 1 or above, got " + std::to_string(index);
+bool Streams::start(const Caller &caller, Ticket::Work work, int64_t number, std::string &error) {
+  if (caller.stream < 1) {
+    error = "expected to be started on stream 1 or above, got " + std::to_string(caller.stream);
     return false;
   }
   Ticket &ticket = tickets[number];
@@ -94,12 +96,10 @@ bool Streams::start(int64_t op, const mw_rt_collective &what, int64_t index, int
     error = "ticket " + std::to_string(number) + " is started again before its wait";
     return false;
   }
-  Stream &stream = getStream(index);
-  ticket.op = op;
-  ticket.stream = index;
-  ticket.what = &what;
-  ticket.inputs.assign(inputs, inputs + what.num_tensors);
-  ticket.outputs.assign(outputs, outputs + what.num_tensors);
+  Stream &stream = getStream(caller.stream);
+  ticket.op = caller.op;
+  ticket.stream = caller.stream;
+  ticket.work = std::move(work);
   {
     std::lock_guard<std::mutex> lock(stream.mutex);
     ticket.status = Ticket::Queued;

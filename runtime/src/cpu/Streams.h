@@ -8,6 +8,7 @@
 #ifndef MESHWRIGHT_RUNTIME_SRC_CPU_STREAMS_H
 #define MESHWRIGHT_RUNTIME_SRC_CPU_STREAMS_H
 
+#include "meshwright/runtime/include/Device.h"
 #include "meshwright/runtime/src/process/Signal.h"
 
 #include "meshwright-c/Runtime.h"
@@ -25,13 +26,18 @@ namespace meshwright::rt {
 /// A collective that was started and not yet waited for.
 struct Ticket {
   enum Status { Queued, Running, Done };
+  /// A collective with its inputs and outputs, or a call in which ranks meet, with its buffers.
+  struct Work {
+    const mw_rt_collective *collective = nullptr;
+    const mw_rt_call *call = nullptr;
+    std::vector<const void *> inputs = {};
+    std::vector<void *> outputs = {};
+  };
 
   int64_t op = -1;
   /// The stream, or 0 between a wait and the next start.
   int64_t stream = 0;
-  const mw_rt_collective *what = nullptr;
-  std::vector<const void *> inputs;
-  std::vector<void *> outputs;
+  Work work;
   // The stream's lock protects these.
   Status status = Queued;
   bool succeeded = false;
@@ -56,8 +62,7 @@ public:
 
   /// Return false, with an error, if the program starts a ticket twice or waits for one that was
   /// not started. `wait` returns false without an error if the collective failed.
-  bool start(int64_t op, const mw_rt_collective &what, int64_t stream, int64_t ticket,
-             const void *const *inputs, void *const *outputs, std::string &error);
+  bool start(const Caller &caller, Ticket::Work work, int64_t ticket, std::string &error);
   bool wait(int64_t ticket, std::string &error);
   /// Waits until no collective is queued or running, and forgets all tickets. Returns false
   /// if the deadline passes first.

@@ -38,6 +38,14 @@ static CallFacts check(CallFacts facts, const void *values, int64_t dtype, int64
   return facts;
 }
 
+/// A call in which the ranks of a group meet.
+static CallFacts exchange(CallFacts facts, const mw_rt_collective &group, int64_t buffers) {
+  facts.kind = TraceKind::Collective;
+  facts.group = &group;
+  facts.exchanged = buffers;
+  return facts;
+}
+
 static CallFacts getFacts(const mw_rt_gemm &what, void *const *buffers) {
   int64_t results = batchOf(what) * what.m * what.n;
   int64_t elements = matricesOf(what, what.stride_a) * what.m * what.k +
@@ -165,11 +173,13 @@ static CallFacts getFacts(const mw_rt_grouped_outer &what, void *const *buffers)
 }
 
 static CallFacts getFacts(const mw_rt_send_rows &what, void *const *) {
-  return moveElements(what.what.dtype, 2 * what.what.from_capacity * what.what.inner);
+  return exchange(moveElements(what.what.dtype, 2 * what.what.from_capacity * what.what.inner),
+                  what.what.group, /*buffers=*/5);
 }
 
 static CallFacts getFacts(const mw_rt_return_rows &what, void *const *) {
-  return moveElements(what.what.dtype, 2 * what.what.to_capacity * what.what.inner);
+  return exchange(moveElements(what.what.dtype, 2 * what.what.to_capacity * what.what.inner),
+                  what.what.group, /*buffers=*/4);
 }
 
 static CallFacts moveCounted(const mw_rt_counted_rows &what, int64_t all) {
@@ -185,11 +195,11 @@ static CallFacts getFacts(const mw_rt_expand &what, void *const *) {
 }
 
 static CallFacts getFacts(const mw_rt_all_gather_v &what, void *const *) {
-  return moveCounted(what.what.rows, what.what.own);
+  return exchange(moveCounted(what.what.rows, what.what.own), what.what.group, /*buffers=*/4);
 }
 
 static CallFacts getFacts(const mw_rt_reduce_scatter_v &what, void *const *) {
-  return moveCounted(what.what.rows, what.what.own);
+  return exchange(moveCounted(what.what.rows, what.what.own), what.what.group, /*buffers=*/4);
 }
 
 static CallFacts getFacts(const mw_rt_mask &what, void *const *) {

@@ -28,6 +28,9 @@ struct CallFacts {
   int64_t checkedType = -1, checkedCount = 0;
   /// The number of the call's buffers if it has a log to undo it by, else 0.
   int64_t logged = 0;
+  /// Of a call in which ranks meet: the ranks, and the number of its buffers. Null and 0 for other calls.
+  const mw_rt_collective *group = nullptr;
+  int64_t exchanged = 0;
 };
 
 /// Returns the facts of a call, and no facts for a kind that this runtime does not know.

@@ -16,6 +16,7 @@
 #include "meshwright/runtime/include/World.h"
 
 #include <map>
+#include <mutex>
 #include <new>
 
 /// A rank that this process hosts: its device, its thread, and its state in the current run.
@@ -37,8 +38,9 @@ struct mw_rt_context {
   /// The compute stream's row of the trace.
   meshwright::rt::Trace::Row *row = nullptr;
   const meshwright::rt::Fault *fault = nullptr;
-  /// Rows of experts of the run, by the number of the routing.
+  /// Rows of experts of the run, by the number of the routing. All streams add some: `noteExperts`.
   std::map<int64_t, meshwright::rt::ExpertRows> experts;
+  std::mutex expertsMutex;
   /// The calls of the run that have logs, in order, and their buffers.
   std::vector<std::pair<const mw_rt_call *, std::vector<void *>>> logged;
   /// `position` is the op that the compute stream is at or waits for. `calls` counts the
@@ -49,6 +51,13 @@ struct mw_rt_context {
 
   /// Only the rank's thread calls this.
   void goTo(int64_t op) { position.store(op, std::memory_order_relaxed); }
+  /// Calls `note` with what reports say of the experts of a routing, unless it has no number (-1).
+  template <typename Note> void noteExperts(int64_t layer, Note note) {
+    if (layer < 0)
+      return;
+    std::lock_guard<std::mutex> lock(expertsMutex);
+    note(experts[layer]);
+  }
   int32_t fail(int64_t op, const std::string &message) {
     world->fail(rank, op, message);
     return 1;
@@ -84,6 +93,9 @@ template <typename Body> int32_t guard(mw_rt_context &context, int64_t op, Body 
 int32_t performCollective(mw_rt_context &context, const Caller &caller,
                           const mw_rt_collective &what, const void *const *inputs,
                           void *const *outputs);
+/// The same for a call in which ranks meet, on a communication stream.
+int32_t performExchange(mw_rt_context &context, const Caller &caller, const mw_rt_call &what,
+                        void *const *buffers);
 
 } // namespace meshwright::rt
 

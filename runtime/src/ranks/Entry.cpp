@@ -96,6 +96,23 @@ int32_t performCollective(mw_rt_context &context, const Caller &caller,
   });
 }
 
+int32_t performExchange(mw_rt_context &context, const Caller &caller, const mw_rt_call &what,
+                        void *const *buffers) {
+  CallFacts facts = getFacts(what, buffers);
+  Trace::Row *row = context.trace && !context.device->hasClock()
+                        ? &context.trace->getRow(context.rank, caller.stream)
+                        : nullptr;
+  return guard(context, caller.op, [&](std::string &error) {
+    {
+      TraceScope scope(row, {0, 0, *facts.kind, caller.op, facts.flops, facts.bytes, facts.dtype,
+                             firstOfGroup(*facts.group, context.rank)});
+      if (!context.device->perform(caller, what, buffers, error))
+        return false;
+    }
+    return checkFinite(context, caller, 0, facts.checkedType, facts.checked, facts.checkedCount, error);
+  });
+}
+
 } // namespace meshwright::rt
 
 using namespace meshwright::rt;
@@ -123,7 +140,7 @@ int32_t mw_rt_perform(mw_rt_context *context, int64_t op, const mw_rt_call *what
                       void *const *buffers) {
   CallFacts facts = getFacts(*what, buffers);
   auto body = [&](std::string &error) {
-    if (!context->device->perform(*what, buffers, error))
+    if (!context->device->perform({context->rank, 0, op}, *what, buffers, error))
       return false;
     if (facts.logged > 0)
       context->logged.push_back({what, {buffers, buffers + facts.logged}});
@@ -151,6 +168,16 @@ int32_t mw_rt_start(mw_rt_context *context, int64_t op, const mw_rt_collective *
   return call(*context, op, [&](std::string &error) {
     return context->device->start({context->rank, stream, op}, *what, ticket, inputs, outputs,
                                   error);
+  });
+}
+
+int32_t mw_rt_start_call(mw_rt_context *context, int64_t op, const mw_rt_call *what, int64_t stream,
+                         int64_t ticket, void *const *buffers) {
+  return call(*context, op, [&](std::string &error) {
+    if (getFacts(*what, buffers).group)
+      return context->device->start({context->rank, stream, op}, *what, ticket, buffers, error);
+    error = "expected to start a call in which ranks meet, got one of kind " + std::to_string(what->kind);
+    return false;
   });
 }
 

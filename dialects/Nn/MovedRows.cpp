@@ -1,0 +1,44 @@
+//===- MovedRows.cpp - collectives of rows of experts ---------------------===//
+//
+// Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+//
+//===----------------------------------------------------------------------===//
+
+#include "meshwright/dialects/Nn/MovedRows.h"
+
+using namespace mlir;
+using namespace meshwright;
+using namespace meshwright::dist;
+
+namespace {
+
+/// No dimension of the rows gains or loses axes: their layout has a rule of its own.
+template <typename Op>
+struct MovedRowsModel : CollectiveOpInterface::ExternalModel<MovedRowsModel<Op>, Op> {
+  static CollectiveKind getKind() { return CollectiveKind::AllToAll; }
+  static bool communicates() { return true; }
+  static bool movesChunks() { return false; }
+  static bool padsChunks() { return false; }
+  static bool countsRows() { return true; }
+  static ArrayRef<StringRef> getPerOperandAttributes() { return {}; }
+  ArrayAttr getAxes(Operation *op) const { return cast<Op>(op).getAxes(); }
+  std::optional<int64_t> getLostDim(Operation *, unsigned) const { return std::nullopt; }
+  std::optional<int64_t> getGainedDim(Operation *, unsigned) const { return std::nullopt; }
+};
+
+} // namespace
+
+void nn::detail::attachMovedRows(MLIRContext *context) {
+  SendRowsOp::attachInterface<MovedRowsModel<SendRowsOp>>(*context);
+  ReturnRowsOp::attachInterface<MovedRowsModel<ReturnRowsOp>>(*context);
+}
+
+std::optional<int64_t> nn::getExpectedRows(Operation *op) {
+  if (!isa<SendRowsOp, ReturnRowsOp>(op))
+    return std::nullopt;
+  auto rowsOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getDimSize(0); };
+  int64_t most = std::max(rowsOf(op->getOperand(0)), rowsOf(op->getResult(0)));
+  auto stated = op->getAttrOfType<IntegerAttr>(kExpectedRowsAttr);
+  return stated ? std::min(stated.getInt(), most) : most;
+}
