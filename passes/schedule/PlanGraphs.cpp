@@ -32,6 +32,8 @@ static bool isAwaited(Operation *op) {
     std::optional<int64_t> call = lower::getCallKind(&own);
     return call && llvm::is_contained(kAwaited, *call);
   };
+  if (auto kernel = dyn_cast<rt::KernelOp>(op))
+    return llvm::any_of(kernel.getOps(), moves);
   auto start = dyn_cast<rt::StartOp>(op);
   return start && moves(*start.getCollective());
 }
