@@ -20,6 +20,12 @@ With `--experts` it plans DeepSeek-V3 (671 billion parameters) and Llama-3-70B, 
 ranks, and prints the ratio of the processor times, reports included, and the memory of a rank.
 
     PYTHONPATH=build/python python bench/planning.py --experts [--repeats 3]
+
+With `--ranks` it asks how long the planner searches: for a training step of the shape of Llama-3.1-405B on 1,024
+ranks, and for the forward pass of a Llama-3-8B on 32. The chosen plan is then made alone, with its schedule, and
+the seconds are those of a clock, of the whole tool.
+
+    PYTHONPATH=build/python PATH=build/bin:$PATH python bench/planning.py --ranks [--repeats 3]
 """
 
 import argparse
@@ -150,6 +156,44 @@ def experts(options):
           f"and {memory['activations_peak'] / 2**20:.0f} MiB of activations")
 
 
+def clock(file, plan, repeats, *more):
+    """The least seconds of a plan with its schedule, and the messages of the tool."""
+    times = []
+    for _ in range(repeats):
+        begin = time.monotonic()
+        done = subprocess.run(["sharding-opt", file, f"--parallelize={plan} device=h100", "--schedule", *more,
+                               "-o", os.devnull], capture_output=True, text=True)
+        times.append(time.monotonic() - begin)
+        if done.returncode:
+            sys.exit(f"error: sharding-opt ended with {done.returncode}:\n{done.stderr}")
+    return min(times), done.stderr
+
+
+def search(options):
+    large = tf.LlamaConfig(hidden_size=16384, num_hidden_layers=126, intermediate_size=53248, num_attention_heads=128,
+                           num_key_value_heads=8, vocab_size=128256, use_cache=False, tie_word_embeddings=False)
+    small = tf.LlamaConfig(hidden_size=4096, num_hidden_layers=32, intermediate_size=14336, num_attention_heads=32,
+                           num_key_value_heads=8, vocab_size=128256, use_cache=False, tie_word_embeddings=False)
+    cases = [("forward pass", small, batch, 2048, 32) for batch in (1, 8, 64)]
+    cases.append(("training step", large, 512, 4096, 1024))
+    for name, config, batch, tokens, ranks in cases:
+        with torch.device("meta"):
+            net, ids = tf.LlamaForCausalLM(config).bfloat16(), torch.zeros(batch, tokens, dtype=torch.long)
+        if name == "forward pass":
+            model = mw.from_torch(net.eval(), (ids,))
+        else:
+            step = mw.from_torch(net.train(), (), dict(input_ids=ids, labels=ids.clone()), training=True)
+            model = step.train(mw.AdamW(lr=1e-3))
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "model.mlir"
+            file.write_text(str(model.ir()))
+            found, messages = clock(file, f"ranks={ranks}", options.repeats, "--report-decisions")
+            chosen = re.search(r"(mesh=.*) has the best time of (\d+) plans", messages)
+            alone, _ = clock(file, chosen[1], options.repeats)
+        print(f"{name}, {config.num_hidden_layers} layers, batch {batch}, {ranks} ranks: {found:.1f} s for {chosen[2]} plans, "
+              f"{found / alone:.1f} times the chosen one alone ({chosen[1]})", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=48)
@@ -158,8 +202,12 @@ def main():
     parser.add_argument("--no-compile", action="store_true", help="plan only")
     parser.add_argument("--grow", action="store_true", help="how the time grows with layers, and with a ceiling")
     parser.add_argument("--experts", action="store_true", help="DeepSeek-V3 beside Llama-3-70B")
+    parser.add_argument("--ranks", action="store_true", help="the search for a mesh, beside one plan")
     parser.add_argument("--json")
     options = parser.parse_args()
+    if options.ranks:
+        search(options)
+        return
     if options.grow:
         grow(options)
         return

@@ -1,9 +1,9 @@
 // Experts run in chunks of their tokens where the rows of all tokens need more memory than the ceiling leaves.
-// RUN: sharding-opt %s --request-schedule=memory-ceiling=60000 | FileCheck %s --check-prefix=ENOUGH
-// RUN: sharding-opt %s --request-schedule=memory-ceiling=20000 --report-decisions 2>%t.log | FileCheck %s --check-prefix=LITTLE
+// RUN: sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=60000 | FileCheck %s --check-prefix=ENOUGH
+// RUN: sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=20000 --report-decisions 2>%t.log | FileCheck %s --check-prefix=LITTLE
 // RUN: FileCheck %s --check-prefix=LOG --input-file=%t.log
-// RUN: sharding-opt %s --request-schedule=memory-ceiling=20000 --schedule | FileCheck %s --check-prefix=PLAN
-// RUN: not sharding-opt %s --request-schedule=memory-ceiling=1000 --schedule 2>&1 | FileCheck %s --check-prefix=LEAST
+// RUN: sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=20000 --schedule | FileCheck %s --check-prefix=PLAN
+// RUN: not sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=1000 --schedule 2>&1 | FileCheck %s --check-prefix=LEAST
 
 // ENOUGH-NOT: rt.expert_chunks
 // LITTLE: rt.expert_chunks = 8

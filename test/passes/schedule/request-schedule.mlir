@@ -1,12 +1,13 @@
-// RUN: sharding-opt %s --request-schedule=overlap=off | FileCheck %s --check-prefix=OFF
-// RUN: sharding-opt %s --request-schedule=memory-ceiling=8192 | FileCheck %s --check-prefix=ENOUGH
-// RUN: sharding-opt %s --request-schedule=memory-ceiling=8191 --report-decisions 2>%t.log | FileCheck %s --check-prefix=LITTLE
+// RUN: sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=overlap=off | FileCheck %s --check-prefix=OFF
+// RUN: sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=8192 | FileCheck %s --check-prefix=ENOUGH
+// RUN: sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=8191 --report-decisions 2>%t.log | FileCheck %s --check-prefix=LITTLE
 // RUN: FileCheck %s --check-prefix=LOG --input-file=%t.log
-// RUN: sharding-opt %s --request-schedule=memory-ceiling=6656 --schedule | FileCheck %s --check-prefix=PLAN
-// RUN: not sharding-opt %s --request-schedule=memory-ceiling=6655 --schedule 2>&1 | FileCheck %s --check-prefix=LEAST
-// RUN: sed 's/dist.spmd = @mesh}/dist.spmd = @mesh, rt.chunks = "none"}/' %s | sharding-opt --request-schedule=memory-ceiling=8191 | FileCheck %s --check-prefix=KEPT
+// RUN: sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=6656 --schedule | FileCheck %s --check-prefix=PLAN
+// RUN: not sharding-opt %s --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=6655 --schedule 2>&1 | FileCheck %s --check-prefix=LEAST
+// RUN: sed 's/dist.spmd = @mesh}/dist.spmd = @mesh, rt.chunks = "none"}/' %s | sharding-opt --set-target=target=cpu:x86-64-v4 --request-schedule=memory-ceiling=8191 | FileCheck %s --check-prefix=KEPT
 // RUN: sed 's/dist.spmd = @mesh}/dist.spmd = @mesh, rt.chunks = "some"}/' %s | not sharding-opt 2>&1 | FileCheck %s --check-prefix=CHUNKS
 
+// The memory of packed weights depends on the processor, so the tests state one.
 // Chunks do not pay where nothing runs beside anything. But less is in memory at once:
 // under a ceiling that is too low without them there are some.
 
