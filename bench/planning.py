@@ -12,7 +12,7 @@ instructions instead, which no other process disturbs.
 
 With `--grow` it asks how the time grows: training steps of the shape of Llama-3-8B with 32, 128 and 256
 layers are planned on gtp=8 and reported, without a memory ceiling, and with one half-way between the least
-that a plan needs and all that it takes. The ratios are of processor times of one process.
+that a plan needs and all that it takes. The ratios are of processor times of one process, measured in turn.
 
     PYTHONPATH=build/python python bench/planning.py --grow [--repeats 3]
 
@@ -33,6 +33,7 @@ import json
 import os
 import re
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -96,38 +97,54 @@ def measure(command, options):
     return min(costs)
 
 
-def plan_step(layers, repeats):
-    """Processor seconds of plan and report without a ceiling, and with one."""
-    config = tf.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers, num_attention_heads=32,
-                            num_key_value_heads=8, vocab_size=32000, use_cache=False, tie_word_embeddings=False)
-    with torch.device("meta"):
-        net, ids = tf.LlamaForCausalLM(config).train(), torch.zeros(8, 2048, dtype=torch.long)
-    step = mw.from_torch(net, (), dict(input_ids=ids, labels=ids.clone()), training=True).train(mw.AdamW(lr=1e-3))
+class Step:
+    """A training step of the shape of Llama-3-8B, to plan and report."""
+
     how = dict(mesh={"gtp": 8}, recompute="full")
 
-    def measure(**ceiling):
-        costs = []
-        for _ in range(repeats):
-            begin = time.process_time()
-            report = step.parallelize(**how, **ceiling).report(format="json")
-            costs.append(time.process_time() - begin)
-        return min(costs), report["gtp"]["peak"]["bytes"]
+    def __init__(self, layers):
+        config = tf.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers,
+                                num_attention_heads=32, num_key_value_heads=8, vocab_size=32000, use_cache=False,
+                                tie_word_embeddings=False)
+        with torch.device("meta"):
+            net, ids = tf.LlamaForCausalLM(config).train(), torch.zeros(8, 2048, dtype=torch.long)
+        model = mw.from_torch(net, (), dict(input_ids=ids, labels=ids.clone()), training=True)
+        self.step = model.train(mw.AdamW(lr=1e-3))
 
-    free, most = measure()
-    try:
-        step.parallelize(**how, memory_ceiling="1M")
-    except mw.Error as error:
-        least = int(re.search(r"needs (\d+) bytes", str(error))[1])
-    return free, measure(memory_ceiling=(least + most) // 2)[0]
+    def measure(self, **ceiling):
+        """Processor seconds of plan and report."""
+        begin = time.process_time()
+        self.report = self.step.parallelize(**self.how, **ceiling).report(format="json")
+        return time.process_time() - begin
+
+    def get_ceiling(self):
+        """Bytes half-way between the least that a plan needs and all that it takes."""
+        self.measure()
+        try:
+            self.step.parallelize(**self.how, memory_ceiling="1M")
+        except mw.Error as error:
+            least = int(re.search(r"needs (\d+) bytes", str(error))[1])
+        return (least + self.report["gtp"]["peak"]["bytes"]) // 2
+
+
+def compare(repeats, first, second):
+    """The median of the ratios of two times, measured in turn."""
+    ratios = []
+    for _ in range(repeats):
+        base = first()
+        ratios.append(second() / base)
+    return statistics.median(ratios)
 
 
 def grow(options):
-    first = None
+    base = Step(32)
+    base.measure()
     for layers in (32, 128, 256):
-        free, under = plan_step(layers, options.repeats)
-        first = first or free
-        print(f"{layers:>4} layers: {free / first:>5.1f} times that of 32; with a ceiling {under / free:.1f} times that without",
-              flush=True)
+        step = base if layers == 32 else Step(layers)
+        ceiling = step.get_ceiling()
+        growth = compare(options.repeats, base.measure, step.measure)
+        under = compare(options.repeats, step.measure, lambda: step.measure(memory_ceiling=ceiling))
+        print(f"{layers:>4} layers: {growth:>5.1f} times that of 32; with a ceiling {under:.1f} times that without", flush=True)
 
 
 def plan_released(module, repeats, **options):
@@ -156,17 +173,17 @@ def experts(options):
           f"and {memory['activations_peak'] / 2**20:.0f} MiB of activations")
 
 
-def clock(file, plan, repeats, *more):
-    """The least seconds of a plan with its schedule, and the messages of the tool."""
+def clock(file, plan, repeats):
+    """The least seconds of a plan with its schedule."""
     times = []
     for _ in range(repeats):
         begin = time.monotonic()
-        done = subprocess.run(["sharding-opt", file, f"--parallelize={plan} device=h100", "--schedule", *more,
-                               "-o", os.devnull], capture_output=True, text=True)
+        done = subprocess.run(["sharding-opt", file, f"--parallelize={plan} device=h100", "--schedule", "-o",
+                               os.devnull], capture_output=True, text=True)
         times.append(time.monotonic() - begin)
         if done.returncode:
             sys.exit(f"error: sharding-opt ended with {done.returncode}:\n{done.stderr}")
-    return min(times), done.stderr
+    return min(times)
 
 
 def search(options):
@@ -184,12 +201,13 @@ def search(options):
         else:
             step = mw.from_torch(net.train(), (), dict(input_ids=ids, labels=ids.clone()), training=True)
             model = step.train(mw.AdamW(lr=1e-3))
+        decisions = model.parallelize(ranks=ranks, device="h100").report(format="json")["decisions"]
+        chosen = next(filter(None, (re.match(r"(mesh=.*) has the best time of (\d+) plans", each["message"])
+                                    for each in decisions)))
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "model.mlir"
             file.write_text(str(model.ir()))
-            found, messages = clock(file, f"ranks={ranks}", options.repeats, "--report-decisions")
-            chosen = re.search(r"(mesh=.*) has the best time of (\d+) plans", messages)
-            alone, _ = clock(file, chosen[1], options.repeats)
+            found, alone = (clock(file, plan, options.repeats) for plan in (f"ranks={ranks}", chosen[1]))
         print(f"{name}, {config.num_hidden_layers} layers, batch {batch}, {ranks} ranks: {found:.1f} s for {chosen[2]} plans, "
               f"{found / alone:.1f} times the chosen one alone ({chosen[1]})", flush=True)
 

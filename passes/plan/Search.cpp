@@ -69,6 +69,8 @@ PlanSearch::PlanSearch(ModuleOp program, const ParallelizeOptions &request,
                        const ProgramExtents &extents, int64_t memoryLimit)
     : PlanSearch(program, request, extents, memoryLimit, nullptr) {}
 
+bool PlanSearch::isLarge() const { return extents.numOps > kMaxWork; }
+
 bool PlanSearch::isBetter(const PlanPrice &a, const PlanPrice &b) const {
   if (a.isPlanned() != b.isPlanned())
     return a.isPlanned();
@@ -322,6 +324,22 @@ void PlanSearch::priceLonger(PlanSearch &longer, std::vector<const PricedPlan *>
   ranked = std::move(order);
 }
 
+/// Under a ceiling fewer values may be computed again than all.
+std::vector<ParallelizeOptions> PlanSearch::limit(ArrayRef<ParallelizeOptions> given) const {
+  std::vector<ParallelizeOptions> limited;
+  for (const ParallelizeOptions &options : given)
+    if (memoryLimit && !options.memoryCeiling) {
+      limited.push_back(options);
+      limited.back().memoryCeiling = memoryLimit;
+      // Of a large program the search for them takes longer than all the rest.
+      if (!isLarge())
+        limited.back().recompute = request.recompute;
+      else if (extents.hasGradients && options.recompute == RecomputeMode::Auto)
+        limited.back().recompute = RecomputeMode::Full;
+    }
+  return limited;
+}
+
 bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate> candidates) {
   ProgramExtents fewer = extents;
   fewer.numOps = countOps(*shortPrograms.few) + countOps(*shortPrograms.more);
@@ -331,7 +349,6 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   std::vector<Candidate> unbounded(candidates);
   for (Candidate &candidate : unbounded)
     candidate.options.memoryCeiling = std::nullopt;
-  bool isLarge = extents.numOps > kMaxWork;
   PlanSearch estimates(program, open, fewer, memoryLimit, &shortPrograms);
   estimates.search(unbounded);
   std::vector<const PricedPlan *> ranked = estimates.rank();
@@ -340,7 +357,7 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
 
   std::optional<ShortPrograms> longerPrograms;
   std::optional<PlanSearch> longer;
-  if (isLarge && estimates.getBest())
+  if (isLarge() && estimates.getBest())
     longerPrograms = shortenProgram(program, kEndOfLonger);
   if (longerPrograms) {
     longer.emplace(PlanSearch(program, open, fewer, memoryLimit, &*longerPrograms));
@@ -355,29 +372,14 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
     }
     return options;
   };
-  // Under a ceiling fewer values may be computed again than all.
-  auto limit = [&](ArrayRef<ParallelizeOptions> given) {
-    std::vector<ParallelizeOptions> limited;
-    for (const ParallelizeOptions &options : given)
-      if (memoryLimit && !options.memoryCeiling) {
-        limited.push_back(options);
-        limited.back().memoryCeiling = memoryLimit;
-        // Of a large program the search for them takes longer than all the rest.
-        if (!isLarge)
-          limited.back().recompute = request.recompute;
-        else if (extents.hasGradients && options.recompute == RecomputeMode::Auto)
-          limited.back().recompute = RecomputeMode::Full;
-      }
-    return limited;
-  };
-  size_t batch = isLarge ? 1 : kWholePlans;
+  size_t batch = isLarge() ? 1 : kWholePlans;
   if (!estimates.getBest()) {
     std::vector<ParallelizeOptions> first = take(batch);
     std::vector<ParallelizeOptions> limited = limit(first);
     for (const ParallelizeOptions &options : llvm::concat<ParallelizeOptions>(first, limited))
       least.push_back({options});
     // Options of a large program are tried only if the ceiling alone does not help.
-    if (isLarge)
+    if (isLarge())
       price(limited);
     if (!getBest())
       search(least);
@@ -390,13 +392,13 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
     std::vector<ParallelizeOptions> options = take(batch);
     price(options);
     best = getBest();
-    if (best || isLarge)
+    if (best || isLarge())
       continue;
     price(limit(options));
     best = getBest();
   }
   // A plan of a large program under a ceiling takes several times as long as another one.
-  if (!best && isLarge && !plans.empty()) {
+  if (!best && isLarge() && !plans.empty()) {
     price(limit(rank().front()->options));
     best = getBest();
   }
@@ -418,7 +420,7 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
   }
   std::vector<ParallelizeOptions> near;
   for (const PricedPlan *plan : rank())
-    if (!isLarge && near.size() < kWholePlans && fits(plan->price) && plan->options.recompute != request.recompute &&
+    if (!isLarge() && near.size() < kWholePlans && fits(plan->price) && plan->options.recompute != request.recompute &&
         plan->price.seconds <= best->price.seconds * kNearTime)
       near.push_back(plan->options);
   price(limit(near));

@@ -61,6 +61,10 @@ private:
   /// Searches on short programs and prices the best few plans as a whole. Returns false if that finds
   /// no plan.
   bool runShort(const ShortPrograms &shorts, mlir::ArrayRef<Candidate> candidates);
+  /// The plans without a ceiling, under the limit.
+  std::vector<ParallelizeOptions> limit(mlir::ArrayRef<ParallelizeOptions> given) const;
+  /// Plans of a large program take seconds.
+  bool isLarge() const;
   static void priceLonger(PlanSearch &longer, std::vector<const PricedPlan *> &ranked);
   void search(mlir::ArrayRef<Candidate> candidates);
   /// Prices the options that are not priced yet. Returns the numbers of the plans.
