@@ -34,7 +34,7 @@ static constexpr size_t kWholePlans = 2, kMostWholePlans = 6;
 /// Layers at each end of longer programs, and the most plans that are priced on them: where a whole plan takes seconds,
 /// they show first whether the memory of each layer was seen. With few layers the peak may be at an op that all share.
 static constexpr int64_t kEndOfLonger = 2;
-static constexpr size_t kMostLonger = 8;
+static constexpr size_t kMostLonger = 8, kBatchOfLonger = 2;
 /// Candidates with the least weights that are tried where no fast one fits.
 static constexpr size_t kSmallest = 4;
 /// Plans that are priced before bounds are compared again.
@@ -314,7 +314,7 @@ void PlanSearch::priceLonger(PlanSearch &longer, std::vector<const PricedPlan *>
   for (const PricedPlan *best = nullptr; count < std::min(ranked.size(), kMostLonger) &&
                                          (!best || longer.isBetter(ranked[count]->price, best->price));) {
     std::vector<ParallelizeOptions> options;
-    for (size_t end = std::min(count + kWholePlans, ranked.size()); count < end; ++count)
+    for (size_t end = std::min(count + kBatchOfLonger, ranked.size()); count < end; ++count)
       options.push_back(ranked[count]->options);
     longer.price(options);
     best = longer.getBest();

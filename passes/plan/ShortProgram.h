@@ -36,8 +36,8 @@ struct ShortPrograms {
 /// left.
 ///
 /// The program of few layers has `end` of them at each end of the program, the one of more twice as many.
-/// Returns nothing if the program has less than 8 equal layers in a row and less than 8 times `end`, or uses a
-/// layer's value in another way.
+/// Returns nothing if the program has fewer equal layers in a row than 8 times `end`, or uses a layer's value in
+/// another way.
 std::optional<ShortPrograms> shortenProgram(mlir::ModuleOp program, int64_t end = 1);
 
 } // namespace meshwright
