@@ -379,7 +379,7 @@ def test_memory_that_runs_out(files):
     compiler = pathlib.Path(tool()).with_name("sharding-compile")
     subprocess.run([compiler, files / "p.mlir", "--parallelize=mesh=tp=1", "-o", files / "b"], check=True)
     said = set()
-    for megabytes in range(48, 144, 2):
+    for megabytes in range(48, 320, 4):
         def limit(bytes=megabytes << 20):
             resource.setrlimit(resource.RLIMIT_AS, (bytes, bytes))
 

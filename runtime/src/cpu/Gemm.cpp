@@ -12,7 +12,6 @@
 #include "meshwright/runtime/src/ranks/GemmShape.h"
 
 #include "meshwright/runtime/include/Forms.h"
-#include "meshwright/runtime/include/Memory.h"
 #include "meshwright/runtime/include/Types.h"
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 #include <map>
 #include <new>
 #include <oneapi/dnnl/dnnl.hpp>
+#include <sys/mman.h>
 #include <vector>
 
 // A function of the OpenMP runtime that oneDNN was built with. Its header belongs to GCC.
@@ -75,6 +75,8 @@ struct Prepared {
   dnnl::memory::desc a, b, bias, c, scratchpad;
   /// True if b is in panels.
   bool hasPanels = false;
+  /// True once it has multiplied: until then the library may have to write code.
+  bool hasRun = false;
   /// The bytes behind the library's scratch memory: of decoded columns, of a piece of them that is packed,
   /// and of the results.
   int64_t decodedBytes = 0, pieceBytes = 0, resultBytes = 0;
@@ -171,8 +173,19 @@ static std::vector<Tile> cutTiles(const Product &p) {
   return tiles;
 }
 
-/// More than the library takes for a primitive and its code.
-static constexpr int64_t kPrimitiveBytes = int64_t(32) << 20;
+/// More address space than a primitive and its code take, and than the C library reserves for the heap of a thread
+/// meanwhile (64 MB, or 128 MB to align them).
+static constexpr int64_t kPrimitiveBytes = int64_t(160) << 20;
+
+/// The library does not look whether it gets the memory of a kernel's code, so this asks before. Throws an exception if
+/// there is none. It asks the system, as the library does: the allocator may have memory where the system has no more.
+static void checkMemoryOfCode() {
+  void *memory = mmap(nullptr, kPrimitiveBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    throw std::bad_alloc();
+  munmap(memory, kPrimitiveBytes);
+}
 
 /// Makes the primitive for described operands. Returns false if the library has none and `mayFail` is set.
 static bool makePrimitive(bool hasBias, Prepared &result, bool mayFail) {
@@ -216,9 +229,7 @@ static bool preparePanels(const Product &p, const Tile &tile, Prepared &result) 
 /// Prepares a tile. Returns false if the library has no primitive for it and `mayFail` is set. Throws an
 /// exception if there is no memory.
 static bool prepare(const Product &p, const Tile &tile, Prepared &result, bool mayFail) {
-  // The library does not look whether it gets the memory of a kernel's code, so this asks before.
-  if (!allocate(kPrimitiveBytes))
-    throw std::bad_alloc();
+  checkMemoryOfCode();
   if (p.stored && p.k > 0 && preparePanels(p, tile, result))
     return true;
   using Dims = dnnl::memory::dims;
@@ -244,7 +255,7 @@ struct Gemm::Impl {
   /// 1 if the library multiplies bf16 on this processor, 0 if not, -1 if that is not yet known.
   int bf16 = -1;
 
-  const Prepared &getPrepared(const Product &p, const Tile &tile);
+  Prepared &getPrepared(const Product &p, const Tile &tile);
   bool hasBf16();
   float *getWide(int slot, int64_t count);
   bool multiply(const Product &product, const void *a, const void *b, const void *bias, void *c,
@@ -283,7 +294,7 @@ static void multiplyDouble(const Product &p, const double *a, const double *b, c
   }
 }
 
-const Prepared &Gemm::Impl::getPrepared(const Product &p, const Tile &tile) {
+Prepared &Gemm::Impl::getPrepared(const Product &p, const Tile &tile) {
   Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,    tile.rows.size, tile.columns.size,
           tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch, p.stored != nullptr};
   auto found = prepared.find(key);
@@ -316,7 +327,7 @@ struct Tiles {
   const Product &product;
   Operands operands;
   std::vector<Tile> tiles;
-  std::vector<const Prepared *> prepared;
+  std::vector<Prepared *> prepared;
   Workers &workers;
   /// For each part the error of the library, empty if there is none.
   std::vector<std::string> errors;
@@ -417,7 +428,7 @@ bool Gemm::Impl::multiply(const Product &p, const void *a, const void *b, const 
                {}};
     int64_t scratch = 1;
     for (const Tile &tile : work.tiles) {
-      const Prepared &how = getPrepared(p, tile);
+      Prepared &how = getPrepared(p, tile);
       work.prepared.push_back(&how);
       scratch = std::max(scratch, alignUp(how.scratchpad.get_size()) + alignUp(how.decodedBytes) +
                                       alignUp(how.pieceBytes) + how.resultBytes);
@@ -426,7 +437,12 @@ bool Gemm::Impl::multiply(const Product &p, const void *a, const void *b, const 
     for (int64_t i = 0; i < count; ++i)
       workers.getWorkspace(i).get(scratch);
     work.errors.resize(count);
+    // Some code is written in the first call only, when the memory above is taken.
+    if (std::any_of(work.prepared.begin(), work.prepared.end(), [](const Prepared *how) { return !how->hasRun; }))
+      checkMemoryOfCode();
     workers.run(count, runTiles, &work);
+    for (Prepared *how : work.prepared)
+      how->hasRun = true;
     for (const std::string &own : work.errors)
       if (!own.empty())
         error = own;
