@@ -171,6 +171,22 @@ def test_products_of_inputs(tmp_path, batch, m, n, k, transposed, dtype):
     assert all(torch.equal(one["r"], other["r"]) for other in others)
 
 
+SMALL = [(1, 1, 1, 1), (1, 5, 17, 3), (3, 4, 16, 9), (2, 7, 33, 31), (1, 9, 30, 72), (1, 44, 41, 18), (1, 6, 32, 128)]
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize("batch,m,n,k", SMALL, ids=str)
+def test_small_products_sum_in_order(tmp_path, batch, m, n, k, transposed):
+    """A small product has the bits of a packed weight's, so it does not show which weights a plan packs."""
+    x, w = randn(m, k, seed=0, dtype=torch.float32), randn(n, k, seed=1, dtype=torch.float32)
+    body = "%r = nn.linear %x, %w : (T.x, T.w) -> T.r"
+    packed = run(tmp_path, body, {"x": x}, {"w": w}, {"r": F.linear(x, w)})["r"]
+    y = w.expand(batch, n, k) if transposed else w.T.expand(batch, k, n).contiguous()
+    inputs, outputs = {"x": x.expand(batch, m, k).contiguous(), "y": y.contiguous()}, {"r": packed.expand(batch, m, n)}
+    body = "%r = nn.matmul %x, %y" + (" {transpose_rhs}" if transposed else "") + " : (T.x, T.y) -> T.r"
+    assert torch.equal(run(tmp_path, body, inputs, {}, outputs)["r"], outputs["r"])
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["f32", "bf16"])
 def test_weight_grads_on_threads(tmp_path, dtype):
     x, y = randn(3, 50, 530, seed=0, dtype=dtype), randn(3, 50, 600, seed=1, dtype=dtype)

@@ -7,6 +7,7 @@
 
 #include "Gemm.h"
 
+#include "SmallProductKernel.h"
 #include "StoredColumns.h"
 #include "Workers.h"
 #include "meshwright/runtime/src/ranks/GemmShape.h"
@@ -294,6 +295,31 @@ static void multiplyDouble(const Product &p, const double *a, const double *b, c
   }
 }
 
+/// Products of so few terms, and of so small a second operand, take less time than the library's way to its kernel.
+static constexpr int64_t kSmallTerms = 1 << 15, kSmallOperand = 1 << 12;
+
+static bool isSmall(const Product &p) {
+  return p.in == DType::F32 && p.out == DType::F32 && !p.stored && p.k <= kSmallSteps && p.n * p.k <= kSmallOperand &&
+         p.batch * p.m * p.n * p.k <= kSmallTerms;
+}
+
+static SmallProductKernel chooseKernel() {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    return multiplyAvx2;
+#endif
+  return multiplyBaseline;
+}
+
+static void multiplySmall(const Product &p, const float *a, const float *b, const float *bias, float *c) {
+  static const SmallProductKernel kernel = chooseKernel();
+  for (int64_t i = 0; i < p.batch; ++i)
+    kernel({p.m, p.n, p.k,
+            a + (p.sharedA ? 0 : i * p.m * p.k), p.transposeA ? 1 : p.k, p.transposeA ? p.m : 1,
+            b + (p.sharedB ? 0 : i * p.k * p.n), p.transposeB ? 1 : p.n, p.transposeB ? p.k : 1,
+            bias, c + i * p.m * p.n});
+}
+
 Prepared &Gemm::Impl::getPrepared(const Product &p, const Tile &tile) {
   Key key{int64_t(p.in), int64_t(p.out), p.m,       p.n,       p.k,    tile.rows.size, tile.columns.size,
           tile.batch.size, p.transposeA,  p.transposeB, p.sharedA, p.sharedB, p.bias,         p.batch, p.stored != nullptr};
@@ -412,6 +438,11 @@ bool Gemm::Impl::multiply(const Product &p, const void *a, const void *b, const 
   if (p.in == DType::F64) {
     multiplyDouble(p, static_cast<const double *>(a), static_cast<const double *>(b),
                    static_cast<const double *>(bias), static_cast<double *>(c));
+    return true;
+  }
+  if (isSmall(p)) {
+    multiplySmall(p, static_cast<const float *>(a), static_cast<const float *>(b), static_cast<const float *>(bias),
+                  static_cast<float *>(c));
     return true;
   }
   if (p.k == 0 && !p.bias) {
