@@ -279,7 +279,7 @@ def Dist_AllGatherOp : Dist_CollectiveOp<Dist_AllGatherKind, [Dist_KeepsWeight]>
   let assemblyFormat = "$inputs `axes` custom<Axes>($axes) `dims` $dims (`role` $role^)? attr-dict `:` functional-type($inputs, $outputs)";
 }
 
-def Dist_AllToAllOp : Dist_CollectiveOp<Dist_AllToAllKind> {
+def Dist_AllToAllOp : Dist_CollectiveOp<Dist_AllToAllKind, [Dist_KeepsWeight]> {
   let lost = "from";
   let gained = "to";
   let summary = "moves axes from one dimension to another";
@@ -324,7 +324,7 @@ def Dist_SliceOp : Dist_CollectiveOp<Dist_SliceKind, [Dist_TakesPart, Dist_Keeps
   }];
 }
 
-def Dist_PermuteOp : Dist_CollectiveOp<Dist_PermuteKind> {
+def Dist_PermuteOp : Dist_CollectiveOp<Dist_PermuteKind, [Dist_KeepsWeight]> {
   let movesChunks = 1;
   let summary = "sends whole local values to other ranks of the group";
   let description = [{
@@ -350,7 +350,7 @@ def Dist_PermuteOp : Dist_CollectiveOp<Dist_PermuteKind> {
   }];
 }
 
-def Dist_RedistributeOp : Dist_CollectiveOp<Dist_RedistributeKind> {
+def Dist_RedistributeOp : Dist_CollectiveOp<Dist_RedistributeKind, [Dist_KeepsWeight]> {
   let perOperand = ["from", "to"];
   let movesChunks = 1;
   let padsChunks = 1;

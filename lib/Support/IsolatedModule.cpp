@@ -19,6 +19,8 @@ IsolatedModule::IsolatedModule(ModuleOp original) {
   DialectRegistry registry;
   original->getContext()->getDialectRegistry().appendTo(registry);
   context = std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
+  // Only the message of an error is kept. Printing its op numbers the values of the whole function.
+  context->printOpOnDiagnostic(false);
   handler = std::make_unique<ScopedDiagnosticHandler>(context.get(), [&](Diagnostic &diagnostic) {
     if (diagnostic.getSeverity() == DiagnosticSeverity::Error && error.empty())
       error = diagnostic.str();

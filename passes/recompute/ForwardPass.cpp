@@ -54,11 +54,10 @@ void ForwardPass::findBackward() {
   }
 }
 
-/// Returns true for gathers of weights.
+/// Returns true for gathers of weights, and steps of them.
 static bool isFetch(Operation *op) {
   auto collective = dyn_cast<dist::CollectiveOpInterface>(op);
-  return collective && collective.getKind() == dist::CollectiveKind::AllGather &&
-         collective.getRole() == dist::CollectiveRole::Weights;
+  return collective && collective.communicates() && collective.getRole() == dist::CollectiveRole::Weights;
 }
 
 void ForwardPass::findReads() {

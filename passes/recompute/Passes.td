@@ -230,7 +230,7 @@ def SplitFetchesPass : Pass<"split-fetches", "::mlir::ModuleOp"> {
   let description = [{
     Requires SPMD functions; leaves other functions alone. Guarantees the same results.
 
-    A gather of a weight (`dist.all_gather` with the role `weights`) serves the readers of its result
+    A gather of a weight (collectives with the role `weights`, and local links between them) serves the readers of its result
     that are close to each other: at most one other weight is read in between. Readers further away get
     a gather of their own, before the first of them. So a gathered weight does not live from the
     forward pass to the backward pass. One gather serves what is computed again and the backward pass

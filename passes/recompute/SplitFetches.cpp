@@ -76,10 +76,11 @@ static bool isStep(Operation *op) {
          collective.getRole() == CollectiveRole::Weights && op->getNumOperands() == 1;
 }
 
-/// Returns true for an op that gives a gathered weight another form.
+/// Returns true for an op that gives a gathered weight another form, or takes a rank's part of it.
 static bool isLink(Operation *op) {
+  auto collective = dyn_cast<CollectiveOpInterface>(op);
   return op->hasTrait<KeepsWeight>() && op->getNumOperands() == 1 &&
-         (isStep(op) || !isa<CollectiveOpInterface>(op));
+         (!collective || !collective.communicates() || isStep(op));
 }
 
 /// Returns true for a step that takes another one further.

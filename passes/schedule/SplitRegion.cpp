@@ -199,7 +199,7 @@ struct SplitRegionFinder::Growth {
   ProgramMap<Value, TokenDim> tokens;
   ProgramMap<Operation *, ChunkOp> ops;
   /// Excluded ops: moves of several values, some of which have no such rows.
-  ProgramSet<Operation *> excluded;
+  ProgramMap<Operation *, ChunkOp> excluded;
   /// Why an op was not taken in.
   std::string reason;
 
@@ -221,6 +221,9 @@ void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, con
   };
   auto known = growth.ops.find(op);
   if (std::optional<TokenDim> other = matchMove(op, isResult, number, token)) {
+    const TokenDim &rows = isResult ? *other : token;
+    if (auto before = alone.find({op, number, rows.dim}); before != alone.end() && before->second == rows)
+      return;
     Value from = op->getOperand(number), to = op->getResult(number);
     if (!growth.agrees(isResult ? from : to, *other))
       return;
@@ -231,7 +234,7 @@ void SplitRegionFinder::visit(Operation *op, bool isResult, unsigned number, con
       how.results.resize(op->getNumResults());
       known = growth.ops.insert({op, std::move(how)}).first;
     }
-    known->second.operands[number] = isResult ? *other : token;
+    known->second.operands[number] = rows;
     known->second.results[number] = isResult ? token : *other;
     add(isResult ? from : to, *other);
     return;
@@ -274,7 +277,7 @@ void SplitRegionFinder::grow(Value seed, const TokenDim &token, Growth &growth) 
     for (auto &[op, how] : growth.ops)
       if (isa<DistDialect>(op->getDialect()) &&
           llvm::any_of(how.operands, [](const auto &own) { return !own; })) {
-        growth.excluded.insert(op);
+        growth.excluded[op] = how;
         isDone = false;
       }
   }
@@ -554,8 +557,9 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
     anyRows = true;
     auto [known, isNew] = tried.try_emplace({collective, number, dim});
     if (!isNew) {
-      if (reason.empty())
-        reason = known->second;
+      anyAlone |= !known->second;
+      if (reason.empty() && known->second)
+        reason = *known->second;
       return;
     }
     TokenDim token;
@@ -563,6 +567,13 @@ SmallVector<SplitRegion, 2> SplitRegionFinder::find(Operation *collective, std::
     token.size = token.padded = typeOf(seed).getDimSize(dim);
     Growth growth;
     grow(seed, token, growth);
+    for (auto &[op, how] : growth.excluded)
+      for (auto [i, own] : llvm::enumerate(how.operands))
+        if (own) {
+          alone[{op, unsigned(i), own->dim}] = *own;
+          if (communicates(op))
+            tried[{op, unsigned(i), own->dim}] = std::nullopt;
+        }
     if (!growth.ops.contains(collective)) {
       anyAlone = true;
       return;

@@ -120,8 +120,12 @@ private:
   const PlacementAnalysis &placement;
   dist::MeshAttr mesh;
   ProgramSet<mlir::Operation *> claimed;
-  /// The attempts so far, by collective, operand and dimension, and why each gave no region.
-  llvm::DenseMap<std::tuple<mlir::Operation *, unsigned, int64_t>, std::string> tried;
+  /// The attempts so far, by collective, operand and dimension, and why each gave no region; none if the
+  /// collective moves other values, too, that have no such rows.
+  llvm::DenseMap<std::tuple<mlir::Operation *, unsigned, int64_t>, std::optional<std::string>> tried;
+  /// Moves that a growth excluded, by operand and dimension, with the rows that reached them. Growth goes both
+  /// ways, so the same rows reach the same values from any seed, and would exclude the move again.
+  llvm::DenseMap<std::tuple<mlir::Operation *, unsigned, int64_t>, TokenDim> alone;
 };
 
 } // namespace meshwright

@@ -97,6 +97,16 @@ const std::vector<std::pair<std::string, MakeLink>> &getLinks(bool isSpmd) {
                        Matrix to{m.rows / 2, m.element};
                        return Link{"dist.slice {0} axes [\"x\"] dims [0] : " + types(m, to), to};
                      }});
+    links.push_back({"exchange", [](const Matrix &m) {
+                       return Link{"dist.all_to_all {0} axes [\"x\"] from [0] to [0] : " + types(m, m), m};
+                     }});
+    links.push_back({"permutation", [](const Matrix &m) {
+                       return Link{"dist.permute {0} axes [\"x\"] shift 1 : " + types(m, m), m};
+                     }});
+    links.push_back({"redistribution", [](const Matrix &m) {
+                       return Link{"dist.redistribute {0} from [#dist.sharding<@mesh, [{{}, {{}]>] to "
+                                   "[#dist.sharding<@mesh, [{{}, {{}]>] : " + types(m, m), m};
+                     }});
     links.push_back({"rounding", [](const Matrix &m) {
                        return Link{"dist.round {0} form <mxfp8> : " + m.spell(), m};
                      }});

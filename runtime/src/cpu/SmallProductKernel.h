@@ -29,8 +29,7 @@ struct SmallProduct {
 constexpr int64_t kSmallSteps = 128;
 
 /// Each element is one sum over k in order, and the bias is added last, as in generated products of more than three
-/// rows. So it does not show in
-/// the bits which of the two computes a product.
+/// rows. So it does not show in the bits which of the two computes a product.
 using SmallProductKernel = void (*)(const SmallProduct &product);
 
 // One for each instruction set.
