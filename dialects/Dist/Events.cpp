@@ -63,20 +63,28 @@ static uint32_t withBitOf(uint32_t cause, uint32_t number) {
 }
 
 uint32_t EventTable::move(uint32_t cause, ArrayRef<int> dims) {
+  Key key = {int64_t(cause | 1)};
+  key.insert(key.end(), dims.begin(), dims.end());
+  if (auto it = moved.find(key); it != moved.end())
+    return withBitOf(cause, it->second);
+  uint32_t event = moveEvent(cause | 1, dims);
+  moved.try_emplace(std::move(key), event);
+  return withBitOf(cause, event);
+}
+
+uint32_t EventTable::moveEvent(uint32_t cause, ArrayRef<int> dims) {
+  // Interning may move the events in memory.
   Event event = at(cause);
   if (event.causes.empty()) {
     SmallVector<int, 4> coordinates;
     for (int d : dims)
       coordinates.push_back(d < 0 ? -1 : event.coordinates[d]);
     event.coordinates = std::move(coordinates);
-    return withBitOf(cause, intern(std::move(event)));
+    return intern(std::move(event));
   }
-  uint32_t joined = 0;
-  for (uint32_t one : event.causes) {
-    uint32_t moved = move(one, dims);
-    joined = joined ? join(joined, moved) : moved;
-  }
-  return withBitOf(cause, joined);
+  for (uint32_t &one : event.causes)
+    one = move(one, dims);
+  return joinAll(std::move(event.causes));
 }
 
 uint32_t EventTable::derive(uint32_t cause, StringRef how, ArrayRef<int64_t> numbers,
@@ -90,18 +98,29 @@ uint32_t EventTable::derive(uint32_t cause, StringRef how, ArrayRef<int64_t> num
   return withBitOf(cause, intern(std::move(event)));
 }
 
-uint32_t EventTable::join(uint32_t a, uint32_t b) {
+uint32_t EventTable::joinAll(SmallVector<uint32_t, 2> causes) {
+  llvm::sort(causes);
+  causes.erase(llvm::unique(causes), causes.end());
+  if (causes.size() == 1)
+    return causes.front();
   Event event;
+  event.causes = std::move(causes);
+  return intern(std::move(event));
+}
+
+uint32_t EventTable::join(uint32_t a, uint32_t b) {
+  auto [it, isNew] = joined.try_emplace(std::minmax(a | 1, b | 1));
+  if (!isNew)
+    return it->second;
+  SmallVector<uint32_t, 2> causes;
   for (uint32_t cause : {a, b}) {
     const Event &own = at(cause);
     if (own.causes.empty())
-      event.causes.push_back(cause | 1);
+      causes.push_back(cause | 1);
     else
-      event.causes.append(own.causes);
+      causes.append(own.causes);
   }
-  llvm::sort(event.causes);
-  event.causes.erase(llvm::unique(event.causes), event.causes.end());
-  return event.causes.size() == 1 ? event.causes.front() : intern(std::move(event));
+  return it->second = joinAll(std::move(causes));
 }
 
 bool EventTable::dependsOn(uint32_t cause, unsigned dim) const {

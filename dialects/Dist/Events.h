@@ -9,9 +9,12 @@
 #define MESHWRIGHT_DIALECTS_DIST_EVENTS_H
 
 #include "mlir/Support/LLVM.h"
+#include "llvm/ADT/DenseMap.h"
+#include "llvm/ADT/Hashing.h"
 #include "llvm/ADT/SmallVector.h"
 
 #include <map>
+#include <unordered_map>
 #include <vector>
 
 namespace meshwright::padding {
@@ -72,8 +75,15 @@ private:
     llvm::SmallVector<uint32_t, 2> causes;
   };
 
+  struct KeyHash {
+    size_t operator()(const Key &key) const { return llvm::hash_combine_range(key.begin(), key.end()); }
+  };
+
   const Event &at(uint32_t cause) const { return events[cause / kStep - 1]; }
   uint32_t intern(Event event);
+  /// The event that one of `causes` happened, which are sorted here.
+  uint32_t joinAll(llvm::SmallVector<uint32_t, 2> causes);
+  uint32_t moveEvent(uint32_t cause, llvm::ArrayRef<int> dims);
   int64_t getWord(llvm::StringRef text);
   int64_t getBase(Key key);
 
@@ -81,8 +91,12 @@ private:
   static constexpr uint32_t kStep = 4;
   static thread_local EventTable *current;
   std::vector<Event> events;
-  std::map<Key, uint32_t> known;
-  std::map<Key, int64_t> bases;
+  std::unordered_map<Key, uint32_t, KeyHash> known;
+  std::unordered_map<Key, int64_t, KeyHash> bases;
+  /// Moves and joins of before. The events along a residual stream are joined of ever more causes, and many ops
+  /// move each of them in the same way.
+  std::unordered_map<Key, uint32_t, KeyHash> moved;
+  llvm::DenseMap<std::pair<uint32_t, uint32_t>, uint32_t> joined;
   std::map<std::string, int64_t, std::less<>> words;
 };
 

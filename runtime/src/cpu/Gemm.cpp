@@ -7,7 +7,7 @@
 
 #include "Gemm.h"
 
-#include "SmallProductKernel.h"
+#include "SmallProduct.h"
 #include "StoredColumns.h"
 #include "Workers.h"
 #include "meshwright/runtime/src/ranks/GemmShape.h"
@@ -266,35 +266,6 @@ struct Gemm::Impl {
 Gemm::Gemm() = default;
 Gemm::~Gemm() = default;
 
-/// Multiplies f64, the type of references, by plain loops.
-static void multiplyDouble(const Product &p, const double *a, const double *b, const double *bias,
-                           double *c) {
-  for (int64_t i = 0; i < p.batch; ++i, c += p.m * p.n) {
-    const double *left = a + (p.sharedA ? 0 : i * p.m * p.k);
-    const double *right = b + (p.sharedB ? 0 : i * p.k * p.n);
-    int64_t rowA = p.transposeA ? 1 : p.k, columnA = p.transposeA ? p.m : 1;
-    for (int64_t m = 0; m < p.m; ++m) {
-      double *row = c + m * p.n;
-      for (int64_t n = 0; n < p.n; ++n)
-        row[n] = p.transposeB ? 0 : (p.bias ? bias[n] : 0);
-      if (p.transposeB) {
-        for (int64_t n = 0; n < p.n; ++n) {
-          double sum = 0;
-          for (int64_t k = 0; k < p.k; ++k)
-            sum += left[m * rowA + k * columnA] * right[n * p.k + k];
-          row[n] = sum + (p.bias ? bias[n] : 0);
-        }
-        continue;
-      }
-      for (int64_t k = 0; k < p.k; ++k) {
-        double factor = left[m * rowA + k * columnA];
-        for (int64_t n = 0; n < p.n; ++n)
-          row[n] += factor * right[k * p.n + n];
-      }
-    }
-  }
-}
-
 /// Products of so few terms, and of so small a second operand, take less time than the library's way to its kernel.
 static constexpr int64_t kSmallTerms = 1 << 15, kSmallOperand = 1 << 12;
 
@@ -303,21 +274,16 @@ static bool isSmall(const Product &p) {
          p.batch * p.m * p.n * p.k <= kSmallTerms;
 }
 
-static SmallProductKernel chooseKernel() {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return multiplyAvx2;
-#endif
-  return multiplyBaseline;
-}
-
-static void multiplySmall(const Product &p, const float *a, const float *b, const float *bias, float *c) {
-  static const SmallProductKernel kernel = chooseKernel();
+/// Multiplies a batch by loops of the runtime.
+template <typename T>
+static void multiplyPlainly(const Product &p, const void *a, const void *b, const void *bias, void *c,
+                            void (*multiply)(const PlainProduct<T> &)) {
+  auto at = [](const void *data, int64_t index) { return static_cast<const T *>(data) + index; };
   for (int64_t i = 0; i < p.batch; ++i)
-    kernel({p.m, p.n, p.k,
-            a + (p.sharedA ? 0 : i * p.m * p.k), p.transposeA ? 1 : p.k, p.transposeA ? p.m : 1,
-            b + (p.sharedB ? 0 : i * p.k * p.n), p.transposeB ? 1 : p.n, p.transposeB ? p.k : 1,
-            bias, c + i * p.m * p.n});
+    multiply({p.m, p.n, p.k,
+              at(a, p.sharedA ? 0 : i * p.m * p.k), p.transposeA ? 1 : p.k, p.transposeA ? p.m : 1,
+              at(b, p.sharedB ? 0 : i * p.k * p.n), p.transposeB ? 1 : p.n, p.transposeB ? p.k : 1,
+              bias ? at(bias, 0) : nullptr, static_cast<T *>(c) + i * p.m * p.n});
 }
 
 Prepared &Gemm::Impl::getPrepared(const Product &p, const Tile &tile) {
@@ -436,13 +402,11 @@ bool Gemm::Impl::multiply(const Product &p, const void *a, const void *b, const 
   if (results == 0)
     return true;
   if (p.in == DType::F64) {
-    multiplyDouble(p, static_cast<const double *>(a), static_cast<const double *>(b),
-                   static_cast<const double *>(bias), static_cast<double *>(c));
+    multiplyPlainly(p, a, b, bias, c, multiplyDouble);
     return true;
   }
   if (isSmall(p)) {
-    multiplySmall(p, static_cast<const float *>(a), static_cast<const float *>(b), static_cast<const float *>(bias),
-                  static_cast<float *>(c));
+    multiplyPlainly(p, a, b, bias, c, multiplySmall);
     return true;
   }
   if (p.k == 0 && !p.bias) {

@@ -21,7 +21,8 @@ constexpr int64_t kRows = 4;
 
 /// Sums `rows` rows from `row` on. `panel` has the columns of b, row by row.
 template <int64_t rows>
-void multiplyRows(const meshwright::rt::SmallProduct &p, int64_t row, const Vector *panel, int64_t column, int64_t columns) {
+void multiplyRows(const meshwright::rt::PlainProduct<float> &p, int64_t row, const Vector *panel, int64_t column,
+                  int64_t columns) {
   Vector sums[rows][kVectors] = {};
   for (int64_t k = 0; k < p.k; ++k)
 #pragma GCC unroll 4
@@ -40,7 +41,7 @@ void multiplyRows(const meshwright::rt::SmallProduct &p, int64_t row, const Vect
 
 } // namespace
 
-void meshwright::rt::MESHWRIGHT_MULTIPLY(const SmallProduct &p) {
+void meshwright::rt::MESHWRIGHT_MULTIPLY(const PlainProduct<float> &p) {
   Vector panel[kSmallSteps * kVectors];
   for (int64_t column = 0; column < p.n; column += kColumns) {
     int64_t columns = p.n - column < kColumns ? p.n - column : kColumns;
