@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Dist/DpAttention.h"
 #include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/lib/Support/MoveOps.h"
 #include "meshwright/passes/optimise/JoinDimensions.h"
 #include "meshwright/passes/optimise/MergeReductions.h"
 #include "meshwright/passes/optimise/Passes.h"
@@ -129,7 +130,7 @@ void Combiner::join(Group &group) {
   Operation *joint = joinCollectives(builder, members);
   Operation *after = joint;
   for (Operation *view : group.views) {
-    view->moveAfter(after);
+    moveOpAfter(view, after);
     after = view;
   }
   unsigned next = 0;

@@ -13,6 +13,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Support/MoveOps.h"
 #include "meshwright/passes/optimise/Passes.h"
 
 #include "mlir/Interfaces/SideEffectInterfaces.h"
@@ -48,15 +49,12 @@ static void hoist(Operation *reduction) {
     }
   if (!last)
     return;
-  Block *block = reduction->getBlock();
   // Ops above it stay.
   SmallVector<Operation *> order = llvm::filter_to_vector(
       moved, [&](Operation *op) { return last->isBeforeInBlock(op); });
   llvm::sort(order, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
-  // `moveAfter` would let the next question about the order number all ops of the block.
   for (Operation *op : order) {
-    op->remove();
-    block->getOperations().insertAfter(Block::iterator(last), op);
+    moveOpAfter(op, last);
     last = op;
   }
 }

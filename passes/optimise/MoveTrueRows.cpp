@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "meshwright/dialects/Dist/Dist.h"
+#include "meshwright/lib/Support/MoveOps.h"
 #include "meshwright/passes/optimise/Passes.h"
 
 #include "mlir/IR/Builders.h"
@@ -83,7 +84,7 @@ static bool reduceBefore(AllReduceOp op) {
   Value rows = expand.getInput();
   auto made = AllReduceOp::create(builder, op.getLoc(), TypeRange(rows.getType()), rows, op.getReductionAttr(),
                                   op.getAxesAttr(), op.getRoleAttr());
-  expand->moveAfter(made);
+  moveOpAfter(expand, made);
   expand->setOperand(0, made->getResult(0));
   op->getResult(0).replaceAllUsesWith(expand.getResult());
   op.erase();

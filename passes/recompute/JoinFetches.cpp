@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/CostModel/JointLaunches.h"
+#include "meshwright/lib/Support/MoveOps.h"
 #include "meshwright/passes/recompute/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -132,7 +133,7 @@ bool FetchJoiner::joinAtLast(Neighbours &group) {
   builder.setInsertionPointAfter(last);
   replace(group, builder);
   for (Operation *reader : readers)
-    reader->moveBefore(&*builder.getInsertionPoint());
+    moveOpBefore(reader, &*builder.getInsertionPoint());
   return true;
 }
 

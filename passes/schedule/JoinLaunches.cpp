@@ -14,6 +14,7 @@
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/CostModel/JointLaunches.h"
+#include "meshwright/lib/Support/MoveOps.h"
 #include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 
@@ -288,7 +289,7 @@ static Value moveBefore(Value value, Operation *op) {
   if (!view || view->isBeforeInBlock(op))
     return value;
   view->setOperand(0, moveBefore(view->getOperand(0), op));
-  view->moveBefore(op);
+  moveOpBefore(view, op);
   return value;
 }
 

@@ -7,6 +7,7 @@
 
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
+#include "meshwright/lib/Support/MoveOps.h"
 #include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/Passes.h"
 
@@ -55,7 +56,7 @@ static void moveBefore(Operation *op, Operation *other) {
   for (Value operand : op->getOperands())
     if (Operation *producer = operand.getDefiningOp())
       moveBefore(producer, other);
-  op->moveBefore(other);
+  moveOpBefore(op, other);
 }
 
 static void order(rt::KernelOp kernel, Value old) {
@@ -72,7 +73,7 @@ static void order(rt::KernelOp kernel, Value old) {
   bool canWait = llvm::all_of(kernel->getUsers(),
                               [&](Operation *user) { return last->isBeforeInBlock(user); });
   if (canWait) {
-    kernel->moveAfter(last);
+    moveOpAfter(kernel, last);
     return;
   }
   for (Operation *reader : readers)
