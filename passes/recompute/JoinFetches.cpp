@@ -8,6 +8,7 @@
 #include "meshwright/dialects/Dist/Dist.h"
 #include "meshwright/lib/CostModel/JointLaunches.h"
 #include "meshwright/lib/Support/MoveOps.h"
+#include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/recompute/Passes.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -42,11 +43,16 @@ private:
   bool joinAtFirst(Neighbours &group);
   bool joinAtLast(Neighbours &group);
   void replace(Neighbours &group, OpBuilder &builder);
+  bool isBefore(Operation *a, Operation *b) const;
 
   func::FuncOp func;
   JointLaunches joint;
   std::optional<int64_t> ahead;
   SmallVector<Neighbours> groups;
+  /// The places of ops, with room between them for ops that move. New ops make a block number all its ops again, so
+  /// its order is asked for ops without room only.
+  static constexpr int kRoom = 20;
+  ProgramMap<Operation *, int64_t> numbers;
   int64_t saved = 0;
 };
 
@@ -54,9 +60,16 @@ private:
 
 FetchJoiner::FetchJoiner(func::FuncOp func, const CostModel &model, std::optional<int64_t> ahead)
     : func(func), joint(model), ahead(ahead) {
-  for (auto collective : func.getOps<CollectiveOpInterface>())
-    if (JointLaunches::isCandidate(collective))
+  for (Operation &op : func.front()) {
+    numbers[&op] = int64_t(numbers.size()) << kRoom;
+    if (auto collective = dyn_cast<CollectiveOpInterface>(op); collective && JointLaunches::isCandidate(collective))
       joint.note(collective);
+  }
+}
+
+bool FetchJoiner::isBefore(Operation *a, Operation *b) const {
+  auto first = numbers.find(a), second = numbers.find(b);
+  return first != numbers.end() && second != numbers.end() ? first->second < second->second : a->isBeforeInBlock(b);
 }
 
 /// Finds neighbours. Of one role, kind and axes, one that is not small ends a group: those behind it are
@@ -89,8 +102,13 @@ void FetchJoiner::collect() {
 void FetchJoiner::replace(Neighbours &group, OpBuilder &builder) {
   saved += (group.members.size() - 1) * joint.getFixedTime(group.members.front());
   CollectiveOpInterface joined = joinCollectives(builder, group.members);
+  // It stands beside the member whose place it takes.
+  Operation *place = joined->getNextNode() == group.members.front() ? group.members.front() : group.members.back();
+  if (auto number = numbers.find(place); number != numbers.end())
+    numbers[joined] = number->second;
   for (auto [i, member] : llvm::enumerate(group.members)) {
     member->getResult(0).replaceAllUsesWith(joined->getResult(i));
+    numbers.erase(member);
     member->erase();
   }
 }
@@ -100,7 +118,7 @@ bool FetchJoiner::joinAtFirst(Neighbours &group) {
   Operation *first = group.members.front();
   for (CollectiveOpInterface member : group.members)
     if (Operation *maker = member->getOperand(0).getDefiningOp();
-        maker && !maker->isBeforeInBlock(first))
+        maker && !isBefore(maker, first))
       return false;
   OpBuilder builder(first);
   replace(group, builder);
@@ -132,8 +150,18 @@ bool FetchJoiner::joinAtLast(Neighbours &group) {
   OpBuilder builder(last->getContext());
   builder.setInsertionPointAfter(last);
   replace(group, builder);
-  for (Operation *reader : readers)
-    moveOpBefore(reader, &*builder.getInsertionPoint());
+  Operation *joined = builder.getInsertionPoint()->getPrevNode(), *behind = &*builder.getInsertionPoint();
+  auto place = numbers.find(joined), end = numbers.find(behind);
+  bool hasRoom = place != numbers.end() && end != numbers.end() &&
+                 end->second - place->second > int64_t(readers.size());
+  int64_t number = hasRoom ? place->second : 0;
+  for (Operation *reader : readers) {
+    if (hasRoom)
+      numbers[reader] = ++number;
+    else
+      numbers.erase(reader);
+    moveOpBefore(reader, behind);
+  }
   return true;
 }
 
@@ -144,7 +172,7 @@ int64_t FetchJoiner::run() {
     int64_t size = group.members.size();
     bool isGather = group.members.front().getRole() == CollectiveRole::Weights;
     // Other groups may have moved the members.
-    llvm::sort(group.members, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+    llvm::sort(group.members, [&](Operation *a, Operation *b) { return isBefore(a, b); });
     if (isGather ? joinAtFirst(group) : joinAtLast(group))
       fewer += size - 1;
   }
