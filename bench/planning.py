@@ -11,10 +11,10 @@ instructions instead, which no other process disturbs.
     PYTHONPATH=build/python PATH=build/bin:$PATH python bench/planning.py [--repeats 3] [--instructions] [--json FILE]
 
 With `--grow` it asks how the time grows: training steps of the shape of Llama-3-8B with 32, 128 and 256
-layers are planned on gtp=8 and reported, without a memory ceiling, and with one half-way between the least
-that a plan needs and all that it takes. The ratios are of processor times of one process, measured in turn.
+layers are planned on gtp=8, or another mesh, and reported, without a memory ceiling, and with one half-way between
+the least that a plan needs and all that it takes. The ratios are of processor times of one process, measured in turn.
 
-    PYTHONPATH=build/python python bench/planning.py --grow [--repeats 3]
+    PYTHONPATH=build/python python bench/planning.py --grow [--mesh dp=2,gtp=8,tp=2] [--repeats 3]
 
 With `--experts` it plans DeepSeek-V3 (671 billion parameters) and Llama-3-70B, on the meta device, on 8 times 8
 ranks, and prints the ratio of the processor times, reports included, and the memory of a rank.
@@ -100,14 +100,13 @@ def measure(command, options):
 class Step:
     """A training step of the shape of Llama-3-8B, to plan and report."""
 
-    how = dict(mesh={"gtp": 8}, recompute="full")
-
-    def __init__(self, layers):
+    def __init__(self, layers, mesh):
+        self.how = dict(mesh=mesh, recompute="full")
         config = tf.LlamaConfig(hidden_size=4096, intermediate_size=14336, num_hidden_layers=layers,
                                 num_attention_heads=32, num_key_value_heads=8, vocab_size=32000, use_cache=False,
                                 tie_word_embeddings=False)
         with torch.device("meta"):
-            net, ids = tf.LlamaForCausalLM(config).train(), torch.zeros(8, 2048, dtype=torch.long)
+            net, ids = tf.LlamaForCausalLM(config).train(), torch.zeros(32, 2048, dtype=torch.long)
         model = mw.from_torch(net, (), dict(input_ids=ids, labels=ids.clone()), training=True)
         self.step = model.train(mw.AdamW(lr=1e-3))
 
@@ -137,10 +136,11 @@ def compare(repeats, first, second):
 
 
 def grow(options):
-    base = Step(32)
+    mesh = {axis: int(size) for axis, size in (each.split("=") for each in options.mesh.split(","))}
+    base = Step(32, mesh)
     base.measure()
     for layers in (32, 128, 256):
-        step = base if layers == 32 else Step(layers)
+        step = base if layers == 32 else Step(layers, mesh)
         ceiling = step.get_ceiling()
         growth = compare(options.repeats, base.measure, step.measure)
         under = compare(options.repeats, step.measure, lambda: step.measure(memory_ceiling=ceiling))
@@ -219,6 +219,7 @@ def main():
     parser.add_argument("--instructions", action="store_true", help="count instructions by valgrind")
     parser.add_argument("--no-compile", action="store_true", help="plan only")
     parser.add_argument("--grow", action="store_true", help="how the time grows with layers, and with a ceiling")
+    parser.add_argument("--mesh", default="gtp=8", help="the mesh of --grow")
     parser.add_argument("--experts", action="store_true", help="DeepSeek-V3 beside Llama-3-70B")
     parser.add_argument("--ranks", action="store_true", help="the search for a mesh, beside one plan")
     parser.add_argument("--json")

@@ -58,7 +58,7 @@ PlanPrice PlanPricer::price(const ParallelizeOptions &options) {
   if (!whole.isPlanned())
     return whole;
   whole.seconds = shorts->extend(few.seconds, whole.seconds);
-  whole.exposed = shorts->extend(few.exposed, whole.exposed);
+  whole.exposed = std::max(0.0, shorts->extend(few.exposed, whole.exposed));
   // Each layer adds memory, though the peak of the shorter program may be at another op.
   whole.memory = std::max(whole.memory, shorts->extend(few.memory, whole.memory));
   whole.bytes = shorts->extend(few.bytes, whole.bytes);

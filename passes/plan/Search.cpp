@@ -32,8 +32,9 @@ static constexpr int kLeastRounds = 4;
 /// Plans of a program with short forms that are planned as a whole: in a batch, and in all.
 static constexpr size_t kWholePlans = 2, kMostWholePlans = 6;
 /// Layers at each end of longer programs, and the most plans that are priced on them: where a whole plan takes seconds,
-/// they show first whether the memory of each layer was seen. With few layers the peak may be at an op that all share.
-static constexpr int64_t kEndOfLonger = 2;
+/// they show first whether the memory of each layer was seen. With few layers the peak may be at an op that all share,
+/// and move from there to another: from 4 to 8 layers memory may grow three times as fast as behind.
+static constexpr int64_t kEndsOfLonger[] = {4, 2};
 static constexpr size_t kMostLonger = 8, kBatchOfLonger = 2;
 /// Candidates with the least weights that are tried where no fast one fits.
 static constexpr size_t kSmallest = 4;
@@ -357,8 +358,9 @@ bool PlanSearch::runShort(const ShortPrograms &shortPrograms, ArrayRef<Candidate
 
   std::optional<ShortPrograms> longerPrograms;
   std::optional<PlanSearch> longer;
-  if (isLarge() && estimates.getBest())
-    longerPrograms = shortenProgram(program, kEndOfLonger);
+  for (int64_t end : kEndsOfLonger)
+    if (isLarge() && estimates.getBest() && !longerPrograms)
+      longerPrograms = shortenProgram(program, end);
   if (longerPrograms) {
     longer.emplace(PlanSearch(program, open, fewer, memoryLimit, &*longerPrograms));
     priceLonger(*longer, ranked);

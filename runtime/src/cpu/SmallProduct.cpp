@@ -9,7 +9,7 @@
 
 namespace meshwright::rt {
 
-static SmallProductKernel chooseKernel() {
+static SmallProductKernel chooseMultiply() {
 #ifdef __x86_64__
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     return multiplyAvx2;
@@ -18,7 +18,7 @@ static SmallProductKernel chooseKernel() {
 }
 
 void multiplySmall(const PlainProduct<float> &product) {
-  static const SmallProductKernel kernel = chooseKernel();
+  static const SmallProductKernel kernel = chooseMultiply();
   kernel(product);
 }
 
