@@ -49,9 +49,9 @@ private:
   JointLaunches joint;
   std::optional<int64_t> ahead;
   SmallVector<Neighbours> groups;
-  /// The places of ops, with room between them for ops that move. New ops make a block number all its ops again, so
-  /// its order is asked for ops without room only.
+  /// Bits of the room between the places of two ops, for ops that move there.
   static constexpr int kRoom = 20;
+  /// The places of ops. New ops make a block number all its ops again, so its order is asked for ops without room only.
   ProgramMap<Operation *, int64_t> numbers;
   int64_t saved = 0;
 };

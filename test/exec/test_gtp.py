@@ -371,17 +371,11 @@ def test_tables_that_are_looked_up_and_multiplied():
 
 @pytest.mark.parametrize("mesh", [{"tp": 2}, {"tp": 2, "gtp": 2}])
 def test_saved_values_in_shards(mesh):
-    """Values that ranks of tensor parallelism hold alike are kept in shards; results stay.
-
-    Other ops stand beside the products, so other kernels may perform them: results are close."""
+    """Values that ranks of tensor parallelism hold alike are kept in shards; the bits stay."""
     options = dict(sequence_parallel="off", recompute="full")
     (losses, state), (others, other) = walk(mesh, **options), walk(mesh, shard_saved="on", **options)
-    assert losses == pytest.approx(others, rel=1e-5)
-    for name, value in state.items():
-        if value.is_floating_point():
-            torch.testing.assert_close(other[name], value, rtol=1e-5, atol=1e-5 * value.abs().max().item())
-        else:
-            assert torch.equal(other[name], value), name
+    assert losses == others
+    assert all(torch.equal(value, other[name]) for name, value in state.items())
     train = mw.from_torch(Net(), (), batches(1)[0], training=True).train(mw.SGD(lr=0.1))
     found = train.parallelize(mesh=mesh, shard_saved="on", **options).report(format="json")
     assert "saved" in {c["role"] for c in found["collectives"]}
