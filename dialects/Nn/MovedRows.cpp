@@ -9,14 +9,14 @@
 
 using namespace mlir;
 using namespace meshwright;
-using namespace meshwright::dist;
+using namespace meshwright::nn;
 
 namespace {
 
 /// No dimension of the rows gains or loses axes: their layout has a rule of its own.
 template <typename Op>
-struct MovedRowsModel : CollectiveOpInterface::ExternalModel<MovedRowsModel<Op>, Op> {
-  static CollectiveKind getKind() { return CollectiveKind::AllToAll; }
+struct MovedRowsModel : dist::CollectiveOpInterface::ExternalModel<MovedRowsModel<Op>, Op> {
+  static dist::CollectiveKind getKind() { return dist::CollectiveKind::AllToAll; }
   static bool communicates() { return true; }
   static bool movesChunks() { return false; }
   static bool padsChunks() { return false; }

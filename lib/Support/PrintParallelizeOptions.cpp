@@ -89,11 +89,12 @@ std::string ParallelizeOptions::str() const {
     os << space << "objective=" << *objective;
   for (const AxisRoleDescription &known : kAxisRoles)
     if (AxisChoice axis = axes.get(known.role);
-        !known.option.empty() && axis.kind != AxisChoices().get(known.role).kind)
+        !known.option.empty() && axis.kind != AxisChoices().get(known.role).kind) {
       if (known.role == AxisRole::Gtp && !gtpAxes.rules.empty())
         os << space << known.option << "=" << gtpAxes;
       else
         os << space << known.option << "=" << axis;
+    }
   if (sequenceParallel != OnOffAuto::Auto)
     os << space << "sequence-parallel=" << sequenceParallel;
   if (cacheSharding != CacheSharding::Auto)
