@@ -177,7 +177,9 @@ static TryPlan getPlanTrial(const ParallelizeOptions &options) {
                                                        OnOffAuto shardSaved) {
     auto plan = [&](OnOffAuto inShards) -> std::optional<TriedPlan> {
       FunctionOpInterface stored = function;
-      IsolatedModule copy(function->getParentOfType<ModuleOp>());
+      TriedPrograms &tried = TriedPrograms::of(function.getContext());
+      std::lock_guard<std::recursive_mutex> lock(tried.mutex);
+      IsolatedModule copy(function->getParentOfType<ModuleOp>(), tried.getContext());
       auto prepare = [&](OpPassManager &pm) {
         addStorage(pm, inShards, gtpKeep);
         addScheduleRequest(pm, request);
@@ -186,8 +188,9 @@ static TryPlan getPlanTrial(const ParallelizeOptions &options) {
         stored = copy.get().lookupSymbol<func::FuncOp>(function.getName());
       if (shardSaved == OnOffAuto::Auto && inShards == OnOffAuto::On && !keepsShards(stored))
         return std::nullopt;
-      PlannedMemory planned = planMemory(stored, ceiling);
-      return TriedPlan{planned.refusal.empty() ? 0 : std::max<int64_t>(planned.needed, 1), planned.time};
+      PlannedMemory planned = planOrder(stored, ceiling);
+      return TriedPlan{planned.refusal.empty() ? 0 : std::max<int64_t>(planned.needed, 1), planned.time,
+                       planned.hidesMost};
     };
     TriedPlan whole = *plan(shardSaved == OnOffAuto::On ? OnOffAuto::On : OnOffAuto::Off);
     if (shardSaved != OnOffAuto::Auto || whole.fits())
@@ -207,7 +210,7 @@ static FindTime getTimeFinder(const ParallelizeOptions &options) {
       return std::nullopt;
     if (bestOnly)
       return MemoryPlanner().findBestTime(function, ceiling);
-    PlannedMemory planned = planMemory(function, ceiling);
+    PlannedMemory planned = planOrder(function, ceiling);
     if (!planned.refusal.empty())
       return std::nullopt;
     return planned.time;
@@ -223,7 +226,9 @@ void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
 /// Prices a candidate by the program that the phases make of it.
 static FoldPrice priceFold(ModuleOp stage, const FoldEncoderPassOptions &fold, OnOffAuto overlap) {
   FoldPrice price;
-  IsolatedModule copy(stage);
+  TriedPrograms &tried = TriedPrograms::of(stage.getContext());
+  std::lock_guard<std::recursive_mutex> lock(tried.mutex);
+  IsolatedModule copy(stage, tried.getContext());
   auto build = [&](OpPassManager &pm) {
     buildFoldPipeline(pm, fold);
     buildPropagatePipeline(pm);
@@ -231,7 +236,9 @@ static FoldPrice priceFold(ModuleOp stage, const FoldEncoderPassOptions &fold, O
     buildOptimisePipeline(pm, {fold.sequenceParallel});
   };
   if (failed(copy.run(build))) {
-    price.refusal = copy.getError().empty() ? "cannot be planned" : copy.getError();
+    price.refusal = copy.takeError();
+    if (price.refusal.empty())
+      price.refusal = "cannot be planned";
     return price;
   }
   auto func = *copy.get().getOps<func::FuncOp>().begin();
@@ -243,7 +250,7 @@ static FoldPrice priceFold(ModuleOp stage, const FoldEncoderPassOptions &fold, O
     addScheduleRequest(pm, {overlap, ceiling, {}, /*refuses=*/false});
   };
   if (failed(copy.run(request))) {
-    price.refusal = copy.getError();
+    price.refusal = copy.takeError();
     return price;
   }
   PlannedMemory planned = planMemory(func, ceiling);
@@ -297,6 +304,8 @@ void meshwright::buildPhase(OpPassManager &pm, const ParallelizeOptions &options
     // SPMD programs enter here.
     addTarget(pm, options);
     buildOptimisePipeline(pm, {options.sequenceParallel, options.reduceTypes, options.gtpReduce});
+    return;
+  case Phase::Stored:
     pm.addPass(createRecomputePass({options.recompute, options.memoryCeiling.value_or(0),
                                     options.shardSaved, /*keepMarks=*/true},
                                    getPlanTrial(options)));
@@ -339,7 +348,7 @@ bool meshwright::mayScatterTokens(ModuleOp annotated) {
 void meshwright::buildParallelizePipeline(OpPassManager &pm, const ParallelizeOptions &options,
                                           Phase to) {
   for (Phase phase : {Phase::Annotated, Phase::Propagated, Phase::Partitioned, Phase::Optimised,
-                      Phase::Spmd, Phase::Rt}) {
+                      Phase::Stored, Phase::Spmd, Phase::Rt}) {
     buildPhase(pm, options, phase);
     if (phase == to)
       return;

@@ -20,7 +20,7 @@ namespace meshwright {
 
 /// The phases of the pipeline, in order. Optimised ends with a proof of the placement. Spmd
 /// adds the requests to the schedule, which depend on the target.
-enum class Phase { Annotated, Propagated, Partitioned, Optimised, Spmd, Rt };
+enum class Phase { Annotated, Propagated, Partitioned, Optimised, Stored, Spmd, Rt };
 
 /// Reads the options of `--parallelize`, and checks all that needs no program: beside the syntax,
 /// the names of devices and targets.

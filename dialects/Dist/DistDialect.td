@@ -49,12 +49,13 @@ def Dist_Dialect : Dialect {
       return context->getOrLoadDialect<DistDialect>()->getDecisionLog();
     }
 
-    /// Plans of moves between layouts that outlive a resharder. Null unless they are kept: see `keepReshardPlans`.
-    std::shared_ptr<void> &getReshardPlans() { return reshardPlans; }
+    /// Results that outlive the pass that found them, one object for each type; null where none are kept. See
+    /// `keepReshardPlans` and `TriedPrograms`.
+    std::shared_ptr<void> &getKept(::mlir::TypeID type) { return kept[type]; }
 
   private:
     void registerAttributes();
-    std::shared_ptr<void> reshardPlans;
+    ::llvm::DenseMap<::mlir::TypeID, std::shared_ptr<void>> kept;
     std::unique_ptr<::meshwright::DecisionLog> decisionLog =
         std::make_unique<::meshwright::DecisionLog>();
 

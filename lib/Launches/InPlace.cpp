@@ -16,7 +16,7 @@ using namespace meshwright;
 /// Returns true if each element of the results is computed from single elements. A rotation
 /// reads two elements for each.
 static bool isElementByElement(Operation *op) {
-  if (op->hasTrait<dist::Generates>() || op->hasTrait<dist::Reindexes>())
+  if (op->hasTrait<dist::Elementwise>() || op->hasTrait<dist::Generates>() || op->hasTrait<dist::Reindexes>())
     return true;
   auto interface = dyn_cast<dist::ShardingRuleOpInterface>(op);
   return interface &&
@@ -44,6 +44,9 @@ static bool isAtSameOffset(Operation *op, unsigned operand) {
       cast<RankedTensorType>(op->getOperand(operand).getType()).getShape() !=
           cast<RankedTensorType>(op->getResult(0).getType()).getShape())
     return false;
+  // Equal shapes have the same factors. Rules take time to make.
+  if (op->hasTrait<dist::Elementwise>())
+    return true;
   dist::FactorRule rule = interface.getFactorRule();
   auto shape = cast<RankedTensorType>(op->getResult(0).getType()).getShape();
   for (size_t d = 0; d < shape.size(); ++d)

@@ -123,6 +123,7 @@ std::vector<StateUpdate> meshwright::findStateUpdates(func::FuncOp func) {
       }
       UpdateKind kind = getUpdateKind(update.getKernel(i), update.values[i].getResultNumber(),
                                       update.getOld(i));
+      update.kinds.push_back(kind);
       isPossible &= kind == UpdateKind::Rows || (kind == UpdateKind::Whole && !copies);
     }
     if (isPossible)

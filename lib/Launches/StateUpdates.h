@@ -54,6 +54,8 @@ struct StateUpdate {
   mlir::Value old;
   /// The values, in program order. Several replace rows, each of the value of the one before.
   mlir::SmallVector<mlir::OpResult, 1> values;
+  /// How each of them is written over the one before.
+  mlir::SmallVector<UpdateKind, 1> kinds = {};
 
   rt::KernelOp getKernel(size_t i) const {
     return mlir::cast<rt::KernelOp>(values[i].getOwner());

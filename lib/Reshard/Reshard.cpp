@@ -205,7 +205,7 @@ using KeptPlans = llvm::DenseMap<std::pair<MeshAttr, int64_t>, std::shared_ptr<R
 } // namespace
 
 static std::shared_ptr<void> &getKeptPlans(MLIRContext *context) {
-  return context->getOrLoadDialect<DistDialect>()->getReshardPlans();
+  return context->getOrLoadDialect<DistDialect>()->getKept(TypeID::get<KeptPlans>());
 }
 
 void meshwright::keepReshardPlans(MLIRContext *context) {

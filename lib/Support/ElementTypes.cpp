@@ -39,7 +39,7 @@ mlir::Type getComputeType(mlir::Type type) {
 }
 
 int64_t getElementsPerByte(mlir::Type type) {
-  return isCode(type) && type.getIntOrFloatBitWidth() == 4 ? 2 : 1;
+  return type.getIntOrFloatBitWidth() == 4 && isCode(type) ? 2 : 1;
 }
 
 int64_t getBytesOf(mlir::Type element, int64_t count) {

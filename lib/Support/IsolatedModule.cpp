@@ -15,9 +15,9 @@
 using namespace mlir;
 using namespace meshwright;
 
-IsolatedModule::IsolatedModule(ModuleOp original) {
+IsolatedContext::IsolatedContext(MLIRContext *original) {
   DialectRegistry registry;
-  original->getContext()->getDialectRegistry().appendTo(registry);
+  original->getDialectRegistry().appendTo(registry);
   context = std::make_unique<MLIRContext>(registry, MLIRContext::Threading::DISABLED);
   // Only the message of an error is kept. Printing its op numbers the values of the whole function.
   context->printOpOnDiagnostic(false);
@@ -25,10 +25,11 @@ IsolatedModule::IsolatedModule(ModuleOp original) {
     if (diagnostic.getSeverity() == DiagnosticSeverity::Error && error.empty())
       error = diagnostic.str();
   });
-  module = copy(original);
 }
 
-OwningOpRef<ModuleOp> IsolatedModule::copy(ModuleOp other) {
+OwningOpRef<ModuleOp> IsolatedContext::copy(ModuleOp other) {
+  if (other.getContext() == context.get())
+    return other.clone();
   std::string bytecode;
   llvm::raw_string_ostream os(bytecode);
   if (failed(writeBytecodeToFile(other, os)))
@@ -38,12 +39,20 @@ OwningOpRef<ModuleOp> IsolatedModule::copy(ModuleOp other) {
   return parseSourceString<ModuleOp>(bytecode, config, "<module>");
 }
 
-LogicalResult IsolatedModule::run(ModuleOp clone,
-                                  llvm::function_ref<void(OpPassManager &)> build) {
-  if (!clone)
+LogicalResult IsolatedContext::run(ModuleOp module, llvm::function_ref<void(OpPassManager &)> build) {
+  if (!module)
     return failure();
   PassManager manager(context.get());
   manager.enableVerifier(false);
   build(manager);
-  return manager.run(clone);
+  return manager.run(module);
+}
+
+IsolatedModule::IsolatedModule(ModuleOp original)
+    : own(std::make_unique<IsolatedContext>(original.getContext())), context(*own), module(context.copy(original)) {}
+
+IsolatedModule::IsolatedModule(ModuleOp original, IsolatedContext &context) : context(context) {
+  // An error of an earlier copy.
+  context.takeError();
+  module = context.copy(original);
 }

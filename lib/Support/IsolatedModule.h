@@ -19,38 +19,51 @@
 
 namespace meshwright {
 
-/// A copy of a module in a context of its own, to try passes on.
+/// A context for copies of modules, to try passes on.
 ///
-/// - The copy's context has the dialects of the original's.
-/// - Neither decisions nor diagnostics of the passes reach the original's context.
-///   The first error is kept.
-/// - The copy runs on the caller's thread alone.
-class IsolatedModule {
+/// - It has the dialects of the original's context.
+/// - Neither decisions nor diagnostics of the passes reach the original's context. The first error is kept.
+/// - Passes run on the caller's thread alone.
+class IsolatedContext {
 public:
-  explicit IsolatedModule(mlir::ModuleOp original);
+  explicit IsolatedContext(mlir::MLIRContext *original);
 
-  /// Null where the original cannot be written, or its copy not be read.
-  mlir::ModuleOp get() const { return module ? *module : mlir::ModuleOp(); }
-  /// A copy of another module in the same context; null where it cannot be written or read.
+  mlir::MLIRContext *get() const { return context.get(); }
+  /// A copy of a module of any context; null where it cannot be written or read.
   mlir::OwningOpRef<mlir::ModuleOp> copy(mlir::ModuleOp other);
-  /// Runs the passes that `build` adds. Fails where there is no copy, or a pass fails.
-  mlir::LogicalResult run(llvm::function_ref<void(mlir::OpPassManager &)> build) {
-    return run(get(), build);
-  }
-  /// The same on a module of the copy's context, as a clone of the copy.
-  mlir::LogicalResult run(mlir::ModuleOp clone,
-                          llvm::function_ref<void(mlir::OpPassManager &)> build);
-  /// Drops the copy. The error stays.
-  void discard() { module = nullptr; }
-  /// The first error; empty if there was none.
-  const std::string &getError() const { return error; }
-  /// Returns the first error, and forgets it.
+  /// Runs the passes that `build` adds on a module of this context. Fails where the module is null, or a pass
+  /// fails.
+  mlir::LogicalResult run(mlir::ModuleOp module, llvm::function_ref<void(mlir::OpPassManager &)> build);
+  /// Returns the first error, and forgets it; empty if there was none.
   std::string takeError() { return std::exchange(error, std::string()); }
 
 private:
   std::string error;
   std::unique_ptr<mlir::MLIRContext> context;
   std::unique_ptr<mlir::ScopedDiagnosticHandler> handler;
+};
+
+/// A copy of a module in an isolated context, to try passes on.
+class IsolatedModule {
+public:
+  /// In a context of its own.
+  explicit IsolatedModule(mlir::ModuleOp original);
+  /// In one that copies share. It lives longer.
+  IsolatedModule(mlir::ModuleOp original, IsolatedContext &context);
+
+  /// Null where the original cannot be written, or its copy not be read.
+  mlir::ModuleOp get() const { return module ? *module : mlir::ModuleOp(); }
+  /// See `IsolatedContext`.
+  mlir::OwningOpRef<mlir::ModuleOp> copy(mlir::ModuleOp other) { return context.copy(other); }
+  mlir::LogicalResult run(llvm::function_ref<void(mlir::OpPassManager &)> build) { return run(get(), build); }
+  mlir::LogicalResult run(mlir::ModuleOp clone, llvm::function_ref<void(mlir::OpPassManager &)> build) {
+    return context.run(clone, build);
+  }
+  std::string takeError() { return context.takeError(); }
+
+private:
+  std::unique_ptr<IsolatedContext> own;
+  IsolatedContext &context;
   mlir::OwningOpRef<mlir::ModuleOp> module;
 };
 

@@ -31,6 +31,8 @@ struct TriedPlan {
   int64_t needed = 0;
   /// Picoseconds of its schedule, if it keeps to the ceiling.
   int64_t time = 0;
+  /// The ceiling leaves room for the order that hides most: less memory would hide no more.
+  bool hidesMost = false;
 
   bool fits() const { return needed == 0; }
 };

@@ -255,7 +255,7 @@ std::pair<size_t, StringRef> SaveShardsPass::chooseUnderCeiling(func::FuncOp fun
   const size_t all = saver.getNumValues();
   TriedPlan whole = tryPlan(func, memoryCeiling, OnOffAuto::Off);
   if (whole.fits()) {
-    if (whole.time <= tryPlan(func, /*ceiling=*/0, OnOffAuto::Off).time)
+    if (whole.hidesMost || whole.time <= tryPlan(func, /*ceiling=*/0, OnOffAuto::Off).time)
       return {0, "the program keeps to the memory ceiling"};
     TriedPlan cut = tryWith(func, all);
     if (cut.fits() && cut.time < whole.time)

@@ -27,14 +27,20 @@ struct BufferPlan {
 /// that ends when arena and recovery are at most `enough`. Leaves the function as it is.
 BufferPlan planBuffers(mlir::func::FuncOp func, SearchEffort effort, int64_t enough = 0);
 
-/// The same, without a search where no arena and recovery are at most `bound`: the arena is then
-/// the largest sum of buffers that are needed at once.
-BufferPlan planBuffersWithin(mlir::func::FuncOp func, SearchEffort effort, int64_t enough,
+/// The same by one search after the other, until arena and recovery are at most `bound`. Without a search
+/// where none can be: the arena is then the largest sum of buffers that are needed at once.
+BufferPlan planBuffersWithin(mlir::func::FuncOp func, llvm::ArrayRef<SearchEffort> efforts, int64_t enough,
                              int64_t bound);
 
-/// For each op of the body of a function of launches, in order, the bytes of the
-/// buffers that are needed while it runs; none for views and constants.
-std::vector<int64_t> getLiveBytes(mlir::func::FuncOp func);
+struct LiveBytes {
+  /// For each op of the body of a function of launches, in order, the bytes of the
+  /// buffers that are needed while it runs; none for views and constants.
+  std::vector<int64_t> whileRuns;
+  /// See `BufferPlan`.
+  int64_t recovery = 0;
+};
+
+LiveBytes getLiveBytes(mlir::func::FuncOp func);
 
 } // namespace meshwright
 

@@ -45,7 +45,9 @@ public:
   int64_t write();
 
   bool hasSmall() const { return small > 1; }
-  int64_t getPeak() const { return live.empty() ? 0 : *llvm::max_element(live); }
+  int64_t getPeak() const { return live.whileRuns.empty() ? 0 : *llvm::max_element(live.whileRuns); }
+  /// The bytes beside the arena.
+  int64_t getRecovery() const { return live.recovery; }
   int64_t getTime() const { return schedule.time; }
 
 private:
@@ -79,7 +81,7 @@ private:
   ProgramMap<Operation *, int64_t> places;
   std::vector<unsigned> launchFrom;
   /// The bytes that are needed at each place.
-  std::vector<int64_t> live;
+  LiveBytes live;
   std::vector<Group> groups;
   int64_t small = 0;
 };
@@ -249,7 +251,7 @@ bool LaunchJoiner::mayScatter(Group &group, unsigned task, std::vector<int64_t> 
 }
 
 bool LaunchJoiner::collect(int64_t limit) {
-  std::vector<int64_t> present = live;
+  std::vector<int64_t> present = live.whileRuns;
   llvm::MapVector<std::tuple<StringAttr, Attribute, int64_t>, Group> open;
   auto close = [&](Group &group) {
     if (group.members.size() > 1)
@@ -343,11 +345,10 @@ int64_t LaunchJoiner::write() {
 
 std::optional<Schedule> meshwright::joinLaunches(func::FuncOp func, const CostModel &model, RunBeside beside,
                                                  int64_t budget) {
-  // The bytes beside the arena. No arena is planned.
-  int64_t limit = budget - planBuffersWithin(func, SearchEffort::Some, budget, /*bound=*/0).recovery;
   // An arena may have gaps. Then the places stay at most as full as the fullest one is without joint launches.
   for (bool isLower : {false, true}) {
     LaunchJoiner joiner(func, model, beside);
+    int64_t limit = budget - joiner.getRecovery();
     if (!joiner.hasSmall() || !joiner.collect(isLower ? std::min(limit, joiner.getPeak()) : limit))
       return std::nullopt;
     Region before;

@@ -25,7 +25,7 @@
 using namespace meshwright;
 using llvm::ArrayRef;
 
-/// Of so many tasks few orders are tried: each takes a good part of a second.
+/// Of so many tasks fewer orders are tried: each takes a good part of a second.
 static constexpr size_t kManyTasks = 20000;
 static constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 
@@ -125,6 +125,8 @@ namespace {
 
 /// Rules of one order. The best ones depend on the program.
 struct Rules {
+  /// The order is made for collectives that take twice their time.
+  bool isLate;
   /// Independent chains of chunks advance together: a chain that is `ahead` collectives
   /// further than others waits for them.
   unsigned ahead;
@@ -354,40 +356,78 @@ static Schedule scheduleGraph(const TaskGraph &graph, Rules rules, int64_t memor
   return simulation.end();
 }
 
-Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory,
-                                   int64_t slack) {
-  // Collectives can take longer than modelled: a rank comes late, or does not get the
-  // processor back at once. Orders are made and compared for both cases.
-  std::vector<ScheduleTask> late(tasks.begin(), tasks.end());
-  for (ScheduleTask &task : late)
-    if (task.link)
-      task.time *= 2;
+namespace {
+
+/// Tries orders, and keeps the best.
+class ListSearch {
+public:
+  ListSearch(ArrayRef<ScheduleTask> tasks, int64_t memory, int64_t slack)
+      : tasks(tasks), memory(memory), slack(slack), late(tasks.begin(), tasks.end()), graph(tasks) {
+    for (ScheduleTask &task : late)
+      if (task.link)
+        task.time *= 2;
+  }
+
+  void tryRules(Rules rules);
+
   Schedule best;
+  Rules bestRules{};
+
+private:
+  ArrayRef<ScheduleTask> tasks;
+  int64_t memory, slack;
+  /// Collectives can take longer than modelled: a rank comes late, or does not get the processor back at once.
+  /// Orders are made and compared for both cases.
+  std::vector<ScheduleTask> late;
+  TaskGraph graph;
+  std::optional<TaskGraph> lateGraph;
+  /// Bytes above the limit, and picoseconds in both cases.
   std::optional<std::pair<int64_t, int64_t>> bestKey;
   std::set<uint64_t> seen;
-  for (ArrayRef<ScheduleTask> times : {tasks, ArrayRef<ScheduleTask>(late)}) {
-    if (tasks.size() > kManyTasks && best.time > 0)
-      break;
-    TaskGraph graph(times);
-    for (bool inTurn : {false, true})
-      for (unsigned ahead : {8, 4, 2, 1})
-        for (bool finishesChains : {false, true}) {
-          if (tasks.size() > kManyTasks && (inTurn || ahead == 4 || ahead == 2))
-            continue;
-          Schedule made = scheduleGraph(graph, {ahead, finishesChains, inTurn}, memory);
-          // Rules often agree.
-          ArrayRef<uint8_t> bytes(reinterpret_cast<const uint8_t *>(made.order.data()),
-                                  made.order.size() * sizeof(unsigned));
-          if (!seen.insert(llvm::xxh3_64bits(bytes)).second)
-            continue;
-          Schedule next = ::simulateInOrder(tasks, made.order, slack);
-          std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
-                                          next.time + ::simulateInOrder(late, made.order, slack).time);
-          if (bestKey && key >= *bestKey)
-            continue;
-          bestKey = key;
-          best = std::move(next);
-        }
+};
+
+} // namespace
+
+void ListSearch::tryRules(Rules rules) {
+  if (rules.isLate && !lateGraph)
+    lateGraph.emplace(late);
+  Schedule made = scheduleGraph(rules.isLate ? *lateGraph : graph, rules, memory);
+  // Rules often agree.
+  ArrayRef<uint8_t> bytes(reinterpret_cast<const uint8_t *>(made.order.data()), made.order.size() * sizeof(unsigned));
+  if (!seen.insert(llvm::xxh3_64bits(bytes)).second)
+    return;
+  Schedule next = ::simulateInOrder(tasks, made.order, slack);
+  std::pair<int64_t, int64_t> key(memory ? std::max<int64_t>(next.peak - memory, 0) : 0,
+                                  next.time + ::simulateInOrder(late, made.order, slack).time);
+  if (bestKey && key >= *bestKey)
+    return;
+  bestKey = key;
+  best = std::move(next);
+  bestRules = rules;
+}
+
+Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory,
+                                   int64_t slack) {
+  ListSearch search(tasks, memory, slack);
+  if (tasks.size() > kManyTasks) {
+    for (unsigned ahead : {8, 1})
+      for (bool finishesChains : {false, true})
+        search.tryRules({/*isLate=*/false, ahead, finishesChains, /*inTurn=*/false});
+    return std::move(search.best);
   }
-  return best;
+  // All combinations take three times as long as these, and find orders that are better by one part in a hundred at
+  // most.
+  for (bool isLate : {false, true}) {
+    search.tryRules({isLate, /*ahead=*/8, /*finishesChains=*/false, /*inTurn=*/false});
+    for (unsigned ahead : {8, 4, 2, 1})
+      search.tryRules({isLate, ahead, /*finishesChains=*/true, /*inTurn=*/false});
+    search.tryRules({isLate, /*ahead=*/8, /*finishesChains=*/true, /*inTurn=*/true});
+  }
+  Rules rules = search.bestRules;
+  rules.finishesChains = !rules.finishesChains;
+  search.tryRules(rules);
+  rules = search.bestRules;
+  rules.inTurn = !rules.inTurn;
+  search.tryRules(rules);
+  return std::move(search.best);
 }

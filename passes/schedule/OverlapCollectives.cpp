@@ -112,8 +112,7 @@ static int64_t getResidentBytes(func::FuncOp func) {
   return attr ? attr.getInt() : 0;
 }
 
-/// The bytes that a rank needs in any order.
-static int64_t getFixedBytes(func::FuncOp func) {
+int64_t meshwright::getFixedBytes(func::FuncOp func) {
   int64_t bytes = getPackingBytes(func) - getSavedBytes(func) + getResidentBytes(func);
   for (Type type : func.getArgumentTypes())
     bytes += rt::getBufferBytes(type);
@@ -139,8 +138,8 @@ public:
   /// Writes the order.
   void arrange(Program &program, const Order &order);
   /// Returns true if the order that is written fits.
-  bool fits(SearchEffort effort) {
-    plan = planBuffersWithin(func, effort, budget, budget);
+  bool fits(ArrayRef<SearchEffort> efforts) {
+    plan = planBuffersWithin(func, efforts, budget, budget);
     return getBytes() <= budget;
   }
   bool tryOrder(Program &program, const Order &order, SearchEffort effort) {
@@ -296,7 +295,7 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
   int64_t budget = ceiling - fixed;
   OrderSearch search(func, budget, schedule.communication);
   // An arena can be larger than the largest sum of live buffers, so it is planned, if those fit.
-  if (search.fits(SearchEffort::Some) || search.fits(SearchEffort::Much))
+  if (search.fits({SearchEffort::Some, SearchEffort::Much}))
     return {success()};
   const Order present{schedule};
   const int64_t live = search.getLive();
@@ -309,7 +308,7 @@ static OverlapResult fit(func::FuncOp func, int64_t ceiling, Program &program, P
                                           search.tryOrder(blocking, frugal, SearchEffort::Much));
   schedule = search.schedule;
   if (found)
-    return {success()};
+    return {success(), /*needed=*/0, /*time=*/0, /*hidesMost=*/false};
   if (live < frugal.bytes)
     search.measureFrugal(program, present);
   const int64_t least = frugal.bytes;
@@ -359,11 +358,8 @@ static RunBeside getRunBeside(OnOffAuto mode) {
 /// Returns true if the present order fits beside second buffers for the states.
 static bool fitsPresent(func::FuncOp func, int64_t ceiling) {
   int64_t budget = ceiling - getFixedBytes(func);
-  auto fits = [&](SearchEffort effort) {
-    BufferPlan plan = planBuffersWithin(func, effort, budget, budget);
-    return plan.arena + plan.recovery <= budget;
-  };
-  return fits(SearchEffort::Some) || fits(SearchEffort::Much);
+  BufferPlan plan = planBuffersWithin(func, {SearchEffort::Some, SearchEffort::Much}, budget, budget);
+  return plan.arena + plan.recovery <= budget;
 }
 
 OverlapResult meshwright::overlapCollectives(func::FuncOp func, OnOffAuto mode, int64_t ceiling,

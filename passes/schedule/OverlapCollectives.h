@@ -21,7 +21,12 @@ struct OverlapResult {
   int64_t needed = 0;
   /// Picoseconds of the schedule.
   int64_t time = 0;
+  /// The ceiling asked for no other order than the one that hides most.
+  bool hidesMost = true;
 };
+
+/// The bytes that a rank needs beside the arena in any order: arguments, packing, other entries and commits.
+int64_t getFixedBytes(mlir::func::FuncOp func);
 
 /// Orders the launches of a function as `--overlap-collectives` does. The function's own requests
 /// (`rt.overlap`, and `rt.memory_ceiling` where `ceiling` is 0) hold. If the order that hides most does

@@ -19,6 +19,7 @@
 #include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/passes/schedule/ArenaSearch.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
+#include "meshwright/passes/schedule/OverlapCollectives.h"
 #include "meshwright/passes/schedule/Passes.h"
 
 #include "mlir/IR/Builders.h"
@@ -122,8 +123,7 @@ void Planner::findUpdates() {
     for (auto [i, value] : llvm::enumerate(update.values)) {
       rt::KernelOp kernel = update.getKernel(i);
       over[value] = {update.state, log};
-      bool isRows =
-          getUpdateKind(kernel, value.getResultNumber(), update.getOld(i)) == UpdateKind::Rows;
+      bool isRows = update.kinds[i] == UpdateKind::Rows;
       log += isRows ? getLogBytes(kernel) : 0;
       recovery += isRows ? getLogBytes(kernel) : rt::getBufferBytes(value.getType());
     }
@@ -230,7 +230,15 @@ BufferPlan Planner::measure(SearchEffort effort, int64_t enough) {
   return {assignOffsets(blocks, effort, enough - recovery), live, recovery};
 }
 
-void Planner::run() { write(measure(SearchEffort::Much, /*enough=*/0)); }
+void Planner::run() {
+  // Under a ceiling, a large search is for arenas that do not fit otherwise.
+  auto ceiling = func->getAttrOfType<IntegerAttr>(rt::RtDialect::kCeilingAttr);
+  int64_t budget = ceiling ? ceiling.getInt() - getFixedBytes(func) : 0;
+  BufferPlan plan = ceiling ? measure(SearchEffort::Some, /*enough=*/0) : BufferPlan();
+  if (!ceiling || plan.arena + plan.recovery > budget)
+    plan = measure(SearchEffort::Much, budget);
+  write(plan);
+}
 
 /// Checks that every computed value is computed in a launch.
 static LogicalResult checkFormed(func::FuncOp func) {
@@ -248,14 +256,22 @@ BufferPlan meshwright::planBuffers(func::FuncOp func, SearchEffort effort, int64
   return Planner(func).measure(effort, enough);
 }
 
-BufferPlan meshwright::planBuffersWithin(func::FuncOp func, SearchEffort effort, int64_t enough,
+BufferPlan meshwright::planBuffersWithin(func::FuncOp func, ArrayRef<SearchEffort> efforts, int64_t enough,
                                          int64_t bound) {
   Planner planner(func);
-  BufferPlan least = planner.getLeast();
-  return least.arena + least.recovery > bound ? least : planner.measure(effort, enough);
+  BufferPlan plan = planner.getLeast();
+  if (plan.arena + plan.recovery > bound)
+    return plan;
+  for (SearchEffort effort : efforts)
+    if (plan = planner.measure(effort, enough); plan.arena + plan.recovery <= bound)
+      break;
+  return plan;
 }
 
-std::vector<int64_t> meshwright::getLiveBytes(func::FuncOp func) { return Planner(func).getLive(); }
+LiveBytes meshwright::getLiveBytes(func::FuncOp func) {
+  Planner planner(func);
+  return {planner.getLive(), planner.getLeast().recovery};
+}
 
 namespace {
 

@@ -12,12 +12,12 @@
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Stages/Stages.h"
-#include "meshwright/lib/Support/IsolatedModule.h"
 #include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/BufferPlan.h"
 #include "meshwright/passes/schedule/OverlapCollectives.h"
 #include "meshwright/passes/schedule/Pipeline.h"
+#include "meshwright/passes/schedule/TriedPrograms.h"
 
 #include "llvm/ADT/MapVector.h"
 
@@ -83,7 +83,7 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
   for (Memory::Module &module : memory.modules)
     module.activationsPeak = 0;
   Memory::Module *current = nullptr;
-  for (auto [op, live] : llvm::zip_equal(planned.front(), getLiveBytes(planned))) {
+  for (auto [op, live] : llvm::zip_equal(planned.front(), getLiveBytes(planned).whileRuns)) {
     // Ops between stages belong to the stage before them.
     StringRef stage = getStageWithin(&op);
     auto known = llvm::find_if(memory.modules, [&](auto &module) { return module.name == stage; });
@@ -120,22 +120,105 @@ struct MemoryPlanner::HowToPlan {
   bool copies = false;
   /// Only the order that hides most.
   bool bestOnly = false;
-  /// Nothing but the memory with which calls recover.
-  bool recoveryOnly = false;
-  /// Nothing but whether it fits, and its time.
-  bool orderOnly = false;
-  /// Nothing but whether it fits.
-  bool fitOnly = false;
+  Depth depth = Depth::Memory;
+};
+
+/// A function's copy among the programs that are tried.
+struct MemoryPlanner::Program {
+  func::FuncOp copy;
+  ProgramDigest digest;
 };
 
 MemoryPlanner::MemoryPlanner() = default;
 MemoryPlanner::~MemoryPlanner() = default;
 
+/// Returns the function's copy with its requests, but no notes of a ceiling. Null if it cannot be copied.
+MemoryPlanner::Program MemoryPlanner::getProgram(FunctionOpInterface function, TriedPrograms &tried) {
+  auto module = function->getParentOfType<ModuleOp>();
+  OwningOpRef<ModuleOp> &whole = copies[module];
+  if (!whole && !(whole = tried.getContext().copy(module)))
+    return {};
+  auto copy = whole->lookupSymbol<func::FuncOp>(function.getName());
+  if (!copy)
+    return {};
+  for (StringRef name : {rt::RtDialect::kCopiesAttr, rt::RtDialect::kCeilingAttr, rt::RtDialect::kResidentAttr})
+    copy->removeAttr(name);
+  Builder builder(copy.getContext());
+  auto chunks = function->getAttrOfType<StringAttr>(rt::RtDialect::kChunksAttr);
+  chunks ? copy->setAttr(rt::RtDialect::kChunksAttr, builder.getStringAttr(chunks.getValue()))
+         : void(copy->removeAttr(rt::RtDialect::kChunksAttr));
+  auto experts = function->getAttrOfType<IntegerAttr>(rt::RtDialect::kExpertChunksAttr);
+  experts ? copy->setAttr(rt::RtDialect::kExpertChunksAttr, builder.getI64IntegerAttr(experts.getInt()))
+          : void(copy->removeAttr(rt::RtDialect::kExpertChunksAttr));
+  auto [digest, isNew] = digests.try_emplace({function, chunks, experts});
+  if (isNew) {
+    SmallVector<Operation *> ops;
+    for (Operation &op : *whole->getBody())
+      if (&op == copy || !isa<func::FuncOp>(op))
+        ops.push_back(&op);
+    digest->second = getDigest(ops);
+  }
+  return {copy, digest->second};
+}
+
+/// Schedules the launches of a program, in a copy that `module` gets, as far as `depth`.
+TriedPrograms::Order MemoryPlanner::schedule(TriedPrograms &tried, Program program,
+                                             const TriedPrograms::Request &request, Depth depth,
+                                             OwningOpRef<ModuleOp> &module) {
+  TriedPrograms::Order order;
+  IsolatedContext &context = tried.getContext();
+  auto refuse = [&] {
+    order.refusal = context.takeError();
+    return order;
+  };
+  context.takeError();
+  ModuleOp launches = tried.getLaunches(program.copy, program.digest);
+  if (!launches)
+    return refuse();
+  module = launches.clone();
+  auto func = module->lookupSymbol<func::FuncOp>(program.copy.getName());
+  Builder builder(func.getContext());
+  if (request.copies)
+    func->setAttr(rt::RtDialect::kCopiesAttr, builder.getUnitAttr());
+  if (request.ceiling)
+    func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(request.ceiling));
+  if (request.resident)
+    func->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(request.resident));
+  // No order fits.
+  if (request.bestOnly && getFixedBytes(func) > request.ceiling)
+    return order;
+  if (failed(context.run(*module, [](OpPassManager &pm) { buildOrderPipeline(pm); })))
+    return refuse();
+  // Calls recover from updates of states alone.
+  if (depth == Depth::Recovery && findStateUpdates(func).empty())
+    return order;
+  OverlapResult result =
+      overlapCollectives(func, OnOffAuto::Auto, /*ceiling=*/0, request.bestOnly, depth == Depth::Fit);
+  order.needed = result.needed;
+  if (failed(result.status))
+    return refuse();
+  if (depth != Depth::Fit)
+    order.time = result.time;
+  if (depth >= Depth::Recovery && failed(context.run(*module, [](OpPassManager &pm) { buildPlanPipeline(pm); })))
+    return refuse();
+  order.fits = true;
+  order.hidesMost = result.hidesMost;
+  return order;
+}
+
 RecoveryMemory MemoryPlanner::getRecovery(FunctionOpInterface function, bool copies) {
-  PlannedMemory planned;
-  if (writesState(function))
-    plan(function, {/*ceiling=*/0, copies, /*bestOnly=*/false, /*recoveryOnly=*/true}, planned);
-  return planned.recovery;
+  if (!writesState(function))
+    return {};
+  TriedPrograms &tried = TriedPrograms::of(function.getContext());
+  std::lock_guard<std::recursive_mutex> lock(tried.mutex);
+  Program program = getProgram(function, tried);
+  if (!program.copy)
+    return {};
+  auto [it, isNew] = tried.recoveries.try_emplace({program.digest, copies});
+  OwningOpRef<ModuleOp> module;
+  if (isNew && schedule(tried, program, {program.digest, 0, 0, copies}, Depth::Recovery, module).fits)
+    it->second.add(module->lookupSymbol<func::FuncOp>(function.getName()));
+  return it->second;
 }
 
 /// The memory with which calls of `others` recover, beyond `own`, which the calls of another entry
@@ -148,6 +231,15 @@ int64_t MemoryPlanner::countRecovery(ArrayRef<FunctionOpInterface> others,
   return all.getBytes() - own.getBytes();
 }
 
+/// The bytes that other entries and commits take beside a function.
+int64_t MemoryPlanner::countBeside(FunctionOpInterface function, bool copies) {
+  Resident resident = countResident(function);
+  int64_t bytes = resident.weights + resident.state;
+  if (auto others = getOtherWriters(function); !others.empty())
+    bytes += countRecovery(others, getRecovery(function, copies), copies);
+  return bytes;
+}
+
 void MemoryPlanner::setCeiling(func::FuncOp func, int64_t ceiling,
                                FunctionOpInterface original) {
   Builder builder(func.getContext());
@@ -155,109 +247,57 @@ void MemoryPlanner::setCeiling(func::FuncOp func, int64_t ceiling,
   func->removeAttr(rt::RtDialect::kResidentAttr);
   if (!ceiling)
     return;
-  Resident resident = countResident(original);
-  int64_t bytes = resident.weights + resident.state;
-  bool copies = func->hasAttr(rt::RtDialect::kCopiesAttr);
-  if (auto others = getOtherWriters(original); !others.empty())
-    bytes += countRecovery(others, getRecovery(original, copies), copies);
   func->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(ceiling));
-  if (bytes)
+  if (int64_t bytes = countBeside(original, func->hasAttr(rt::RtDialect::kCopiesAttr)))
     func->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(bytes));
 }
 
-/// Forms the launches of a copy of a function. Other functions are not asked about. Without launches the
-/// module has an error, or is null.
-IsolatedModule &MemoryPlanner::getLaunches(FunctionOpInterface function) {
-  auto &formed = launches[{function, function->getAttr(rt::RtDialect::kChunksAttr),
-                           function->getAttr(rt::RtDialect::kExpertChunksAttr)}];
-  if (formed)
-    return *formed;
-  formed = std::make_unique<IsolatedModule>(function->getParentOfType<ModuleOp>());
-  if (!formed->get())
-    return *formed;
-  auto copy = formed->get().lookupSymbol<func::FuncOp>(function.getName());
-  for (auto other : llvm::make_early_inc_range(formed->get().getOps<func::FuncOp>()))
-    if (other != copy)
-      other.erase();
-  if (!copy || failed(formed->run([](OpPassManager &pm) { buildKernelPipeline(pm); })))
-    formed->discard();
-  return *formed;
-}
-
-static std::optional<int64_t> getNoted(Operation *function, StringRef name) {
-  auto attr = function->getAttrOfType<IntegerAttr>(name);
-  return attr ? std::optional(attr.getInt()) : std::nullopt;
-}
-
-/// Notes on a copy how it copies states. Returns true if a request for this ceiling has noted on the
-/// original what other entries need: then the copy has that note.
-static bool copyNotes(FunctionOpInterface original, func::FuncOp copy, int64_t ceiling,
-                      bool copies) {
-  Builder builder(copy.getContext());
-  for (StringRef name : {rt::RtDialect::kCopiesAttr, rt::RtDialect::kCeilingAttr,
-                         rt::RtDialect::kResidentAttr})
-    copy->removeAttr(name);
-  if (copies)
-    copy->setAttr(rt::RtDialect::kCopiesAttr, builder.getUnitAttr());
-  if (!ceiling || getNoted(original, rt::RtDialect::kCeilingAttr) != ceiling ||
-      copies != original->hasAttr(rt::RtDialect::kCopiesAttr))
-    return false;
-  copy->setAttr(rt::RtDialect::kCeilingAttr, builder.getI64IntegerAttr(ceiling));
-  if (auto resident = getNoted(original, rt::RtDialect::kResidentAttr))
-    copy->setAttr(rt::RtDialect::kResidentAttr, builder.getI64IntegerAttr(*resident));
-  return true;
-}
-
-/// Sets the memory of a copy that is scheduled. Returns false if that fails.
+/// Sets the parts of a plan that `how` asks for. Returns false if no order fits, or the program cannot be
+/// scheduled.
 bool MemoryPlanner::plan(FunctionOpInterface function, HowToPlan how, PlannedMemory &planned) {
   if (!function->getParentOfType<ModuleOp>())
     return false;
-  IsolatedModule &formed = getLaunches(function);
-  if (!formed.get()) {
-    planned.refusal = formed.getError();
+  TriedPrograms &tried = TriedPrograms::of(function.getContext());
+  std::lock_guard<std::recursive_mutex> lock(tried.mutex);
+  Program program = getProgram(function, tried);
+  if (!program.copy)
     return false;
+  TriedPrograms::Request request{program.digest, how.ceiling, how.ceiling ? countBeside(function, how.copies) : 0,
+                                 how.copies, how.bestOnly};
+  const TriedPrograms::Order *known = tried.find(request);
+  if (!known && how.depth == Depth::Fit && !how.bestOnly) {
+    // The order that hides most is an order.
+    TriedPrograms::Request best = request;
+    best.bestOnly = true;
+    known = tried.find(best);
+    if (known && !known->fits)
+      known = nullptr;
   }
-  OwningOpRef<ModuleOp> module = formed.get().clone();
-  auto copy = module->lookupSymbol<func::FuncOp>(function.getName());
-  if (!copyNotes(function, copy, how.ceiling, how.copies))
-    setCeiling(copy, how.ceiling, function);
-  auto schedule = [&]() -> LogicalResult {
-    if (failed(formed.run(*module, [](OpPassManager &pm) { buildOrderPipeline(pm); })))
-      return failure();
-    // Calls recover from updates of states alone.
-    if (how.recoveryOnly && findStateUpdates(copy).empty())
-      return failure();
-    OverlapResult order = overlapCollectives(copy, OnOffAuto::Auto, /*ceiling=*/0, how.bestOnly, how.fitOnly);
-    planned.needed = order.needed;
-    planned.time = order.time;
-    if (failed(order.status) || how.orderOnly)
-      return order.status;
-    return formed.run(*module, [](OpPassManager &pm) { buildPlanPipeline(pm); });
-  };
-  if (failed(schedule())) {
-    planned.refusal = formed.takeError();
-    return false;
-  }
-  if (how.orderOnly)
-    return true;
-  planned.memory = withPlan(countMemory(function), copy);
-  planned.recovery.add(copy);
+  bool isKnown = known && (!known->fits || how.depth == Depth::Fit || (how.depth == Depth::Time && known->time));
+  OwningOpRef<ModuleOp> module;
+  TriedPrograms::Order order = isKnown ? *known : schedule(tried, program, request, how.depth, module);
+  if (!isKnown)
+    tried.keep(request, order);
+  planned.needed = order.needed;
+  planned.time = order.time.value_or(0);
+  planned.hidesMost = order.hidesMost && !how.copies;
+  planned.refusal = order.refusal;
+  if (!order.fits || how.depth < Depth::Memory)
+    return order.fits;
+  auto scheduled = module->lookupSymbol<func::FuncOp>(function.getName());
+  planned.memory = withPlan(countMemory(function), scheduled);
+  planned.recovery.add(scheduled);
   return true;
 }
 
 bool MemoryPlanner::fitsBesideSecondBuffers(FunctionOpInterface function, int64_t ceiling) {
   PlannedMemory ignored;
-  return plan(function,
-              {ceiling, /*copies=*/false, /*bestOnly=*/true, /*recoveryOnly=*/false, /*orderOnly=*/true,
-               /*fitOnly=*/true},
-              ignored);
+  return plan(function, {ceiling, /*copies=*/false, /*bestOnly=*/true, Depth::Fit}, ignored);
 }
 
 std::optional<int64_t> MemoryPlanner::findBestTime(FunctionOpInterface function, int64_t ceiling) {
   for (bool copies : {false, true})
-    if (PlannedMemory planned;
-        plan(function, {ceiling, copies, /*bestOnly=*/true, /*recoveryOnly=*/false, /*orderOnly=*/true},
-             planned))
+    if (PlannedMemory planned; plan(function, {ceiling, copies, /*bestOnly=*/true, Depth::Time}, planned))
       return planned.time;
   return std::nullopt;
 }
@@ -266,29 +306,21 @@ bool meshwright::writesStates(ModuleOp module) {
   return llvm::any_of(module.getOps<FunctionOpInterface>(), writesState);
 }
 
-PlannedMemory MemoryPlanner::planOrder(FunctionOpInterface function, int64_t ceiling) {
-  PlannedMemory planned;
-  HowToPlan how{ceiling, function->hasAttr(rt::RtDialect::kCopiesAttr), /*bestOnly=*/false,
-                /*recoveryOnly=*/false, /*orderOnly=*/true, /*fitOnly=*/true};
-  if (ceiling && how.copies && (plan(function, how, planned) || planned.needed))
-    return planned;
-  return planMemory(function, ceiling);
-}
-
-PlannedMemory MemoryPlanner::planMemory(FunctionOpInterface function, int64_t ceiling) {
+PlannedMemory MemoryPlanner::planMemory(FunctionOpInterface function, int64_t ceiling, Depth depth) {
   PlannedMemory planned;
   bool copies = function->hasAttr(rt::RtDialect::kCopiesAttr);
   if (auto module = function->getParentOfType<ModuleOp>();
       ceiling && !copies && module && writesStates(module)) {
-    if (plan(function, {ceiling, /*copies=*/false, /*bestOnly=*/true}, planned))
+    if (plan(function, {ceiling, /*copies=*/false, /*bestOnly=*/true, depth}, planned))
       return planned;
     copies = true;
     planned = PlannedMemory();
   }
-  if (plan(function, {ceiling, copies}, planned))
+  if (plan(function, {ceiling, copies, /*bestOnly=*/false, depth}, planned) ||
+      (depth < Depth::Memory && planned.needed))
     return planned;
   PlannedMemory again;
-  if (ceiling && plan(function, {/*ceiling=*/0, copies}, again)) {
+  if (ceiling && plan(function, {/*ceiling=*/0, copies, /*bestOnly=*/false, depth}, again)) {
     again.refusal = std::move(planned.refusal);
     again.needed = planned.needed;
     return again;
@@ -321,8 +353,7 @@ std::optional<int64_t> MemoryPlanner::findLeastCeiling(ModuleOp module) {
   for (auto [size, function] : functions) {
     // No order fits into one byte, so the error names the fewest bytes.
     PlannedMemory planned;
-    HowToPlan how{least.value_or(1), writesStates(module), /*bestOnly=*/false, /*recoveryOnly=*/false,
-                  /*orderOnly=*/true, /*fitOnly=*/true};
+    HowToPlan how{least.value_or(1), writesStates(module), /*bestOnly=*/false, Depth::Fit};
     if (!plan(function, how, planned) && planned.needed)
       least = std::max(least, std::optional(planned.needed));
   }
@@ -342,6 +373,10 @@ Memory MemoryPlanner::planSessionMemory(FunctionOpInterface function) {
 
 PlannedMemory meshwright::planMemory(FunctionOpInterface function, int64_t ceiling) {
   return MemoryPlanner().planMemory(function, ceiling);
+}
+
+PlannedMemory meshwright::planOrder(FunctionOpInterface function, int64_t ceiling) {
+  return MemoryPlanner().planMemory(function, ceiling, MemoryPlanner::Depth::Time);
 }
 
 std::optional<int64_t> meshwright::findLeastCeiling(ModuleOp module) {

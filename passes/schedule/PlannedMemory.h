@@ -15,6 +15,7 @@
 
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Report/Report.h"
+#include "meshwright/passes/schedule/TriedPrograms.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/DenseMap.h"
@@ -26,8 +27,6 @@
 
 namespace meshwright {
 
-class IsolatedModule;
-
 struct PlannedMemory {
   Memory memory;
   /// The part of `memory.state` with which calls of the function recover.
@@ -38,24 +37,27 @@ struct PlannedMemory {
   int64_t needed = 0;
   /// Picoseconds of the schedule; 0 for a program that cannot be scheduled.
   int64_t time = 0;
+  /// The order is the one that hides most, beside second buffers for states: less memory would hide no more.
+  bool hidesMost = false;
 };
 
-/// Plans the memory of functions under several ceilings. A function's launches are formed once, and each
-/// plan orders a copy of them. Between the calls a caller changes no function but for the notes of
-/// ceilings (`setCeiling`), `rt.copies_states`, and the choice of chunks.
+/// Plans the memory of functions under several ceilings. Programs with one content share launches and orders
+/// (`TriedPrograms`). Between the calls a caller changes no function but for the notes of ceilings
+/// (`setCeiling`), `rt.copies_states`, and the choice of chunks.
 class MemoryPlanner {
 public:
   MemoryPlanner();
   ~MemoryPlanner();
 
+  /// How much of a plan is made: whether an order fits; its picoseconds, too; the memory with which calls
+  /// recover; all.
+  enum class Depth { Fit, Time, Recovery, Memory };
+
   /// See the functions of the same names.
-  PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
+  PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0, Depth depth = Depth::Memory);
   std::optional<int64_t> findLeastCeiling(mlir::ModuleOp module);
   Memory planSessionMemory(mlir::FunctionOpInterface function);
   void setCeiling(mlir::func::FuncOp func, int64_t ceiling, mlir::FunctionOpInterface original);
-
-  /// The same as `planMemory` without the memory, where the order alone decides whether the ceiling holds.
-  PlannedMemory planOrder(mlir::FunctionOpInterface function, int64_t ceiling);
 
   /// Returns true if the order of an SPMD function that hides most keeps to the ceiling beside second
   /// buffers for states.
@@ -67,17 +69,21 @@ public:
 
 private:
   struct HowToPlan;
-  IsolatedModule &getLaunches(mlir::FunctionOpInterface function);
+  struct Program;
+  Program getProgram(mlir::FunctionOpInterface function, TriedPrograms &tried);
+  static TriedPrograms::Order schedule(TriedPrograms &tried, Program program,
+                                       const TriedPrograms::Request &request, Depth depth,
+                                       mlir::OwningOpRef<mlir::ModuleOp> &module);
   bool plan(mlir::FunctionOpInterface function, HowToPlan how, PlannedMemory &planned);
   RecoveryMemory getRecovery(mlir::FunctionOpInterface function, bool copies);
   int64_t countRecovery(llvm::ArrayRef<mlir::FunctionOpInterface> others,
                         const RecoveryMemory &own, bool copies);
+  int64_t countBeside(mlir::FunctionOpInterface function, bool copies);
 
-  /// For a function and its choices of chunks, of collectives and of experts, a module of it alone, with its
-  /// launches.
-  llvm::DenseMap<std::tuple<mlir::Operation *, mlir::Attribute, mlir::Attribute>,
-                 std::unique_ptr<IsolatedModule>>
-      launches;
+  /// Copies of modules among the programs that are tried.
+  llvm::DenseMap<mlir::ModuleOp, mlir::OwningOpRef<mlir::ModuleOp>> copies;
+  /// The contents of functions, by their choices of chunks, of collectives and of experts.
+  llvm::DenseMap<std::tuple<mlir::Operation *, mlir::Attribute, mlir::Attribute>, ProgramDigest> digests;
 };
 
 /// Schedules a copy of the module of an SPMD or a global program, as the attributes of its
@@ -85,6 +91,9 @@ private:
 /// cannot be scheduled (it branches), all values count, from definition to last use. Under a ceiling
 /// the entries copy states (`rt.copies_states`) if the order that hides most does not fit otherwise.
 PlannedMemory planMemory(mlir::FunctionOpInterface function, int64_t ceiling = 0);
+
+/// The same as `planMemory` without the memory, where the order decides whether the ceiling holds.
+PlannedMemory planOrder(mlir::FunctionOpInterface function, int64_t ceiling = 0);
 
 /// Returns true if a function of the module gives a state a new value.
 bool writesStates(mlir::ModuleOp module);

@@ -100,7 +100,7 @@ PlannedMemory RequestSchedulePass::chooseChunks(func::FuncOp func, MemoryPlanner
     func->removeAttr(name);
     if (choice)
       func->setAttr(name, choice);
-    PlannedMemory planned = planner.planOrder(func, memoryCeiling);
+    PlannedMemory planned = planner.planMemory(func, memoryCeiling, MemoryPlanner::Depth::Fit);
     if (planned.refusal.empty() || planned.needed < least) {
       best = choice;
       result = planned;
@@ -127,7 +127,7 @@ PlannedMemory RequestSchedulePass::chooseChunks(func::FuncOp func, MemoryPlanner
 PlannedMemory RequestSchedulePass::chooseOrder(func::FuncOp func, MemoryPlanner &planner) {
   if (overlap == OnOffAuto::Auto && !func->hasAttr(rt::RtDialect::kChunksAttr))
     return chooseChunks(func, planner);
-  return refuses && !func.isExternal() ? planner.planOrder(func, memoryCeiling) : PlannedMemory();
+  return refuses && !func.isExternal() ? planner.planMemory(func, memoryCeiling, MemoryPlanner::Depth::Fit) : PlannedMemory();
 }
 
 /// Chooses the number of chunks of tokens for which experts run: as few as the ceiling leaves room for, else

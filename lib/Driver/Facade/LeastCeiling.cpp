@@ -29,29 +29,27 @@ static bool gathersAgain(ModuleOp module) {
   return false;
 }
 
-void Plan::Impl::keepPartitioned(ModuleOp module) {
-  if (options->memoryCeiling && (options->recompute == RecomputeMode::Auto ||
-                                 options->gtpKeep == OnOffAuto::Auto || options->shardSaved == OnOffAuto::Auto))
-    partitioned = module.clone();
+bool Plan::Impl::mayStoreLess() const {
+  return options->memoryCeiling &&
+         (options->recompute == RecomputeMode::Auto || options->gtpKeep == OnOffAuto::Auto ||
+          options->shardSaved == OnOffAuto::Auto);
 }
 
 std::optional<int64_t> Plan::Impl::findLeastCeiling() const {
   ModuleOp executed = get(getExecutedPhase());
   bool mayCut = options->shardSaved == OnOffAuto::Auto &&
                 llvm::any_of(planned.decisions, [](const auto &decision) { return decision.pass == "save-shards"; });
-  if (!partitioned || (options->recompute != RecomputeMode::Auto && !mayCut && gathersAgain(executed)))
+  if (!optimised || (options->recompute != RecomputeMode::Auto && !mayCut && gathersAgain(executed)))
     return meshwright::findLeastCeiling(executed);
-  mlir::OwningOpRef<ModuleOp> frugal = partitioned.get().clone();
-  ParallelizeOptions asked = *options;
-  asked.memoryCeiling = 1;
-  auto run = [&](Phase phase) {
-    return runPasses(*frugal, [&](mlir::OpPassManager &pm) { buildPhase(pm, asked, phase); });
-  };
-  if (failed(run(Phase::Optimised)))
-    return std::nullopt;
-  // The other requests for the schedule.
-  asked.memoryCeiling = std::nullopt;
-  if (failed(run(Phase::Spmd)))
+  mlir::OwningOpRef<ModuleOp> frugal = optimised.get().clone();
+  ParallelizeOptions least = *options, others = *options;
+  least.memoryCeiling = 1;
+  others.memoryCeiling = std::nullopt;
+  if (failed(runPasses(*frugal, [&](mlir::OpPassManager &pm) {
+        buildPhase(pm, least, Phase::Stored);
+        // The other requests for the schedule.
+        buildPhase(pm, others, Phase::Spmd);
+      })))
     return std::nullopt;
   for (auto func : frugal->getOps<mlir::func::FuncOp>())
     if (!target.empty())

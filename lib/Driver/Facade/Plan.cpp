@@ -63,9 +63,11 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     impl->options = *options;
   }
 
-  auto run = [&](Phase phase) {
-    return succeeded(
-        runPasses(*module, [&](mlir::OpPassManager &pm) { buildPhase(pm, *options, phase); }));
+  auto run = [&](llvm::ArrayRef<Phase> phases) {
+    return succeeded(runPasses(*module, [&](mlir::OpPassManager &pm) {
+      for (Phase phase : phases)
+        buildPhase(pm, *options, phase);
+    }));
   };
   // The next phase goes on with the copy: its ops are in memory in the order of the program, which caches
   // need where phases have replaced ops in any order.
@@ -93,9 +95,15 @@ Result<Plan> Plan::parallelize(const Program &program, std::string_view text) {
     if (!scatters && failed(impl->countPlain(*module)))
       return collector.take();
   }
-  impl->keepPartitioned(*module);
-  if (!run(Phase::Optimised))
+  if (impl->mayStoreLess()) {
+    if (!run(Phase::Optimised))
+      return collector.take();
+    impl->optimised = module->clone();
+    if (!run(Phase::Stored))
+      return collector.take();
+  } else if (!run({Phase::Optimised, Phase::Stored})) {
     return collector.take();
+  }
   FailureOr<Report> report = buildReport(getEntry(*module));
   if (failed(report))
     return collector.take();
@@ -240,6 +248,8 @@ FailureOr<std::unique_ptr<Executable>>
 Plan::Impl::compile(PlanPhase phase, const CompileOptions &options,
                      std::vector<Diagnostic> &diagnostics) const {
   ModuleOp module = get(phase);
+  // The plan is chosen.
+  TriedPrograms::dropLaunches(module.getContext());
   DiagnosticCollector collector(module.getContext());
   FailureOr<std::unique_ptr<Executable>> executable = Executable::compile(module, options);
   if (failed(executable))

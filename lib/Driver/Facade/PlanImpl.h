@@ -56,9 +56,9 @@ struct Plan::Impl {
   /// The module after each phase except the last, which is made on demand. Null for the
   /// phases before an SPMD program enters. A program that runs as it is has one module.
   std::array<mlir::OwningOpRef<mlir::ModuleOp>, 4> phases;
-  /// The program before *optimise*, under a memory ceiling that decides what is computed or gathered again;
-  /// else null.
-  mlir::OwningOpRef<mlir::ModuleOp> partitioned;
+  /// The program before it is decided what is computed or gathered again, if a memory ceiling decides it; else
+  /// null.
+  mlir::OwningOpRef<mlir::ModuleOp> optimised;
   /// `planned` is the report before the parts that depend on the target. `report` is for
   /// `target`.
   Report planned, report;
@@ -108,8 +108,8 @@ struct Plan::Impl {
   /// Adds the plan's requests to the schedule of an SPMD program, and the decisions about them
   /// to `report`. Fails if the program does not keep to the plan's ceiling.
   mlir::LogicalResult requestSchedule(mlir::ModuleOp module);
-  /// Keeps a copy of the partitioned program if `findLeastCeiling` may need it.
-  void keepPartitioned(mlir::ModuleOp module);
+  /// Returns true if a lower ceiling may ask for a program that stores less.
+  bool mayStoreLess() const;
   /// The least ceiling under which the program can be planned. A lower ceiling may ask for more to be computed
   /// or gathered again than the plan does. None if no plan can be found.
   std::optional<int64_t> findLeastCeiling() const;

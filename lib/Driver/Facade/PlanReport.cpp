@@ -132,6 +132,7 @@ LogicalResult Plan::Impl::completeReportLocked(std::vector<Diagnostic> &diagnost
   } else {
     report.before = planBefore(*this, "");
     addSchedule(*this, "", report);
+    TriedPrograms::dropLaunches(context.get());
   }
   isComplete = true;
   return success();
