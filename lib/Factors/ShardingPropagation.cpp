@@ -353,11 +353,12 @@ FailureOr<ShardingPropagation> ShardingPropagation::run(ArrayRef<func::FuncOp> f
     return failure();
   for (func::FuncOp func : functions) {
     Block &block = func.front();
+    WeightFinder weights(func);
     for (BlockArgument arg : block.getArguments()) {
       if (auto it = result.entryIndices.find(arg);
           it != result.entryIndices.end() && it->second < result.shared.size())
         continue;
-      std::optional<Weight> weight = getWeight(arg);
+      std::optional<Weight> weight = weights.find(arg);
       Round round = weight && !weight->isState ? Parameters : Inputs;
       if (failed(result.addValue(arg, getShardingAttr(arg), round, factors, mesh)))
         return failure();

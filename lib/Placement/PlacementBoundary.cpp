@@ -92,6 +92,7 @@ LogicalResult PlacementDerivation::addArguments() {
   // layers of a model do.
   using Facts = std::tuple<Type, Attribute, Attribute, Attribute, unsigned>;
   DenseMap<Facts, LayoutRef> known;
+  WeightFinder weights(func);
   for (BlockArgument argument : func.getArguments()) {
     unsigned i = argument.getArgNumber();
     DictionaryAttr attributes = func.getArgAttrDict(i);
@@ -99,7 +100,7 @@ LogicalResult PlacementDerivation::addArguments() {
     bool isState = bool(get(nn::NnDialect::kStateAttr));
     Facts facts(argument.getType(), get(DistDialect::kShardingAttr),
                 get(DistDialect::kGlobalAttr), get(nn::NnDialect::kMagnitudeAttr),
-                !isState && getWeight(argument));
+                !isState && weights.find(argument));
     auto note = [&] {
       LayoutRef layout = this->get(argument);
       if (layout->isUnreduced() && layout->getReduction() == ReductionKind::Sum)

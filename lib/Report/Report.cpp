@@ -310,12 +310,13 @@ Resident meshwright::countResident(FunctionOpInterface function) {
   // A parameter, or a part of a stored tensor.
   llvm::DenseSet<std::pair<Attribute, Attribute>> parameters;
   llvm::DenseSet<Attribute> states;
+  WeightFinder weights(function);
   auto visit = [&](FunctionOpInterface from, bool isOwn) {
     for (unsigned i = 0; i < from.getNumArguments(); ++i) {
       if (Attribute name = from.getArgAttr(i, nn::NnDialect::kStateAttr)) {
         if (isOwn)
           states.insert(name);
-      } else if (std::optional<Weight> weight = getWeight(from.getArgument(i))) {
+      } else if (std::optional<Weight> weight = weights.find(from.getArgument(i))) {
         if (parameters.insert({weight->name, weight->offsets}).second && !isOwn)
           bytes.weights += getTensorBytes(weight->stored.getType());
       }
@@ -338,8 +339,9 @@ Resident meshwright::countResident(FunctionOpInterface function) {
 static int64_t getActivationsPeak(FunctionOpInterface function,
                                   llvm::function_ref<void(Operation *, int64_t)> visit) {
   int64_t alive = 0;
+  WeightFinder weights(function);
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
-    if (!function.getArgAttr(i, nn::NnDialect::kStateAttr) && !getWeight(function.getArgument(i)))
+    if (!function.getArgAttr(i, nn::NnDialect::kStateAttr) && !weights.find(function.getArgument(i)))
       alive += getTensorBytes(function.getArgument(i).getType());
   if (function.getFunctionBody().empty())
     return alive;
@@ -447,11 +449,12 @@ Memory meshwright::countMemory(FunctionOpInterface function) {
   Resident others = countResident(function);
   memory.weights = others.weights;
   memory.state = others.state;
+  WeightFinder weights(function);
   for (unsigned i = 0; i < function.getNumArguments(); ++i) {
     int64_t bytes = getTensorBytes(function.getArgument(i).getType());
     if (function.getArgAttr(i, nn::NnDialect::kStateAttr)) {
       memory.state += bytes;
-    } else if (std::optional<Weight> weight = getWeight(function.getArgument(i))) {
+    } else if (std::optional<Weight> weight = weights.find(function.getArgument(i))) {
       memory.weights += bytes;
       // Composed programs name parameters "stage.name".
       if (Memory::Module *module = find(weight->name.getValue().split('.').first))

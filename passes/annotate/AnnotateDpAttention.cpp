@@ -68,8 +68,9 @@ private:
 
 Products::Products(func::FuncOp func, const FactorAnalysis &factors, const StageFilter &stages)
     : factors(factors) {
+  WeightFinder weights(func);
   for (BlockArgument arg : func.getArguments())
-    if (!getWeight(arg))
+    if (!weights.find(arg))
       dependent.insert(arg);
   for (Operation &op : func.getBody().front().without_terminator()) {
     if (llvm::none_of(op.getOperands(), [&](Value v) { return dependent.contains(v); }))
@@ -345,8 +346,9 @@ LogicalResult AnnotateDpAttentionPass::compactSharedTokens(func::FuncOp func, Me
   if (failed(factors))
     return failure();
   llvm::DenseSet<int> shared;
+  WeightFinder weights(func);
   for (BlockArgument arg : func.getArguments()) {
-    ShardingAttr stated = getWeight(arg) ? getShardingAttr(arg) : ShardingAttr();
+    ShardingAttr stated = weights.find(arg) ? getShardingAttr(arg) : ShardingAttr();
     if (!stated)
       continue;
     auto sharding =

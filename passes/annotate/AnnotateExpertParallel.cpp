@@ -94,8 +94,9 @@ static ShardingAttr withOpenDims(ShardingAttr sharding) {
 
 void ExpertParallel::annotate() {
   SmallVector<Attribute> attrs(func.getNumArguments());
+  WeightFinder weights(func);
   for (BlockArgument arg : func.getArguments()) {
-    if (!getWeight(arg) || getShardingAttr(arg) || arg.use_empty())
+    if (!weights.find(arg) || getShardingAttr(arg) || arg.use_empty())
       continue;
     ValueSharding sharding = ValueSharding::getReplicated(factors.getClasses(arg));
     for (auto [classes, dim] : llvm::zip_equal(factors.getClasses(arg), sharding.dims))

@@ -56,9 +56,10 @@ struct AnnotateRulesPass : meshwright::impl::AnnotateRulesPassBase<AnnotateRules
       if (failed(factors))
         return signalPassFailure();
       SmallVector<Attribute> attrs(func.getNumArguments());
+      WeightFinder weights(func);
       for (BlockArgument arg : func.getArguments()) {
         unsigned index = arg.getArgNumber();
-        std::optional<Weight> weight = getWeight(arg);
+        std::optional<Weight> weight = weights.find(arg);
         if (!weight)
           continue;
         SmallVector<StringAttr, 1> names = weight->getNames();

@@ -158,8 +158,9 @@ const AxisList &TensorParallel::getAxes(int cls) const {
 LogicalResult TensorParallel::collect() {
   Block &block = func.getBody().front();
   ProgramSet<Value> fromParameters, constants;
+  WeightFinder finder(func);
   for (BlockArgument arg : block.getArguments()) {
-    if (!getWeight(arg))
+    if (!finder.find(arg))
       continue;
     fromParameters.insert(arg);
     // Weights of other stages are sharded over parts of axes that need not fit these.
@@ -321,10 +322,11 @@ void TensorParallel::choose() {
 
 void TensorParallel::annotate() {
   SmallVector<Attribute> attrs(func.getNumArguments());
+  WeightFinder finder(func);
   for (BlockArgument arg : func.getArguments()) {
     ShardingAttr stated = getShardingAttr(arg);
     auto isOpen = [&](size_t dim) { return !stated || stated.getDims()[dim].getIsOpen(); };
-    if (!getWeight(arg) || llvm::none_of(llvm::seq(factors.getClasses(arg).size()), isOpen))
+    if (!finder.find(arg) || llvm::none_of(llvm::seq(factors.getClasses(arg).size()), isOpen))
       continue;
     ValueSharding sharding =
         stated ? *readSharding(stated, arg, factors, mesh, [&] { return emitError(arg.getLoc()); })

@@ -53,8 +53,9 @@ private:
 } // namespace
 
 void Requester::collect() {
+  WeightFinder weights(func);
   for (BlockArgument argument : func.getArguments()) {
-    std::optional<Weight> weight = getWeight(argument);
+    std::optional<Weight> weight = weights.find(argument);
     if (!weight)
       continue;
     auto type = cast<RankedTensorType>(argument.getType());

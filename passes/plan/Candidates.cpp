@@ -44,11 +44,12 @@ ProgramExtents::ProgramExtents(ModuleOp module, const Device &device) {
   for (FunctionOpInterface entry : nn::getEntries(module)) {
     serves |= entry->hasAttr(nn::kServingAttr);
     int64_t parameters = 0;
+    WeightFinder finder(entry);
     for (BlockArgument arg : entry.getArguments()) {
       auto type = dyn_cast<RankedTensorType>(arg.getType());
       if (!type)
         continue;
-      if (getWeight(arg)) {
+      if (finder.find(arg)) {
         parameters += getTensorBytes(type);
         continue;
       }

@@ -74,9 +74,10 @@ Memory meshwright::withPlan(Memory memory, func::FuncOp planned) {
       recovery.add(func);
   memory.state += recovery.getBytes();
   int64_t inputs = 0;
+  WeightFinder weights(planned);
   for (BlockArgument argument : planned.getArguments())
     if (!planned.getArgAttr(argument.getArgNumber(), nn::NnDialect::kStateAttr) &&
-        !getWeight(argument))
+        !weights.find(argument))
       inputs += rt::getBufferBytes(argument.getType());
   auto arena = planned->getAttrOfType<IntegerAttr>(rt::RtDialect::kArenaAttr);
   memory.activationsPeak = inputs + arena.getInt();
