@@ -56,6 +56,9 @@ public:
   std::pair<ParallelizeOptions, int64_t> findLeast(mlir::ArrayRef<Candidate> candidates);
 
 private:
+  /// The loss of time that the objective `time-then-memory` accepts.
+  static constexpr double kNearTime = 1.05;
+
   PlanSearch(mlir::ModuleOp program, const ParallelizeOptions &request,
              const ProgramExtents &extents, int64_t memoryLimit, const ShortPrograms *shorts);
   /// Searches on short programs and prices the best few plans as a whole. Returns false if that finds
