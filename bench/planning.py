@@ -11,8 +11,9 @@ instructions instead, which no other process disturbs.
     PYTHONPATH=build/python PATH=build/bin:$PATH python bench/planning.py [--repeats 3] [--instructions] [--json FILE]
 
 With `--grow` it asks how the time grows: training steps of the shape of Llama-3-8B with 32, 128 and 256
-layers are planned on gtp=8, or another mesh, and reported, without a memory ceiling, and with one half-way between
-the least that a plan needs and all that it takes. The ratios are of processor times of one process, measured in turn.
+layers are planned on gtp=8, or another mesh, and reported, without a memory ceiling, with one half-way between the
+least that a plan needs and all that it takes, and with twice of all. The ratios are of processor times of one process,
+measured in turn.
 
     PYTHONPATH=build/python python bench/planning.py --grow [--mesh dp=2,gtp=8,tp=2] [--repeats 3]
 
@@ -116,14 +117,15 @@ class Step:
         self.report = self.step.parallelize(**self.how, **ceiling).report(format="json")
         return time.process_time() - begin
 
-    def get_ceiling(self):
-        """Bytes half-way between the least that a plan needs and all that it takes."""
+    def get_ceilings(self):
+        """Bytes half-way between the least that a plan needs and all that it takes, and twice of all."""
         self.measure()
         try:
             self.step.parallelize(**self.how, memory_ceiling="1M")
         except mw.Error as error:
             least = int(re.search(r"needs (\d+) bytes", str(error))[1])
-        return (least + self.report["gtp"]["peak"]["bytes"]) // 2
+        peak = self.report["gtp"]["peak"]["bytes"]
+        return (least + peak) // 2, 2 * peak
 
 
 def compare(repeats, first, second):
@@ -141,10 +143,11 @@ def grow(options):
     base.measure()
     for layers in (32, 128, 256):
         step = base if layers == 32 else Step(layers, mesh)
-        ceiling = step.get_ceiling()
         growth = compare(options.repeats, base.measure, step.measure)
-        under = compare(options.repeats, step.measure, lambda: step.measure(memory_ceiling=ceiling))
-        print(f"{layers:>4} layers: {growth:>5.1f} times that of 32; with a ceiling {under:.1f} times that without", flush=True)
+        half, twice = (compare(options.repeats, step.measure, lambda: step.measure(memory_ceiling=ceiling))
+                       for ceiling in step.get_ceilings())
+        print(f"{layers:>4} layers: {growth:>5.1f} times that of 32; with a ceiling {half:.1f} times that without, "
+              f"with twice the memory {twice:.1f}", flush=True)
 
 
 def plan_released(module, repeats, **options):

@@ -345,7 +345,7 @@ LogicalResult IndexCopyOp::verify() {
       failed(verifyElementType(*this, "result", getResult(), "data", getData())))
     return failure();
   Shape indices = shapeOf(getIndices());
-  bool isBatched = int64_t(indices.size()) == getDim() + 1;
+  bool isBatched = indices.size() == getDim() + 1;
   if (!isBatched && failed(verifyRank(*this, "indices", getIndices(), 1)))
     return failure();
   SmallVector<int64_t> expected(shapeOf(getData()));

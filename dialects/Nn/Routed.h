@@ -35,7 +35,7 @@ struct RoutingUse {
   bool givesTokens = false;
   /// The axes along which rows leave the ranks of their tokens, and the experts to which they go. Null if they
   /// do not leave.
-  mlir::ArrayAttr sentAlong;
+  mlir::ArrayAttr sentAlong = nullptr;
   int64_t sentTo = 0;
 };
 
