@@ -10,6 +10,7 @@
 #include "meshwright/dialects/Dist/Padding.h"
 
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/bit.h"
 
 #include <cassert>
 
@@ -33,18 +34,17 @@ int64_t EventTable::getBase(Key key) {
 }
 
 uint32_t EventTable::intern(Event event) {
-  Key key;
-  if (event.causes.empty()) {
-    key = {0, event.base};
+  Key key = {event.isJoin(), event.isJoin() ? event.low : event.base};
+  if (event.isJoin())
+    key.push_back(event.high);
+  else
     key.insert(key.end(), event.coordinates.begin(), event.coordinates.end());
-  } else {
-    key = {1};
-    key.insert(key.end(), event.causes.begin(), event.causes.end());
-  }
   auto [it, isNew] = known.try_emplace(std::move(key), 0);
   if (isNew) {
+    it->second = makeEvent((events.size() + 1) * kStep);
+    if (!event.isJoin())
+      event.prefix = it->second;
     events.push_back(std::move(event));
-    it->second = makeEvent(events.size() * kStep);
   }
   return it->second;
 }
@@ -75,16 +75,15 @@ uint32_t EventTable::move(uint32_t cause, ArrayRef<int> dims) {
 uint32_t EventTable::moveEvent(uint32_t cause, ArrayRef<int> dims) {
   // Interning may move the events in memory.
   Event event = at(cause);
-  if (event.causes.empty()) {
-    SmallVector<int, 4> coordinates;
-    for (int d : dims)
-      coordinates.push_back(d < 0 ? -1 : event.coordinates[d]);
-    event.coordinates = std::move(coordinates);
-    return intern(std::move(event));
+  if (event.isJoin()) {
+    uint32_t low = move(event.low, dims);
+    return join(low, move(event.high, dims));
   }
-  for (uint32_t &one : event.causes)
-    one = move(one, dims);
-  return joinAll(std::move(event.causes));
+  SmallVector<int, 4> coordinates;
+  for (int d : dims)
+    coordinates.push_back(d < 0 ? -1 : event.coordinates[d]);
+  event.coordinates = std::move(coordinates);
+  return intern(std::move(event));
 }
 
 uint32_t EventTable::derive(uint32_t cause, StringRef how, ArrayRef<int64_t> numbers,
@@ -98,34 +97,59 @@ uint32_t EventTable::derive(uint32_t cause, StringRef how, ArrayRef<int64_t> num
   return withBitOf(cause, intern(std::move(event)));
 }
 
-uint32_t EventTable::joinAll(SmallVector<uint32_t, 2> causes) {
-  llvm::sort(causes);
-  causes.erase(llvm::unique(causes), causes.end());
-  if (causes.size() == 1)
-    return causes.front();
+uint32_t EventTable::makeJoin(uint32_t low, uint32_t high) {
+  const Event &a = at(low), &b = at(high);
   Event event;
-  event.causes = std::move(causes);
+  event.low = low;
+  event.high = high;
+  event.bit = llvm::bit_floor(a.prefix ^ b.prefix);
+  event.prefix = a.prefix & ~(2 * event.bit - 1);
+  for (auto [first, second] : llvm::zip_longest(a.coordinates, b.coordinates))
+    event.coordinates.push_back(std::max(first.value_or(-1), second.value_or(-1)));
   return intern(std::move(event));
 }
 
 uint32_t EventTable::join(uint32_t a, uint32_t b) {
-  auto [it, isNew] = joined.try_emplace(std::minmax(a | 1, b | 1));
-  if (!isNew)
+  a |= 1;
+  b |= 1;
+  if (a == b)
+    return a;
+  if (auto it = joined.find(std::minmax(a, b)); it != joined.end())
     return it->second;
-  SmallVector<uint32_t, 2> causes;
-  for (uint32_t cause : {a, b}) {
-    const Event &own = at(cause);
-    if (own.causes.empty())
-      causes.push_back(cause | 1);
-    else
-      causes.append(own.causes);
-  }
-  return it->second = joinAll(std::move(causes));
+  uint32_t both = unite(a, b);
+  return joined[std::minmax(a, b)] = both;
 }
 
-bool EventTable::dependsOn(uint32_t cause, unsigned dim) const {
-  const Event &event = at(cause);
-  if (event.causes.empty())
-    return event.coordinates[dim] >= 0;
-  return llvm::any_of(event.causes, [&](uint32_t one) { return dependsOn(one, dim); });
+/// The join of two events that differ.
+uint32_t EventTable::unite(uint32_t a, uint32_t b) {
+  // Interning may move the events in memory.
+  struct Node {
+    uint32_t low, high, bit, prefix;
+
+    /// Returns true if a number, or all numbers with this prefix, belong below the node.
+    bool covers(const Node &other) const {
+      return bit > other.bit && (other.prefix & ~(2 * bit - 1)) == prefix;
+    }
+  };
+  auto nodeOf = [&](uint32_t event) {
+    const Event &own = at(event);
+    return Node{own.low, own.high, own.bit, own.prefix};
+  };
+  Node first = nodeOf(a), second = nodeOf(b);
+  if (second.covers(first)) {
+    std::swap(first, second);
+    std::swap(a, b);
+  }
+  if (first.covers(second)) {
+    bool isHigh = second.prefix & first.bit;
+    uint32_t low = isHigh ? first.low : join(first.low, b);
+    return makeJoin(low, isHigh ? join(first.high, b) : first.high);
+  }
+  if (first.bit && first.bit == second.bit && first.prefix == second.prefix) {
+    uint32_t low = join(first.low, second.low);
+    return makeJoin(low, join(first.high, second.high));
+  }
+  return first.prefix < second.prefix ? makeJoin(a, b) : makeJoin(b, a);
 }
+
+bool EventTable::dependsOn(uint32_t cause, unsigned dim) const { return at(cause).coordinates[dim] >= 0; }

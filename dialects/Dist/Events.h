@@ -67,12 +67,21 @@ public:
 private:
   /// Words that describe a base or an event. Equal ones are the same.
   using Key = std::vector<int64_t>;
+  /// An event of a base, or a *join*: that one of several such events happened.
+  ///
+  /// Events along a residual stream are joined of ever more causes: each layer adds some. So joins are tries over
+  /// the numbers of their causes, whose nodes are shared (Okasaki and Gill, "Fast Mergeable Integer Maps", 1998):
+  /// one with a cause more takes as many new nodes as the number has bits, and equal sets have one trie.
   struct Event {
-    /// The coordinate of the base that each dimension has; -1 for none.
+    /// The coordinate of the base that each dimension has; -1 for none. For a join -1 where no cause has one.
     llvm::SmallVector<int, 4> coordinates;
     int64_t base = 0;
-    /// If not empty, the event is that one of these happened.
-    llvm::SmallVector<uint32_t, 2> causes;
+    /// Two joins or events of a base, of which the first has the causes with lower numbers. 0 in an event of a base.
+    uint32_t low = 0, high = 0;
+    /// The highest bit in which the numbers of the causes differ, and their bits above it.
+    uint32_t bit = 0, prefix = 0;
+
+    bool isJoin() const { return low != 0; }
   };
 
   struct KeyHash {
@@ -81,8 +90,9 @@ private:
 
   const Event &at(uint32_t cause) const { return events[cause / kStep - 1]; }
   uint32_t intern(Event event);
-  /// The event that one of `causes` happened, which are sorted here.
-  uint32_t joinAll(llvm::SmallVector<uint32_t, 2> causes);
+  /// The join of events of which `low` has the causes with lower numbers.
+  uint32_t makeJoin(uint32_t low, uint32_t high);
+  uint32_t unite(uint32_t a, uint32_t b);
   uint32_t moveEvent(uint32_t cause, llvm::ArrayRef<int> dims);
   int64_t getWord(llvm::StringRef text);
   int64_t getBase(Key key);
@@ -93,8 +103,7 @@ private:
   std::vector<Event> events;
   std::unordered_map<Key, uint32_t, KeyHash> known;
   std::unordered_map<Key, int64_t, KeyHash> bases;
-  /// Moves and joins of before. The events along a residual stream are joined of ever more causes, and many ops
-  /// move each of them in the same way.
+  /// Moves and joins of before. Many ops move or join the same parts of joins.
   std::unordered_map<Key, uint32_t, KeyHash> moved;
   llvm::DenseMap<std::pair<uint32_t, uint32_t>, uint32_t> joined;
   std::map<std::string, int64_t, std::less<>> words;

@@ -65,7 +65,7 @@ struct Device {
   /// themselves, as cores that exchange data through shared memory.
   double overlap = 1;
   /// Measured rates of classes, which take the place of the numbers above; null for others.
-  std::shared_ptr<const Rates> rates;
+  std::shared_ptr<const Rates> rates = nullptr;
   /// The name that reports show; empty: the spelling.
   std::string name;
 

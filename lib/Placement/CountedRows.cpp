@@ -157,7 +157,7 @@ LogicalResult RowsProof::visitOther(Operation *op) {
     auto ruled = dyn_cast<ShardingRuleOpInterface>(op);
     if (!rule && ruled)
       rule = ruled.getFactorRule();
-    auto refuse = [&] {
+    auto refuse = [&, i = i] {
       InFlightDiagnostic error = op->emitOpError()
                                  << "joins rows of operand " << i
                                  << ", of which those behind the true ones would count: expected dist.expand before";

@@ -165,7 +165,7 @@ private:
       shards = getNumShards(axes);
     }
     int64_t shared = route.getRows().getType().getDimSize(0) - 1, all = experts * shards;
-    if (route.getTotal().value_or(experts) != all ||
+    if (int64_t(route.getTotal().value_or(experts)) != all ||
         !splitRows(places.dims.front().factors, shared * shards, mesh, groups, tokens) ||
         asRows(groups, mesh).getAxes() != axes)
       return LogicalResult(report(context,

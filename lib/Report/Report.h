@@ -109,7 +109,7 @@ struct Report {
     Traffic traffic;
     SourceLocation location;
     /// The bytes that a rank sends if it has as many of such rows as there may be, all for other ranks.
-    std::optional<int64_t> bytesAtCapacity;
+    std::optional<int64_t> bytesAtCapacity = std::nullopt;
   };
 
   struct Decision {

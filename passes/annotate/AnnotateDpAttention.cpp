@@ -118,8 +118,8 @@ std::optional<int64_t> Products::countHeads() const {
     const FactorAnalysis::OpFactors &opFactors = factors.getFactors(op);
     // A factor of all operands is the batch, or heads: of these two the smaller one counts.
     for (auto [i, factor] : llvm::enumerate(opFactors.rule.factors)) {
-      auto has = [&](const FactorRule::ValueFactors &dims) {
-        return llvm::any_of(dims, [&](const auto &dim) { return llvm::is_contained(dim, int(i)); });
+      auto has = [i = int(i)](const FactorRule::ValueFactors &dims) {
+        return llvm::any_of(dims, [i](const auto &dim) { return llvm::is_contained(dim, i); });
       };
       if (factor.kind == FactorKind::Parallel && opFactors.rule.operands.size() > 1 && i > 0 &&
           llvm::all_of(ArrayRef(opFactors.rule.operands).take_front(2), has))

@@ -24,17 +24,18 @@ using namespace meshwright::dist;
 /// of one group.
 template <typename Collective, typename Counted>
 static bool canCount(Collective collective, Counted counted, Value part, Value ofGroups) {
-  if (!collective || collective->getNumOperands() != 1 || collective.getDims()[0] != counted.getDim())
+  if (!collective || collective->getNumOperands() != 1 || collective.getDims()[0] != int64_t(counted.getDim()))
     return false;
   int64_t dim = counted.getDim();
   auto sizeOf = [&](Value value) { return cast<RankedTensorType>(value.getType()).getDimSize(dim); };
   int64_t groups = cast<RankedTensorType>(counted.getCounts().getType()).getDimSize(0);
-  return sizeOf(ofGroups) == groups * counted.getTokens() && counted.getTokens() % sizeOf(part) == 0;
+  int64_t tokens = counted.getTokens();
+  return sizeOf(ofGroups) == groups * tokens && tokens % sizeOf(part) == 0;
 }
 
 /// Returns true if the groups are those of one replica.
 template <typename Counted> static bool hasOneReplica(Counted counted, Value ofReplicas) {
-  return cast<RankedTensorType>(ofReplicas.getType()).getDimSize(counted.getDim()) == counted.getRows();
+  return cast<RankedTensorType>(ofReplicas.getType()).getDimSize(counted.getDim()) == int64_t(counted.getRows());
 }
 
 static bool gather(CompactOp op) {

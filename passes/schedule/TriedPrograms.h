@@ -77,7 +77,7 @@ public:
 
 private:
   /// Plans choose between this many programs at once.
-  static constexpr size_t kMostLaunches = 4;
+  static constexpr size_t kMostLaunches = 3;
 
   IsolatedContext context;
   std::map<Request, Order> orders;

@@ -737,7 +737,7 @@ void wrongState(func::FuncOp func, const PlacementAnalysis &analysis, Faults &fa
     for (auto [a, axis] : llvm::enumerate(mesh.getAxes())) {
       Axis whole{static_cast<int>(a), 1, axis.getSize()};
       // Zeros may be written to a state that is a sum over this axis, as they are or on one rank.
-      bool isOpen = stated && llvm::any_of(stated.getUnreduced(), [&](AxisRefAttr open) {
+      bool isOpen = stated && llvm::any_of(stated.getUnreduced(), [axis = axis](AxisRefAttr open) {
                       return open.getName() == axis.getName();
                     });
       if (whole.size == 1 || layout.uses(whole) || isOpen)

@@ -177,7 +177,7 @@ static void wrongExperts(Operation *op, Faults &faults) {
                           operand.set(make(builder, index));
                         }});
     };
-    change("first expert for another number of experts", [loc](OpBuilder &builder, dist::AxisIndexOp index) {
+    change("first expert for another number of experts", [](OpBuilder &builder, dist::AxisIndexOp index) {
       auto other = cast<dist::AxisIndexOp>(builder.clone(*index));
       other.setChunk(index.getChunk() + 1);
       return other.getResult();

@@ -16,6 +16,8 @@
 #include "gtest/gtest.h"
 
 #include <cmath>
+#include <map>
+#include <random>
 #include <set>
 
 using namespace mlir;
@@ -236,6 +238,51 @@ TEST_F(PaddingTest, EventsShift) {
   EXPECT_NE(shift(event, 1), shift(event, 0));
   EXPECT_EQ(shift(event, 1), shift(event, 1));
   EXPECT_EQ(shift(event & ~1u, 1), shift(event, 1) & ~1u);
+}
+
+/// Joins are sets: equal ones have one number, in any order of joins and moves.
+TEST_F(PaddingTest, JoinsOfEventsAreSets) {
+  using Coordinates = std::vector<int>;
+  using Set = std::set<std::pair<size_t, Coordinates>>;
+  constexpr int kRank = 3;
+  std::mt19937 random(7);
+  std::map<Set, uint32_t> numbers;
+  std::map<uint32_t, Set> sets;
+  auto note = [&](Set set, uint32_t number) {
+    EXPECT_EQ(numbers.try_emplace(set, number).first->second, number);
+    EXPECT_EQ(sets.try_emplace(number, set).first->second, set);
+    for (int d = 0; d < kRank; ++d)
+      EXPECT_EQ(events.dependsOn(number, d), llvm::any_of(set, [&](const auto &one) { return one.second[d] >= 0; }));
+  };
+  std::vector<std::pair<Set, uint32_t>> known;
+  for (size_t value = 0; value < 12; ++value) {
+    known.push_back({{{value, {0, 1, 2}}}, events.get("joined", value, kRank)});
+    note(known.back().first, known.back().second);
+  }
+  for (int step = 0; step < 2000; ++step) {
+    auto [set, number] = known[random() % known.size()];
+    if (random() % 4) {
+      auto [other, second] = known[random() % known.size()];
+      set.insert(other.begin(), other.end());
+      number = events.join(number, second);
+    } else {
+      Coordinates dims{0, 1, 2};
+      std::shuffle(dims.begin(), dims.end(), random);
+      dims[random() % kRank] = random() % 2 ? -1 : dims[0];
+      Set moved;
+      for (auto &[value, coordinates] : set) {
+        Coordinates after;
+        for (int d : dims)
+          after.push_back(d < 0 ? -1 : coordinates[d]);
+        moved.insert({value, after});
+      }
+      set = std::move(moved);
+      number = events.move(number, SmallVector<int>(dims.begin(), dims.end()));
+    }
+    note(set, number);
+    known.push_back({set, number});
+  }
+  EXPECT_GT(numbers.size(), 500u);
 }
 
 } // namespace

@@ -230,7 +230,7 @@ void ThinProduct::writeSums(SmallVector<Value> sums, Value shared) {
       Value whole = emitLaneReduction(b, sum, kPieces, [&](Value a, Value c) -> Value {
         return arith::AddFOp::create(b, a, c);
       });
-      when(isBelow(inGroup, getIndex(1)), [&] {
+      when(isBelow(inGroup, getIndex(1)), [&, row = row] {
         memref::StoreOp::create(b, whole, shared,
                                 add(base, getSumIndex(getIndex(row), getIndex(0), group)));
       });
