@@ -121,8 +121,8 @@ def SaveShardsPass : Pass<"save-shards", "::mlir::ModuleOp"> {
     - `auto` without `memory-ceiling` keeps none. With a ceiling that the schedule does not keep to otherwise,
       it plans several numbers of values, between all and the fewest that are needed, and keeps that with which the
       schedule takes least time. The values come first that save most bytes for each second of their gathers. If
-      the schedule keeps to the ceiling with whole values, and takes more time than without a ceiling, it keeps
-      all or none: the choice that takes less time. It keeps none if all shards together save less than one
+      the schedule keeps to the ceiling with whole values, but not the order that hides most, and takes more time
+      than without a ceiling, it keeps all or none: the choice that takes less time. It keeps none if all shards together save less than one
       part in 64 of the bytes of the arguments.
 
     Before:
