@@ -16,7 +16,8 @@
 namespace meshwright {
 
 /// 128 bits for the content of ops: names, attributes, types, locations, operands, and the ops within them. Equal
-/// contents have equal digests in one context. Two contents of a process share one by a chance of 2^-128.
+/// contents have equal digests in one context. Two contents share one by a chance of about 2^-64, as the properties of
+/// an op count by a hash of 64 bits.
 using ProgramDigest = std::pair<uint64_t, uint64_t>;
 
 /// The digest of some ops, which read no values from outside of them.

@@ -415,8 +415,7 @@ Schedule meshwright::scheduleTasks(ArrayRef<ScheduleTask> tasks, int64_t memory,
         search.tryRules({/*isLate=*/false, ahead, finishesChains, /*inTurn=*/false});
     return std::move(search.best);
   }
-  // All combinations take three times as long as these, and find orders that are better by one part in a hundred at
-  // most.
+  // All combinations take twice as long, and seldom find a better order: few rules win on programs of layers.
   for (bool isLate : {false, true}) {
     search.tryRules({isLate, /*ahead=*/8, /*finishesChains=*/false, /*inTurn=*/false});
     for (unsigned ahead : {8, 4, 2, 1})
