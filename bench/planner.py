@@ -4,12 +4,13 @@
 """How close does the planner come to the best plan, and how many plans does it price?
 
 Draws models of two layers, plans each of them with `ranks=`, and by hand with every mesh over dp, tp, ring and
-ulysses (and gtp, of a model that trains), sequence parallelism, optimizer shards, recomputation and overlap.
+ulysses (and gtp, of a model that trains, and ep, of one with experts), sequence parallelism, optimizer shards,
+recomputation and overlap.
 
 With `--autos N` it draws N combinations of a model, a mesh and options instead. One option is `auto`, and the
 plan is compared with those of each value of this option.
 
-    PYTHONPATH=build/python python bench/planner.py [--models 4] [--ranks 2 4 8] [--most 600] [--json FILE]
+    PYTHONPATH=build/python python bench/planner.py [--models 4] [--ranks 2 4 8] [--most 600] [--architecture gpt2]
     PYTHONPATH=build/python python bench/planner.py --autos 200 [--first 0] [--json FILE]
 """
 
@@ -25,7 +26,23 @@ import torch
 import transformers as tf
 
 
-def draw(seed):
+def configure(architecture, sizes, tokens):
+    """A module of an architecture, on the meta device. `sizes` are those of a Llama."""
+    width, heads, layers = sizes["hidden_size"], sizes["num_attention_heads"], sizes["num_hidden_layers"]
+    vocabulary, inner = sizes["vocab_size"], sizes["intermediate_size"]
+    if architecture == "gpt2":
+        return tf.GPT2LMHeadModel(tf.GPT2Config(n_embd=width, n_head=heads, n_layer=layers, n_inner=inner, use_cache=False,
+                                                vocab_size=vocabulary, n_positions=tokens))
+    if architecture == "bert":
+        return tf.BertForMaskedLM(tf.BertConfig(hidden_size=width, num_attention_heads=heads, num_hidden_layers=layers,
+                                                intermediate_size=inner, vocab_size=vocabulary,
+                                                max_position_embeddings=tokens))
+    if architecture == "mixtral":
+        return tf.MixtralForCausalLM(tf.MixtralConfig(max_position_embeddings=tokens, num_local_experts=8, **sizes))
+    return tf.LlamaForCausalLM(tf.LlamaConfig(max_position_embeddings=tokens, **sizes))
+
+
+def draw(seed, architecture="llama"):
     """A model of two layers and its description."""
     rng = random.Random(seed)
     heads = rng.choice([2, 4, 8])
@@ -36,17 +53,17 @@ def draw(seed):
     batch, tokens = rng.choice([1, 2, 4, 8]), rng.choice([32, 256, 2048])
     trains = rng.random() < 0.5
     with torch.device("meta"):
-        module = tf.LlamaForCausalLM(tf.LlamaConfig(max_position_embeddings=tokens, **sizes)).to(torch.bfloat16)
+        module = configure(architecture, sizes, tokens).to(torch.bfloat16)
         ids = torch.zeros(batch, tokens, dtype=torch.long)
     inputs = {"input_ids": ids, **({"labels": ids} if trains else {})}
-    model = mw.from_torch(module, (), inputs, training=trains)
-    what = f"{'train' if trains else 'infer'} {batch}x{tokens} width {sizes['hidden_size']} heads {heads}"
+    model = mw.from_torch(module if trains else module.eval(), (), inputs, training=trains)
+    what = f"{'train' if trains else 'infer'} {architecture} {batch}x{tokens} width {sizes['hidden_size']} heads {heads}"
     return (model.train(mw.AdamW(lr=1e-3)) if trains else model), trains, what
 
 
-def meshes(ranks, trains):
+def meshes(ranks, trains, architecture="llama"):
     """Options with each mesh."""
-    names = ["dp", *(["gtp"] if trains else []), "ring", "ulysses", "tp"]
+    names = ["dp", *(["gtp"] if trains else []), *(["ep"] if architecture == "mixtral" else []), "ring", "ulysses", "tp"]
     divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
     for sizes in itertools.product(divisors, repeat=len(names)):
         mesh = {name: size for name, size in zip(names, sizes) if size > 1}
@@ -59,10 +76,10 @@ def meshes(ranks, trains):
         yield {"mesh": mesh or {"dp": 1}, **({"context_parallel": context} if context else {})}
 
 
-def combinations(ranks, trains, most, seed=0):
+def combinations(ranks, trains, most, architecture, seed=0):
     """All options; a sample of them if there are more than `most`."""
     found = []
-    for mesh in meshes(ranks, trains):
+    for mesh in meshes(ranks, trains, architecture):
         scatter = ["on", "off"] if "tp" in mesh["mesh"] else ["auto"]
         for own in itertools.product(scatter, ["on", "off"], ["on", "off"] if trains else [None],
                                      ["none", "full"] if trains else [None]):
@@ -71,21 +88,21 @@ def combinations(ranks, trains, most, seed=0):
     return found if len(found) <= most else random.Random(seed).sample(found, most)
 
 
-def brute_force(model, ranks, trains, most=600):
+def brute_force(model, ranks, trains, most=600, architecture="llama"):
     """Seconds and options of the best plan."""
     best = (float("inf"), None)
-    for options in combinations(ranks, trains, most):
+    for options in combinations(ranks, trains, most, architecture):
         best = min(best, (run_seconds(model, options), str(options)))
     return best
 
 
-def measure(seed, ranks, most):
-    model, trains, what = draw(seed)
+def measure(seed, ranks, most, architecture):
+    model, trains, what = draw(seed, architecture)
     begin = time.perf_counter()
     report = model.parallelize(ranks=ranks).report("json")
     own = time.perf_counter() - begin
     (decision,) = [d for d in report["decisions"] if d["pass"] == "choose-plan"]
-    best, options = brute_force(model, ranks, trains, most)
+    best, options = brute_force(model, ranks, trains, most, architecture)
     return {"model": what, "ranks": ranks, "choice": decision["alternatives"][0]["name"], "best": options,
             "plans": int(re.search(r"of (\d+) plan", decision["message"])[1]), "planner_seconds": own,
             "ratio": report["communication"]["run_seconds"] / best}
@@ -97,10 +114,10 @@ TRAINING = {"shard_optimizer": ["on", "off"], "recompute": ["none", "full"], "sh
             "gtp_keep": ["on", "off"]}
 
 
-def draw_options(rng, trains):
+def draw_options(rng, trains, architecture="llama"):
     """A mesh of 2 to 8 ranks, and some options."""
     ranks = rng.choice([2, 3, 4, 6, 8])
-    options = dict(rng.choice([*meshes(ranks, trains)]))
+    options = dict(rng.choice([*meshes(ranks, trains, architecture)]))
     values = {**VALUES, **(TRAINING if trains else {})}
     if "gtp" not in options["mesh"]:
         values.pop("gtp_keep", None)
@@ -120,10 +137,10 @@ def run_seconds(model, options):
     return communication["run_seconds"] if communication else float("inf")
 
 
-def compare_auto(seed):
+def compare_auto(seed, architecture):
     """The time of a plan with one option that is auto, over the least time with one of its values."""
-    model, trains, what = draw(seed)
-    options, auto, values = draw_options(random.Random(seed), trains)
+    model, trains, what = draw(seed, architecture)
+    options, auto, values = draw_options(random.Random(seed), trains, architecture)
     times = {value: run_seconds(model, options | {auto: value}) for value in ["auto", *values]}
     best = min(times[value] for value in values)
     return {"seed": seed, "model": what, "options": options, "auto": auto, "times": times,
@@ -137,17 +154,18 @@ def main():
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--most", type=int, default=600)
     parser.add_argument("--autos", type=int, default=0)
+    parser.add_argument("--architecture", choices=["llama", "gpt2", "bert", "mixtral"], default="llama")
     parser.add_argument("--json")
     options = parser.parse_args()
     rows = []
     for seed in range(options.first, options.first + options.autos):
-        rows.append(compare_auto(seed))
+        rows.append(compare_auto(seed, options.architecture))
         print("{seed:4} {ratio:.4f} {auto} {model} {options}".format(**rows[-1]), flush=True)
     for seed in range(options.first, options.first + (0 if options.autos else options.models)):
         for ranks in options.ranks:
-            rows.append(measure(seed, ranks, options.most))
+            rows.append(measure(seed, ranks, options.most, options.architecture))
             row = rows[-1]
-            print(f"{row['model']:45} {ranks:3} ranks  {row['plans']:4} plans {row['planner_seconds']:6.2f} s  "
+            print(f"{row['model']:50} {ranks:3} ranks  {row['plans']:4} plans {row['planner_seconds']:6.2f} s  "
                   f"ratio {row['ratio']:.4f}\n    choice {row['choice']}\n    best   {row['best']}", flush=True)
     print(f"largest ratio {max(row['ratio'] for row in rows):.4f}")
     if options.json:

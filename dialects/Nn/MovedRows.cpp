@@ -35,10 +35,14 @@ void nn::detail::attachMovedRows(MLIRContext *context) {
 }
 
 std::optional<int64_t> nn::getExpectedRows(Operation *op) {
-  if (!isa<SendRowsOp, ReturnRowsOp>(op))
-    return std::nullopt;
   auto rowsOf = [](Value value) { return cast<RankedTensorType>(value.getType()).getDimSize(0); };
-  int64_t most = std::max(rowsOf(op->getOperand(0)), rowsOf(op->getResult(0)));
+  int64_t most;
+  if (auto route = dyn_cast<RouteOp>(op))
+    most = rowsOf(route.getChoices());
+  else if (isa<SendRowsOp, ReturnRowsOp>(op))
+    most = std::max(rowsOf(op->getOperand(0)), rowsOf(op->getResult(0)));
+  else
+    return std::nullopt;
   auto stated = op->getAttrOfType<IntegerAttr>(kExpectedRowsAttr);
   return stated ? std::min(stated.getInt(), most) : most;
 }

@@ -18,11 +18,11 @@
 
 namespace meshwright::nn {
 
-/// The attribute of such an op with the rows that a rank expects to have (i64), for the cost model.
+/// The attribute of such an op, and of `nn.route`, with the rows that a rank expects to have (i64), for the cost model.
 inline constexpr llvm::StringLiteral kExpectedRowsAttr = "nn.expected_rows";
 
-/// The rows that a rank expects to have in a collective that counts them itself, at most the room for them.
-/// None for other ops.
+/// The rows that a rank expects to have in a collective that counts them itself, or in a routing, at most the room for
+/// them. None for other ops.
 std::optional<int64_t> getExpectedRows(mlir::Operation *op);
 
 namespace detail {

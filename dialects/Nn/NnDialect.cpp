@@ -134,7 +134,7 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   if (attribute.getName() == kExpectedRowsAttr) {
     auto rows = dyn_cast<IntegerAttr>(attribute.getValue());
     if (!getExpectedRows(op))
-      return op->emitOpError("expected nn.expected_rows on an op that moves rows of experts");
+      return op->emitOpError("expected nn.expected_rows on an op that moves rows of experts or counts them");
     if (!rows || !rows.getType().isInteger(64) || rows.getInt() < 0)
       return op->emitOpError() << "expected nn.expected_rows to be an i64 integer from 0 on, got "
                                << attribute.getValue();

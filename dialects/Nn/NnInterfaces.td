@@ -87,6 +87,21 @@ def Nn_RoutedOpInterface : OpInterface<"RoutedOpInterface"> {
   ];
 }
 
+def Nn_CountedRowsOpInterface : OpInterface<"CountedRowsOpInterface"> {
+  let cppNamespace = "::meshwright::nn";
+  let description = [{
+    Gives the rows of a routing in a tensor with room for more, or sums such rows. Those that exist come first. Ops
+    that treat rows one by one keep their number.
+  }];
+  let methods = [
+    InterfaceMethod<"The offsets, of which the last one is the number of rows that exist: those of the op's first "
+                    "result, or of its first operand if it sums rows. Null if the function does not have them.",
+                    "::mlir::Value", "getOffsetsOfRows">,
+    InterfaceMethod<"Whether the rows are those of the first result.", "bool", "givesRows", (ins), /*methodBody=*/"",
+                    /*defaultImplementation=*/[{ return true; }]>
+  ];
+}
+
 def Nn_DropoutOpInterface : OpInterface<"DropoutOpInterface"> {
   let cppNamespace = "::meshwright::nn";
   let description = [{

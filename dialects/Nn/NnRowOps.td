@@ -32,7 +32,7 @@ def Nn_RouteOp : Nn_RowsOp<"route", [Dist_Combines, AttrSizedOperandSegments]> {
     The indices are [tokens..., k]. A choice of an expert from `offset` (zero without one) on, of
     `experts` ones, has a row. `offsets` [experts + 1] has the first row of each expert, and the
     number of all rows. `choices` [capacity] has for each row the number of its choice, in row-major
-    order of the indices, and 0 for rows that do not exist. `places` [tokens..., k] has the row of
+    order of the indices, and -1 for rows that do not exist. `places` [tokens..., k] has the row of
     each choice, or -1.
 
     An index that is -1 has no row. Other indices must be in range: below `experts`, or below `total`,
@@ -56,12 +56,16 @@ def Nn_RouteOp : Nn_RowsOp<"route", [Dist_Combines, AttrSizedOperandSegments]> {
   let hasVerifier = 1;
 }
 
-def Nn_TakeRowsOp : Nn_RowsOp<"take_rows", [Dist_MovesOnly]> {
+/// Numbers count the rows of the result that exist, or of the operand that the op sums.
+defvar Nn_GivesCountedRows = DeclareOpInterfaceMethods<Nn_CountedRowsOpInterface>;
+defvar Nn_SumsCountedRows = DeclareOpInterfaceMethods<Nn_CountedRowsOpInterface, ["givesRows"]>;
+
+def Nn_TakeRowsOp : Nn_RowsOp<"take_rows", [Dist_MovesOnly, Nn_GivesCountedRows]> {
   let summary = "rows of tokens, or numbers of their choices, by the choices of a route";
   let description = [{
     The input has `tokens` dimensions of tokens, and features behind. Row r of the result
     [capacity, 1..., features...] is that of the token of choice `choices[r]`, which is
-    `choices[r] / group`. With `each` the input is [tokens..., group], and row r is the number of the
+    `choices[r] / group`; where the choice is -1 it is not defined. With `each` the input is [tokens..., group], and row r is the number of the
     choice. With `nested` tokens are rows themselves: the input is [rows, 1..., features...].
 
     ```mlir
@@ -94,7 +98,7 @@ def Nn_SumRowsOp : Nn_RowsOp<"sum_rows", [Dist_Combines]> {
   let hasVerifier = 1;
 }
 
-def Nn_RepeatRowsOp : Nn_RowsOp<"repeat_rows", [Dist_MovesOnly, Nn_CountsRows]> {
+def Nn_RepeatRowsOp : Nn_RowsOp<"repeat_rows", [Dist_MovesOnly, Nn_CountsRows, Nn_GivesCountedRows]> {
   let summary = "for each row the row of its expert";
   let description = [{
     The table is [experts, 1..., features...], and the result [capacity, 1..., features...].
@@ -109,7 +113,7 @@ def Nn_RepeatRowsOp : Nn_RowsOp<"repeat_rows", [Dist_MovesOnly, Nn_CountsRows]> 
   let hasVerifier = 1;
 }
 
-def Nn_SumGroupsOp : Nn_RowsOp<"sum_groups", [Dist_Combines, Nn_CountsRows]> {
+def Nn_SumGroupsOp : Nn_RowsOp<"sum_groups", [Dist_Combines, Nn_CountsRows, Nn_SumsCountedRows]> {
   let summary = "the sum of the rows of each expert";
   let description = [{
     The transpose of `nn.repeat_rows`, in the type of sums. An expert without rows has zeros. `total`
@@ -126,7 +130,7 @@ def Nn_SumGroupsOp : Nn_RowsOp<"sum_groups", [Dist_Combines, Nn_CountsRows]> {
 }
 
 def Nn_GroupedProductOp
-    : Nn_RowsOp<"grouped_product", [Dist_Combines, Dist_Product, Dist_MatrixOpInterface, Nn_CountsRows],
+    : Nn_RowsOp<"grouped_product", [Dist_Combines, Dist_Product, Dist_MatrixOpInterface, Nn_CountsRows, Nn_GivesCountedRows],
             ["getFactorRule", "getFlops"]> {
   let summary = "the rows of each expert times its own weight";
   let description = [{
@@ -144,7 +148,7 @@ def Nn_GroupedProductOp
 }
 
 def Nn_GroupedOuterOp
-    : Nn_RowsOp<"grouped_outer", [Dist_Combines, Dist_Product, Nn_CountsRows], ["getFactorRule", "getFlops"]> {
+    : Nn_RowsOp<"grouped_outer", [Dist_Combines, Dist_Product, Nn_CountsRows, Nn_SumsCountedRows], ["getFactorRule", "getFlops"]> {
   let summary = "the sum over the rows of each expert of outer products";
   let description = [{
     `nn.grouped_weight_grad` on the rows that exist. `total` is the number of the experts of all
@@ -163,7 +167,7 @@ def Nn_GroupedOuterOp
 
 /// An op that moves rows between the ranks along `axes`, which shard tokens on one side and experts
 /// on the other.
-class Nn_MovedRowsOp<string mnemonic> : Nn_RowsOp<mnemonic, [Dist_MovesOnly, Nn_CountsRows]> {
+class Nn_MovedRowsOp<string mnemonic> : Nn_RowsOp<mnemonic, [Dist_MovesOnly, Nn_CountsRows, Nn_GivesCountedRows]> {
   let hasVerifier = 1;
 }
 

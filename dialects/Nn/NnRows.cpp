@@ -395,6 +395,19 @@ Padding ReturnRowsOp::getResultPadding(const Operands &in) { return in[0]; }
 // Routings
 //===----------------------------------------------------------------------===//
 
+Value TakeRowsOp::getOffsetsOfRows() {
+  auto route = getChoices().getDefiningOp<RouteOp>();
+  return route && getChoices() == route.getChoices() ? route.getOffsets() : Value();
+}
+Value RepeatRowsOp::getOffsetsOfRows() { return getOffsets(); }
+Value GroupedProductOp::getOffsetsOfRows() { return getOffsets(); }
+Value SumGroupsOp::getOffsetsOfRows() { return getOffsets(); }
+bool SumGroupsOp::givesRows() { return false; }
+Value GroupedOuterOp::getOffsetsOfRows() { return getOffsets(); }
+bool GroupedOuterOp::givesRows() { return false; }
+Value SendRowsOp::getOffsetsOfRows() { return getOwn(); }
+Value ReturnRowsOp::getOffsetsOfRows() { return getOffsets(); }
+
 RoutingUse RouteOp::getRoutingUse() {
   RoutingUse use{0, {}, /*givesRouted=*/true, int64_t(getShared().value_or(1))};
   if (getRows())

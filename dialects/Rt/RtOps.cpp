@@ -165,12 +165,37 @@ StringAttr rt::getState(Value buffer) {
                   : StringAttr();
 }
 
+/// - the operand that counts rows exists, and is a vector of i64;
+/// - all results have as many rows.
+static LogicalResult verifyCount(KernelOp op) {
+  std::optional<uint64_t> counter = op.getCountedBy();
+  if (!counter)
+    return success();
+  if (*counter >= op->getNumOperands())
+    return op.emitOpError() << "expected the number of an operand that counts rows, below "
+                            << op->getNumOperands() << ", got " << *counter;
+  auto counts = cast<RankedTensorType>(op->getOperand(*counter).getType());
+  if (counts.getRank() != 1 || counts.getNumElements() == 0 || !counts.getElementType().isInteger(64))
+    return op.emitOpError() << "expected rows to be counted by a vector of i64, got " << counts;
+  auto rowsOf = [](Type type) {
+    auto tensor = cast<RankedTensorType>(type);
+    return tensor.getRank() ? tensor.getDimSize(0) : 1;
+  };
+  for (Type type : op->getResultTypes())
+    if (rowsOf(type) != rowsOf(op->getResultTypes().front()))
+      return op.emitOpError() << "expected results with as many rows, which are counted, got "
+                              << op->getResultTypes().front() << " and " << type;
+  return success();
+}
+
 LogicalResult KernelOp::verify() {
   if (getNumResults() == 0)
     return emitOpError() << "has no results";
   if (getOver() && getOver()->size() != getNumResults())
     return emitOpError() << "expected the names of " << getNumResults()
                          << " states, one for each result, got " << getOver()->size();
+  if (failed(verifyCount(*this)))
+    return failure();
   return verifyOffsets(*this, getOffsets(), getNumResults());
 }
 

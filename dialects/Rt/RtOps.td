@@ -122,6 +122,9 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
     replaces rows of the state, `at` has the offset of the rows that it replaces in the log of
     the state.
 
+    With `counted_by` the last element of that operand is the number of rows of each result that exist, which are its
+    first ones. Rows behind them need not be computed, and are never read.
+
     ```mlir
     %1 = rt.kernel %0, %x at [0] : (tensor<4x8xf32>, tensor<4x8xf32>) -> tensor<4x8xf32> {
     ^bb0(%a: tensor<4x8xf32>, %b: tensor<4x8xf32>):
@@ -132,10 +135,10 @@ def Rt_KernelOp : Rt_Op<"kernel", [Rt_OfFunction, IsolatedFromAbove, SingleBlock
     ```
   }];
   let arguments = (ins Variadic<Rt_Tensor>:$inputs, OptionalAttr<DenseI64ArrayAttr>:$offsets,
-                       OptionalAttr<StrArrayAttr>:$over);
+                       OptionalAttr<StrArrayAttr>:$over, OptionalAttr<I64Attr>:$counted_by);
   let results = (outs Variadic<Rt_Tensor>:$outputs);
   let regions = (region SizedRegion<1>:$body);
-  let assemblyFormat = "($inputs^)? (`at` $offsets^)? (`over` $over^)? attr-dict-with-keyword `:` functional-type($inputs, $outputs) $body";
+  let assemblyFormat = "($inputs^)? (`at` $offsets^)? (`over` $over^)? (`counted_by` $counted_by^)? attr-dict-with-keyword `:` functional-type($inputs, $outputs) $body";
   let hasVerifier = 1;
   let hasRegionVerifier = 1;
   let extraClassDeclaration = [{

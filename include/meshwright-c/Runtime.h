@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 /* The version of this file. Changes whenever a declaration below changes. */
-#define MW_RT_ABI_VERSION 20
+#define MW_RT_ABI_VERSION 21
 
 #define MW_RT_MAX_RANK 16
 #define MW_RT_MAX_AXES 16
@@ -66,11 +66,16 @@ enum {
  * there are several parts, each has at least `grain` items. `workspace` is in bytes for
  * each thread. `flops` and `bytes` are the least that the launch computes and moves, for
  * reports. `buffers` has the inputs, then the outputs. `--check-finite` reads the outputs
- * by `dtype` and `count`. */
+ * by `dtype` and `count`.
+ *
+ * If `rows` is not 0, outputs have so many rows, of which the first ones exist: as many as the i64 at `last` of input
+ * `counter` says. `flops`, `bytes` and `count` are those of all rows. With `items_are_rows` the first items compute the
+ * first rows, and a launch may leave out the items of rows that do not exist. */
 typedef struct mw_rt_output { int64_t dtype, count; } mw_rt_output;
 
 typedef struct mw_rt_launch {
   int64_t kind, items, grain, workspace, flops, bytes;
+  int64_t rows, counter, last, items_are_rows;
   int64_t num_inputs, num_outputs;
   mw_rt_output outputs[1];
 } mw_rt_launch;
@@ -370,7 +375,7 @@ typedef struct mw_rt_note_dropped {
 } mw_rt_note_dropped;
 
 /* Rows by choice. Buffers: input [tokens, inner], choices [rows], result [rows, inner]. Row r is row
- * choices[r] / group. */
+ * choices[r] / group. Choices that are -1 come last, and their rows need not be written. */
 typedef struct mw_rt_take_rows {
   mw_rt_call call;
   int64_t dtype, rows, inner, group;
@@ -384,7 +389,7 @@ typedef struct mw_rt_sum_rows {
 } mw_rt_sum_rows;
 
 /* Rows of experts. Buffers: table [experts, inner], offsets [experts + 1], result [rows, inner]. Row r
- * is that of the expert whose rows contain r. Rows behind the last one are zeros. */
+ * is that of the expert whose rows contain r. Rows behind the last one need not be written. */
 typedef struct mw_rt_repeat_rows {
   mw_rt_call call;
   int64_t dtype, experts, rows, inner;
@@ -399,7 +404,7 @@ typedef struct mw_rt_sum_groups {
 
 /* The rows of each expert times its matrix. Buffers: a [rows, k], b [experts, k, n], or [experts, n, k]
  * with `transpose_b`, offsets [experts + 1], c [rows, n]. Sums are as in mw_rt_gemm. Rows behind the
- * last one are zeros. */
+ * last one need not be written. */
 typedef struct mw_rt_grouped_product {
   mw_rt_call call;
   int64_t dtype, result, rows, experts, n, k, transpose_b;

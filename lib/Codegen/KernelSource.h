@@ -48,6 +48,10 @@ struct KernelInfo {
   int64_t flops = 0;
   /// Bytes that the kernel reads and writes. Negative: each input and output once.
   int64_t bytes = -1;
+  /// The rows of the outputs, of which as many exist as the last of `numOffsets` numbers of input `counter` says.
+  /// 0: all do. With `itemsAreRows` the first items compute the first rows.
+  int64_t rows = 0, counter = 0, numOffsets = 0;
+  bool itemsAreRows = false;
   /// On a GPU: the address of a fault word follows the buffers. It is all ones before the launch,
   /// and the position of the first index out of range after it, or of the first one without room.
   bool checksIndices = false;

@@ -21,8 +21,9 @@ KernelRegion KernelRegion::of(rt::KernelOp launch) {
   KernelRegion region;
   for (Operation &op : launch.getOps())
     region.add(&op);
-  for (Value argument : launch.getBlock().getArguments())
-    region.inputs.push_back(argument);
+  for (BlockArgument argument : launch.getBlock().getArguments())
+    if (argument.getArgNumber() != launch.getCountedBy() || !argument.use_empty())
+      region.inputs.push_back(argument);
   for (Value result : launch.getYielded())
     region.outputs.push_back(result);
   return region;

@@ -12,6 +12,7 @@
 #include "meshwright/dialects/Nn/MovedRows.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Support/ElementTypes.h"
+#include "meshwright/lib/Support/TensorValues.h"
 
 #include "llvm/ADT/SmallBitVector.h"
 #include "llvm/Support/MathExtras.h"
@@ -556,7 +557,9 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
     int64_t bytes = *rows * features * getElementBytes(type.getElementType());
     total.bytes = getBytesSent(op.getKind(), ranks, bytes);
     total.launches = 1;
-    total.time = getTime(op.getKind(), axes, total.bytes, steps);
+    // Numbers go before the rows that they count. Rows return without.
+    bool sendsNumbers = op->getNumResults() > 1;
+    total.time = getTime(op.getKind(), axes, total.bytes, sendsNumbers ? 2 * steps : steps);
     return total;
   }
   int64_t packed = 0;
@@ -567,7 +570,9 @@ Cost CostModel::getCost(CollectiveOpInterface op) const {
       // Each row is sent once.
       int64_t bytes = getMovedElements(op, i) * getElementBytes(getElementTypeOrSelf(op->getOperand(i).getType()));
       total.bytes += getBytesSent(CollectiveKind::AllToAll, ranks, bytes);
-      steps = ranks - 1;
+      // Numbers go before the rows that they count, from tokens to experts.
+      bool sendsNumbers = shapeOf(op->getOperand(i)).front() > shapeOf(op->getResult(i)).front();
+      steps = sendsNumbers ? 2 * (ranks - 1) : ranks - 1;
       continue;
     }
     if (op.getShardings(i)) {

@@ -58,3 +58,11 @@ int64_t meshwright::getExpectedRows(Operation *op, unsigned i, int64_t tokens) {
     rows /= double(std::max<int64_t>(1, size));
   return int64_t(std::ceil(rows));
 }
+
+int64_t meshwright::getExpectedRows(RankedTensorType routing, IntegerAttr total, double load) {
+  nn::RoutedAttr routed = nn::getRouted(routing);
+  double rows = dist::getExpectedElements(routing);
+  if (routed.getShared() == 1 && total)
+    rows = double(routed.getChoices()) * double(routing.getNumElements()) / double(total.getInt());
+  return std::min(int64_t(std::ceil(rows * load)), dist::getStoredElements(routing));
+}

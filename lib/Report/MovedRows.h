@@ -25,6 +25,10 @@ double getLoadShare(mlir::Operation *op);
 /// dimensions of tokens behind that of experts.
 int64_t getExpectedRows(mlir::Operation *op, unsigned i, int64_t tokens);
 
+/// The rows of a routing [experts, tokens...] that the fullest rank is expected to have, of `total` experts on all ranks.
+/// Null: of those here.
+int64_t getExpectedRows(mlir::RankedTensorType routing, mlir::IntegerAttr total, double load);
+
 } // namespace meshwright
 
 #endif // MESHWRIGHT_LIB_REPORT_MOVEDROWS_H

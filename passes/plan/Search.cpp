@@ -39,8 +39,9 @@ static constexpr size_t kMeshesWithPairs = 3;
 static constexpr int64_t kTrainedParts = 3;
 /// Options of meshes that are worse by more than this factor are not tried.
 static constexpr double kOptionGain = 1.25;
-/// Plans within this factor are equal, and the simplest wins.
-static constexpr double kTie = 1.001;
+/// Of a search for a mesh, plans within this factor are equal, and the simplest wins. Where the mesh is stated, an
+/// option that is `auto` is never slower than one of its values, so only plans of one time are equal.
+static constexpr double kTie = 1.001, kTieOfMesh = 1 + 1e-9;
 static int64_t countThreads() {
   return std::clamp<int64_t>(std::thread::hardware_concurrency(), 1, 8);
 }
@@ -368,7 +369,7 @@ const PricedPlan *PlanSearch::getBest() const {
     if (fits(plan.price) && !plan.isEstimate)
       least = std::min(least, measure(plan.price));
   const PricedPlan *best = nullptr;
-  double near = least * (objective == Objective::TimeThenMemory ? kNearTime : kTie);
+  double near = least * (objective == Objective::TimeThenMemory ? kNearTime : request.ranks || request.isMeshAuto ? kTie : kTieOfMesh);
   auto isPreferred = [&](const PricedPlan &a, const PricedPlan &b) {
     if (objective == Objective::TimeThenMemory && a.price.memory != b.price.memory)
       return a.price.memory < b.price.memory;

@@ -105,6 +105,7 @@ private:
   const Route *findRoute(Operation *op, Value rows);
   const Route *findSent(const Route &route) const;
   RankedTensorType getCompact(Type type, const Route &route);
+  RankedTensorType vector(int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); }
   LogicalResult rewrite(Operation *op);
   LogicalResult rewriteRowWise(Operation *op);
   LogicalResult rewritePadding(Operation *op);
@@ -177,7 +178,6 @@ const Compactor::Route &Compactor::addRoute(RankedTensorType type, Value indices
   const Route *&found = known[{indices, first, rows}];
   if (found)
     return *found;
-  auto vector = [&](int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); };
   IntegerAttr total, shared, layer;
   if (offset)
     if (std::optional<int64_t> all = nn::getTableRows(cast<dist::LookupOpInterface>(op)))
@@ -193,6 +193,8 @@ const Compactor::Route &Compactor::addRoute(RankedTensorType type, Value indices
                 RankedTensorType::get(chosen, builder.getI64Type())},
       outer ? compact.lookup(indices) : indices, offset, outer ? outer->offsets : Value(),
       builder.getI64IntegerAttr(experts), total, shared, layer);
+  if (int64_t expected = getExpectedRows(rows, total, dist::getRowLoad(func)); expected < dist::getStoredElements(rows))
+    route->setDiscardableAttr(nn::kExpectedRowsAttr, builder.getI64IntegerAttr(expected));
   Route &added =
       routes.emplace_back(Route{route.getChoices(), route.getPlaces(), route.getOffsets(), Value(), experts,
                                 dist::getStoredElements(rows), tokens, chosen.back(), total, layer, {}});
@@ -374,7 +376,6 @@ LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsign
       if (!layout->dims[dim].isSharded())
         room[dim] = layout->dims[dim].getGlobalSize();
     at.rows = dist::getStoredElements(RankedTensorType::get(room, builder.getI64Type(), type.getEncoding()));
-    auto vector = [&](int64_t size) { return RankedTensorType::get({size}, builder.getI64Type()); };
     auto send = nn::SendRowsOp::create(
         builder, loc, TypeRange{getCompact(type, at), vector(own * ranks + 1), vector(own + 1)}, rows,
         route.offsets, axes, route.layer);

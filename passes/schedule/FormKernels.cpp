@@ -14,6 +14,7 @@
 #include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Support/ProgramMap.h"
+#include "meshwright/passes/schedule/CountedRows.h"
 #include "meshwright/passes/schedule/Grouping.h"
 #include "meshwright/passes/schedule/Links.h"
 #include "meshwright/passes/schedule/Passes.h"
@@ -38,6 +39,8 @@ struct Unit {
   KernelGroup group;
   /// Values from outside that the unit reads.
   SmallVector<Value> inputs;
+  /// The input that counts the rows of all results.
+  std::optional<unsigned> counter;
   bool isKernel = false;
   bool isEmitted = false;
 };
@@ -78,6 +81,7 @@ private:
 /// The units, in the program order of their last ops.
 void LaunchWriter::collectUnits() {
   std::vector<KernelGroup> groups = groupKernels(func, options);
+  CountedRows counted(func);
   ProgramSet<Value> needed;
   for (Value value : body.getTerminator()->getOperands())
     needed.insert(value);
@@ -92,6 +96,11 @@ void LaunchWriter::collectUnits() {
       for (Value operand : op->getOperands())
         if (Operation *producer = operand.getDefiningOp(); !producer || !members.contains(producer))
           inputs.insert(operand);
+    Value counts = isKernel ? counted.getOffsets(group.results) : Value();
+    if (counts && !(counts.getDefiningOp() && members.contains(counts.getDefiningOp()))) {
+      inputs.insert(counts);
+      unit.counter = llvm::find(inputs, counts) - inputs.begin();
+    }
     unit.inputs = inputs.takeVector();
     needed.insert(unit.inputs.begin(), unit.inputs.end());
     unit.group = std::move(group);
@@ -132,7 +141,8 @@ void LaunchWriter::emitKernel(Unit &unit) {
   for (Value result : group.results)
     types.push_back(result.getType());
   auto kernel = rt::KernelOp::create(builder, group.results.front().getLoc(), types,
-                                     map(unit.inputs), /*offsets=*/nullptr, /*over=*/nullptr);
+                                     map(unit.inputs), /*offsets=*/nullptr, /*over=*/nullptr,
+                                     unit.counter ? builder.getI64IntegerAttr(*unit.counter) : IntegerAttr());
   OpBuilder::InsertionGuard guard(builder);
   Block *block = builder.createBlock(&kernel.getBody());
   IRMapping inside;

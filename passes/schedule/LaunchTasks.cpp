@@ -7,10 +7,12 @@
 
 #include "meshwright/passes/schedule/LaunchTasks.h"
 
+#include "meshwright/dialects/Nn/MovedRows.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Reshard/TokenSharding.h"
 #include "meshwright/lib/Support/ProgramMap.h"
+#include "meshwright/lib/Support/TensorValues.h"
 #include "meshwright/passes/schedule/Links.h"
 
 #include "llvm/ADT/SetVector.h"
@@ -26,6 +28,32 @@ Operation *meshwright::getNamedOp(rt::KernelOp launch) {
   return launch.getYielded().front().getDefiningOp();
 }
 
+namespace {
+/// A tensor has room for so many rows, of which a share is expected to exist.
+struct ExpectedRows {
+  int64_t room;
+  double share;
+};
+} // namespace
+
+/// The rows that a kernel gives or sums, if numbers count them.
+static std::optional<ExpectedRows> getExpectedRows(rt::KernelOp kernel) {
+  Value offsets, rows = kernel->getResult(0);
+  if (std::optional<uint64_t> counter = kernel.getCountedBy())
+    offsets = kernel->getOperand(*counter);
+  else if (auto counted = dyn_cast_or_null<nn::CountedRowsOpInterface>(rt::getOnlyOp(kernel));
+           counted && !counted.givesRows()) {
+    offsets = counted.getOffsetsOfRows();
+    rows = counted->getOperand(0);
+  }
+  Operation *source = offsets ? rt::getSource(offsets).getDefiningOp() : nullptr;
+  std::optional<int64_t> expected = source ? nn::getExpectedRows(source) : std::nullopt;
+  int64_t room = shapeOf(rows).empty() ? 0 : shapeOf(rows).front();
+  if (!expected || room == 0)
+    return std::nullopt;
+  return ExpectedRows{room, std::min(1.0, double(*expected) / double(room))};
+}
+
 KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
   KernelWork work;
   if (replacesRows) {
@@ -36,11 +64,20 @@ KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
         work.bytes += 2 * rt::getBufferBytes(operand.getType());
     return work;
   }
-  for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
-    for (Value value : values)
-      work.bytes += rt::getBufferBytes(value.getType());
   for (Operation &op : kernel.getOps())
     addWork(&op, work);
+  std::optional<ExpectedRows> expected = getExpectedRows(kernel);
+  double share = expected ? expected->share : 1;
+  for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
+    for (Value value : values) {
+      ArrayRef<int64_t> shape = shapeOf(value);
+      bool isRows = expected && !shape.empty() && shape.front() == expected->room;
+      work.bytes += int64_t(double(rt::getBufferBytes(value.getType())) * (isRows ? share : 1));
+    }
+  for (auto &[flops, type] : work.flops)
+    flops *= share;
+  for (double *count : {&work.rows, &work.cheapElements, &work.costlyElements})
+    *count *= share;
   return work;
 }
 

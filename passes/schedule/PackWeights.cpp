@@ -189,7 +189,8 @@ static Value prepareAtUse(Operation *reader, const Source &source, Type element,
   auto type =
       RankedTensorType::get(cast<RankedTensorType>(source.value.getType()).getShape(), element);
   auto kernel = rt::KernelOp::create(builder, loc, TypeRange(type), ValueRange(source.value),
-                                     /*offsets=*/nullptr, /*over=*/nullptr);
+                                     /*offsets=*/nullptr, /*over=*/nullptr,
+                                     /*counted_by=*/nullptr);
   Block *block = builder.createBlock(&kernel.getBody());
   Value weight = block->addArgument(source.value.getType(), loc);
   auto prepare = rt::PrepareOp::create(builder, loc, type, weight, packing, rt::PrepareTime::Use);

@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -180,6 +181,11 @@ public:
 
   virtual bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
                       std::string &error) = 0;
+  /// Reads a number that the compute stream has written, if that takes no wait of the host.
+  virtual std::optional<int64_t> read(const int64_t *number) const {
+    (void)number;
+    return std::nullopt;
+  }
   /// Returns true if the device performs calls of this kind (MW_RT_CALL_...).
   virtual bool performs(int64_t kind) const = 0;
   /// Performs a call, on the buffers that meshwright-c/Runtime.h names for its kind. A call with a

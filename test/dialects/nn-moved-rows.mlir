@@ -37,12 +37,12 @@
 // ONCE: nn.combine %[[B]], %[[C]] : (tensor<2x2x6x16xf32, #nn.routed<2, shared = 4>>, tensor<2x6x2xi64>) -> tensor<2x6x16xf32>
 
 // Rows that a rank receives are tokens of its experts.
-// SHARED: %[[OFFSETS:.*]], %[[CHOICES:.*]], %[[PLACES:.*]] = nn.route %{{.*}} {experts = 2 : i64, shared = 4 : i64}
+// SHARED: %[[OFFSETS:.*]], %[[CHOICES:.*]], %[[PLACES:.*]] = nn.route %{{.*}} {experts = 2 : i64, nn.expected_rows = 19 : i64, shared = 4 : i64}
 // SHARED: %[[I:.*]] = nn.take_rows %{{.*}}, %[[CHOICES]]
 // SHARED: %[[X:.*]] = nn.take_rows %{{.*}}, %[[CHOICES]]
 // SHARED: %[[SI:.*]], %[[PARTS:.*]], %[[OWN:.*]] = nn.send_rows %[[I]], %[[OFFSETS]]
 // SHARED: %[[SX:.*]], %{{.*}}, %{{.*}} = nn.send_rows %[[X]], %[[OFFSETS]]
-// SHARED: %[[INNER:.*]], %[[TAKEN:.*]], %[[AT:.*]] = nn.route %[[SI]] offset %{{.*}} rows %[[OWN]] {experts = 4 : i64, layer = 0 : i64, total = 8 : i64}
+// SHARED: %[[INNER:.*]], %[[TAKEN:.*]], %[[AT:.*]] = nn.route %[[SI]] offset %{{.*}} rows %[[OWN]] {experts = 4 : i64, layer = 0 : i64, nn.expected_rows = 24 : i64, total = 8 : i64}
 // SHARED: %[[R:.*]] = nn.take_rows %[[SX]], %[[TAKEN]] {group = 2 : i64, nested, tokens = 2 : i64}
 // SHARED: %[[H:.*]] = nn.grouped_product %[[R]], %{{.*}}, %[[INNER]]
 // SHARED: %[[S:.*]] = nn.sum_rows %[[H]], %[[AT]] {nested}

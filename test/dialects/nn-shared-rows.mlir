@@ -10,7 +10,7 @@
 // CHECK: nn.combine %{{.*}} -> tensor<4x7x16xf32>
 
 // Two experts share the rows of a group, which are tokens of both.
-// ROWS: %[[OFFSETS:.*]], %[[CHOICES:.*]], %[[PLACES:.*]] = nn.route %[[I:.*]] {experts = 4 : i64, shared = 2 : i64} : (tensor<4x7x2xi64>) -> (tensor<5xi64>, tensor<56xi64>, tensor<4x7x2xi64>)
+// ROWS: %[[OFFSETS:.*]], %[[CHOICES:.*]], %[[PLACES:.*]] = nn.route %[[I:.*]] {experts = 4 : i64, nn.expected_rows = 52 : i64, shared = 2 : i64} : (tensor<4x7x2xi64>) -> (tensor<5xi64>, tensor<56xi64>, tensor<4x7x2xi64>)
 // ROWS: %[[G:.*]] = nn.take_rows %{{.*}}, %[[CHOICES]] {group = 2 : i64, tokens = 2 : i64} : {{.*}} -> tensor<56x1x1x16xf32>
 // ROWS: %[[J:.*]] = nn.take_rows %[[I]], %[[CHOICES]] {group = 2 : i64, tokens = 2 : i64} : {{.*}} -> tensor<56x1x1x2xi64>
 // ROWS: %[[INNER:.*]], %[[TAKEN:.*]], %[[AT:.*]] = nn.route %[[J]] rows %[[OFFSETS]] {experts = 8 : i64, layer = 0 : i64} : (tensor<56x1x1x2xi64>, tensor<5xi64>) -> (tensor<9xi64>, tensor<56xi64>, tensor<56x1x1x2xi64>)

@@ -11,6 +11,43 @@ func.func @no_results(%x: tensor<4xf32>) {
 
 // -----
 
+func.func @counted_by_nothing(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@+1 {{expected the number of an operand that counts rows, below 1, got 1}}
+  %0 = rt.kernel %x counted_by 1 : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @counted_by_floats(%x: tensor<4xf32>) -> tensor<4xf32> {
+  // expected-error@+1 {{expected rows to be counted by a vector of i64, got 'tensor<4xf32>'}}
+  %0 = rt.kernel %x counted_by 0 : (tensor<4xf32>) -> tensor<4xf32> {
+  ^bb0(%a: tensor<4xf32>):
+    %1 = nn.neg %a : tensor<4xf32>
+    rt.yield %1 : tensor<4xf32>
+  }
+  return %0 : tensor<4xf32>
+}
+
+// -----
+
+func.func @counted_rows_differ(%x: tensor<4xf32>, %n: tensor<1xi64>) -> (tensor<4xf32>, tensor<2x2xf32>) {
+  // expected-error@+1 {{expected results with as many rows, which are counted, got 'tensor<4xf32>' and 'tensor<2x2xf32>'}}
+  %0:2 = rt.kernel %x, %n counted_by 1 : (tensor<4xf32>, tensor<1xi64>) -> (tensor<4xf32>, tensor<2x2xf32>) {
+  ^bb0(%a: tensor<4xf32>, %b: tensor<1xi64>):
+    %1 = nn.neg %a : tensor<4xf32>
+    %2 = nn.reshape %a : (tensor<4xf32>) -> tensor<2x2xf32>
+    rt.yield %1, %2 : tensor<4xf32>, tensor<2x2xf32>
+  }
+  return %0#0, %0#1 : tensor<4xf32>, tensor<2x2xf32>
+}
+
+// -----
+
 func.func @argument_types(%x: tensor<4xf32>) {
   // expected-error@+1 {{expected a region with arguments of the operands' types, ('tensor<4xf32>'), got ('tensor<8xf32>')}}
   %0 = rt.kernel %x : (tensor<4xf32>) -> tensor<8xf32> {

@@ -20,6 +20,20 @@ func.func @kernels(%x: tensor<4x8xf32>) -> (tensor<4x8xf32>, tensor<4x8xf32>) at
 
 // -----
 
+// The last offset counts the rows of the result.
+// CHECK-LABEL: func.func @counted
+func.func @counted(%x: tensor<6x8xf32>, %n: tensor<3xi64>) -> tensor<6x8xf32> {
+  // CHECK: rt.kernel %{{.*}}, %{{.*}} at [0] counted_by 1 : (tensor<6x8xf32>, tensor<3xi64>) -> tensor<6x8xf32> {
+  %0 = rt.kernel %x, %n at [0] counted_by 1 : (tensor<6x8xf32>, tensor<3xi64>) -> tensor<6x8xf32> {
+  ^bb0(%a: tensor<6x8xf32>, %b: tensor<3xi64>):
+    %1 = nn.neg %a : tensor<6x8xf32>
+    rt.yield %1 : tensor<6x8xf32>
+  }
+  return %0 : tensor<6x8xf32>
+}
+
+// -----
+
 // Without operands, and with an attribute of another dialect.
 // CHECK-LABEL: func.func @nothing
 func.func @nothing() -> tensor<8xi64> {

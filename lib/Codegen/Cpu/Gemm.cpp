@@ -73,7 +73,6 @@ private:
 
   void emitItems(Builder &b);
   void emitExperts(Builder &b);
-  void emitZeros(Builder &b, Value begin);
   void emitPart(Builder &b, const Part &part);
   void emitBlock(Builder &b, const Part &part, Value firstStep);
   /// The place of weights.
@@ -175,21 +174,6 @@ void GemmEmitter::emitExperts(Builder &b) {
       emitFor(b, buffers.begin, buffers.end, plan.blockPanels, [&](Builder &b, Value firstPanel) {
         emitPart(b, {firstTile, tileCount, firstPanel,
                      min(b, sub(b, buffers.end, firstPanel), plan.blockPanels)});
-      });
-    });
-  });
-  emitZeros(b, load(b, index(b, spec.experts)));
-}
-
-/// Rows of no expert are zeros.
-void GemmEmitter::emitZeros(Builder &b, Value begin) {
-  emitFor(b, begin, index(b, spec.m), 1, [&](Builder &b, Value row) {
-    emitFor(b, buffers.begin, buffers.end, 1, [&](Builder &b, Value panel) {
-      Value zeros = arith::ConstantOp::create(b, b.getZeroAttr(sums));
-      emitForWidth(b, panel, [&](Builder &b, int64_t width) {
-        for (int64_t first = 0; first < width; first += plan.lanes)
-          storeSome(b, zeros, c, add(b, mul(b, row, spec.n), add(b, mul(b, panel, columns), first)),
-                    std::min(plan.lanes, width - first), plan.masksBf16);
       });
     });
   });

@@ -71,7 +71,7 @@ struct GemmSpec {
   /// Applied to each element of A, possibly several times. Its result is rounded to `type`.
   GemmPrologue prologue;
   /// If not 0, rows are of so many experts, each with a B, one after the other. `m` is the most rows there
-  /// are, and rows of no expert are zeros. There is no bias and no epilogue.
+  /// are, and rows of no expert are not written. There is no bias and no epilogue.
   int64_t experts = 0;
 };
 

@@ -69,6 +69,9 @@ std::optional<KernelInfo> KernelScope::buildGroupedGemm(rt::KernelOp launch) {
   KernelInfo info;
   info.inputs = {product.getRows(), product.getWeight(), product.getOffsets()};
   info.kind = MW_RT_GEMM;
+  info.rows = spec.m;
+  info.counter = 2;
+  info.numOffsets = spec.experts + 1;
   info.items = plan.items;
   info.grain = chooseGrain(plan.items, plan.bytes, plan.flops);
   info.workspaceBytes = plan.workspaceBytes;

@@ -176,7 +176,7 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
   llvm::append_range(read, region.getPositions());
   for (auto [i, input] : llvm::enumerate(read))
     emitter.setBuffer(input, arguments[i]);
-  ValueRange written = arguments.drop_front(read.size()).drop_back(3);
+  ValueRange written = arguments.drop_back(3).take_back(region.outputs.size());
   outputs.assign(written.begin(), written.end());
   Value begin = arguments[arguments.size() - 3], end = arguments[arguments.size() - 2];
   workspace = arguments.back();
@@ -439,6 +439,16 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
   for (Value positions : region.getPositions()) {
     types.push_back(getFirstBufferType(positions));
     info.inputs.push_back(positions);
+  }
+  // A piece goes over the rows of all outputs in their order.
+  if (std::optional<uint64_t> counter = launch.getCountedBy(); counter && result.plan->pieces.size() == 1) {
+    Value counts = launch.getBlock().getArgument(*counter);
+    info.rows = cast<RankedTensorType>(region.outputs.front().getType()).getDimSize(0);
+    info.counter = info.inputs.size();
+    info.numOffsets = cast<RankedTensorType>(counts.getType()).getNumElements();
+    info.itemsAreRows = true;
+    info.inputs.push_back(counts);
+    types.push_back(getBufferType(counts));
   }
   llvm::for_each(region.outputs, addBuffer);
   info.workspaceBytes = emitter.getWorkspaceBytes();

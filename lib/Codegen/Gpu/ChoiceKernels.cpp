@@ -407,7 +407,7 @@ void Route::placeOthers(Value numRows) {
     }
   });
   loop(add(numRows, thread), getIndex(capacity), getNumThreads(),
-       [&](Value row) { memref::StoreOp::create(b, getInteger(0), choices, row); });
+       [&](Value row) { memref::StoreOp::create(b, getInteger(-1), choices, row); });
 }
 
 void Route::emit(func::FuncOp kernel) {

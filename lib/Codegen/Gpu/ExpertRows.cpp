@@ -187,7 +187,8 @@ Value ExpertRows::sum(Value count, int64_t atOnce, function_ref<Term(Value)> get
 }
 
 Value ExpertRows::takeRow(nn::TakeRowsOp take, Value row) {
-  Value choice = loadIndex(b, numbers, row);
+  // Rows that do not exist are those of the first token.
+  Value choice = max(loadIndex(b, numbers, row), getIndex(0));
   return load(div(choice, take.getEach() ? 1 : take.getGroup()));
 }
 

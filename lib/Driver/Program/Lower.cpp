@@ -289,6 +289,10 @@ static Descriptor describeLaunch(const KernelInfo &info, const Step &step, Value
   what.workspace = info.workspaceBytes;
   what.flops = info.flops;
   what.bytes = info.bytes;
+  what.rows = info.rows;
+  what.counter = info.counter;
+  what.last = info.numOffsets - 1;
+  what.items_are_rows = info.itemsAreRows;
   what.num_inputs = step.inputs.size();
   what.num_outputs = step.outputs.size();
   Descriptor descriptor;

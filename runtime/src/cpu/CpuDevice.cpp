@@ -124,10 +124,15 @@ static void runPart(void *state, int64_t index, int64_t count) {
 
 bool CpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
                        std::string &) {
-  if (what.items == 0)
+  int64_t items = what.items;
+  if (what.rows && what.items_are_rows) {
+    int64_t rows = static_cast<const int64_t *>(buffers[what.counter])[what.last], rest = items % what.rows;
+    items = items / what.rows * rows + (rest * rows + what.rows - 1) / what.rows;
+  }
+  if (items == 0)
     return true;
-  Launch launch{kernel, buffers, what.items, workers.get()};
-  int64_t shares = what.items / std::max<int64_t>(what.grain, 1);
+  Launch launch{kernel, buffers, items, workers.get()};
+  int64_t shares = items / std::max<int64_t>(what.grain, 1);
   int64_t count = std::clamp<int64_t>(shares, 1, workers->getCount());
   for (int64_t i = 0; i < count; ++i)
     workers->getWorkspace(i).get(what.workspace);

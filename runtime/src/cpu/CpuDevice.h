@@ -41,6 +41,7 @@ public:
   void enterThread() override;
   bool synchronize(Time deadline) override { return streams.drain(deadline); }
 
+  std::optional<int64_t> read(const int64_t *number) const override { return *number; }
   bool launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *const *buffers,
               std::string &error) override;
   bool performs(int64_t kind) const override;

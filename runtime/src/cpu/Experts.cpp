@@ -216,7 +216,7 @@ bool CpuDevice::perform(const mw_rt_route &what, void *const *buffers, std::stri
       places[i] = next[places[i]]++;
       choices[places[i]] = i;
     }
-  std::fill(choices + rows, choices + what.capacity, 0);
+  std::fill(choices + rows, choices + what.capacity, -1);
   return true;
 }
 
@@ -229,7 +229,9 @@ bool CpuDevice::perform(const mw_rt_take_rows &what, void *const *buffers, std::
   const auto *input = static_cast<const char *>(buffers[0]);
   const auto *choices = static_cast<const int64_t *>(buffers[1]);
   auto *result = static_cast<char *>(buffers[2]);
-  share(*workers, what.rows, leastRows(what.inner), [&](int64_t begin, int64_t end) {
+  auto exists = [](int64_t choice) { return choice >= 0; };
+  int64_t rows = std::partition_point(choices, choices + what.rows, exists) - choices;
+  share(*workers, rows, leastRows(what.inner), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       std::memcpy(result + row * bytes, input + choices[row] / what.group * bytes, bytes);
   });
@@ -274,8 +276,6 @@ bool CpuDevice::perform(const mw_rt_repeat_rows &what, void *const *buffers, std
   for (int64_t expert = 0; expert < what.experts; ++expert)
     for (int64_t row = offsets[expert]; row < offsets[expert + 1]; ++row)
       std::memcpy(result + row * bytes, table + expert * bytes, bytes);
-  int64_t rows = offsets[what.experts];
-  std::memset(result + rows * bytes, 0, (what.rows - rows) * bytes);
   return true;
 }
 
@@ -342,8 +342,6 @@ bool CpuDevice::perform(const mw_rt_grouped_product &what, void *const *buffers,
                          nullptr, c + row * what.n * resultSize, *workers, error))
         return false;
     }
-  int64_t rows = offsets[what.experts];
-  std::memset(c + rows * what.n * resultSize, 0, (what.rows - rows) * what.n * resultSize);
   return true;
 }
 
@@ -418,7 +416,6 @@ bool CpuDevice::perform(const Caller &caller, const mw_rt_send_rows &send, void 
                              received.times(bytes)))
     return false;
   reorderRows(received, bytes, arrived.data(), rows, /*byExpert=*/true);
-  std::memset(rows + total * bytes, 0, (what.to_capacity - total) * bytes);
   return true;
 }
 
@@ -434,13 +431,8 @@ bool CpuDevice::perform(const Caller &caller, const mw_rt_return_rows &back, voi
       sent.at(member, expert) = parts[1] - parts[0];
   std::vector<char> leaving(*parts * bytes);
   reorderRows(sent, bytes, static_cast<const char *>(buffers[0]), leaving.data(), /*byExpert=*/false);
-  auto *rows = static_cast<char *>(buffers[3]);
-  std::vector<int64_t> arriving = received.times(bytes);
-  if (!collectives->exchange(caller, what.group, leaving.data(), sent.times(bytes), rows, arriving))
-    return false;
-  int64_t total = std::accumulate(arriving.begin(), arriving.end(), int64_t(0));
-  std::memset(rows + total, 0, what.to_capacity * bytes - total);
-  return true;
+  return collectives->exchange(caller, what.group, leaving.data(), sent.times(bytes), buffers[3],
+                               received.times(bytes));
 }
 
 } // namespace meshwright::rt

@@ -14,7 +14,20 @@
 #include "meshwright/runtime/include/Packing.h"
 #include "meshwright/runtime/include/Types.h"
 
+#include <algorithm>
+
 namespace meshwright::rt {
+
+int64_t RowCount::getPart(const Device &device, int64_t ofAll) const {
+  const int64_t *first = number ? number : choices;
+  std::optional<int64_t> found = first ? device.read(first) : std::nullopt;
+  if (!found || rows == 0)
+    return ofAll;
+  int64_t exist = number ? *found
+                         : std::partition_point(choices, choices + rows, [](int64_t choice) { return choice >= 0; }) -
+                               choices;
+  return ofAll / rows * exist;
+}
 
 /// The type in which numbers of a type are summed.
 static DType getSumType(int64_t dtype) {
@@ -35,6 +48,15 @@ static CallFacts check(CallFacts facts, const void *values, int64_t dtype, int64
   facts.checked = values;
   facts.checkedType = dtype;
   facts.checkedCount = count;
+  return facts;
+}
+
+/// The first rows exist, as many as the last offset of `experts` experts says.
+static CallFacts countRows(CallFacts facts, int64_t rows, const void *offsets, int64_t experts,
+                           bool checksRows = true) {
+  facts.rowCount.rows = rows;
+  facts.rowCount.number = static_cast<const int64_t *>(offsets) + experts;
+  facts.checksRows = checksRows;
   return facts;
 }
 
@@ -131,7 +153,11 @@ static CallFacts getFacts(const mw_rt_note_dropped &what, void *const *) {
 
 static CallFacts getFacts(const mw_rt_take_rows &what, void *const *buffers) {
   int64_t count = what.rows * what.inner;
-  return check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count);
+  CallFacts facts = check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count);
+  facts.rowCount.rows = what.rows;
+  facts.rowCount.choices = static_cast<const int64_t *>(buffers[1]);
+  facts.checksRows = true;
+  return facts;
 }
 
 static CallFacts getFacts(const mw_rt_sum_rows &what, void *const *buffers) {
@@ -143,7 +169,8 @@ static CallFacts getFacts(const mw_rt_sum_rows &what, void *const *buffers) {
 
 static CallFacts getFacts(const mw_rt_repeat_rows &what, void *const *buffers) {
   int64_t count = what.rows * what.inner;
-  return check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count);
+  return countRows(check(moveElements(what.dtype, 2 * count), buffers[2], what.dtype, count), what.rows,
+                   buffers[1], what.experts);
 }
 
 static CallFacts getFacts(const mw_rt_sum_groups &what, void *const *buffers) {
@@ -158,7 +185,8 @@ static CallFacts getFacts(const mw_rt_grouped_product &what, void *const *buffer
   facts.flops = 2 * what.rows * what.n * what.k;
   facts.bytes = (what.rows + what.experts * what.n) * what.k * sizeOf(DType(what.dtype)) +
                 what.rows * what.n * sizeOf(DType(what.result));
-  return check(facts, buffers[3], what.result, what.rows * what.n);
+  return countRows(check(facts, buffers[3], what.result, what.rows * what.n), what.rows, buffers[2],
+                   what.experts);
 }
 
 static CallFacts getFacts(const mw_rt_grouped_outer &what, void *const *buffers) {
@@ -169,7 +197,8 @@ static CallFacts getFacts(const mw_rt_grouped_outer &what, void *const *buffers)
   facts.dtype = what.dtype;
   facts.flops = 2 * what.rows * what.m * what.n;
   facts.bytes = what.rows * (what.m + what.n) * sizeOf(DType(what.dtype)) + results * sizeOf(sum);
-  return check(facts, buffers[3], int64_t(sum), results);
+  return countRows(check(facts, buffers[3], int64_t(sum), results), what.rows, buffers[2], what.experts,
+                   /*checksRows=*/false);
 }
 
 static CallFacts getFacts(const mw_rt_send_rows &what, void *const *) {

@@ -124,13 +124,19 @@ using namespace meshwright::rt;
 int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch *what,
                          mw_rt_kernel kernel, void *const *buffers) {
   int64_t dtype = what->num_outputs > 0 ? what->outputs[0].dtype : -1;
-  return call(*context, op, TraceKind(what->kind), dtype, what->flops, what->bytes,
+  RowCount rows;
+  if (what->rows) {
+    rows.rows = what->rows;
+    rows.number = static_cast<const int64_t *>(buffers[what->counter]) + what->last;
+  }
+  auto getPart = [&](int64_t ofAll) { return rows.getPart(*context->device, ofAll); };
+  return call(*context, op, TraceKind(what->kind), dtype, getPart(what->flops), getPart(what->bytes),
               [&](std::string &error) {
                 if (!context->device->launch(*what, kernel, buffers, error))
                   return false;
                 for (int64_t i = 0; context->checkFinite && i < what->num_outputs; ++i)
-                  if (!checkFinite(*context, op, i, what->outputs[i].dtype,
-                                   buffers[what->num_inputs + i], what->outputs[i].count, error))
+                  if (!checkFinite(*context, op, i, what->outputs[i].dtype, buffers[what->num_inputs + i],
+                                   getPart(what->outputs[i].count), error))
                     return false;
                 return true;
               });
@@ -139,17 +145,18 @@ int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch 
 int32_t mw_rt_perform(mw_rt_context *context, int64_t op, const mw_rt_call *what,
                       void *const *buffers) {
   CallFacts facts = getFacts(*what, buffers);
+  auto getPart = [&](int64_t ofAll) { return facts.rowCount.getPart(*context->device, ofAll); };
   auto body = [&](std::string &error) {
     if (!context->device->perform({context->rank, 0, op}, *what, buffers, error))
       return false;
     if (facts.logged > 0)
       context->logged.push_back({what, {buffers, buffers + facts.logged}});
-    return checkFinite(*context, op, 0, facts.checkedType, facts.checked, facts.checkedCount,
-                       error);
+    int64_t count = facts.checksRows ? getPart(facts.checkedCount) : facts.checkedCount;
+    return checkFinite(*context, op, 0, facts.checkedType, facts.checked, count, error);
   };
   if (!facts.kind)
     return call(*context, op, body);
-  return call(*context, op, *facts.kind, facts.dtype, facts.flops, facts.bytes, body);
+  return call(*context, op, *facts.kind, facts.dtype, getPart(facts.flops), getPart(facts.bytes), body);
 }
 
 //===----------------------------------------------------------------------===//
