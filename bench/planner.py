@@ -76,7 +76,7 @@ def meshes(ranks, trains, architecture="llama"):
         yield {"mesh": mesh or {"dp": 1}, **({"context_parallel": context} if context else {})}
 
 
-def combinations(ranks, trains, most, architecture, seed=0):
+def combinations(ranks, trains, most, architecture="llama", seed=0):
     """All options; a sample of them if there are more than `most`."""
     found = []
     for mesh in meshes(ranks, trains, architecture):
@@ -96,7 +96,7 @@ def brute_force(model, ranks, trains, most=600, architecture="llama"):
     return best
 
 
-def measure(seed, ranks, most, architecture):
+def measure(seed, ranks, most, architecture="llama"):
     model, trains, what = draw(seed, architecture)
     begin = time.perf_counter()
     report = model.parallelize(ranks=ranks).report("json")
@@ -137,7 +137,7 @@ def run_seconds(model, options):
     return communication["run_seconds"] if communication else float("inf")
 
 
-def compare_auto(seed, architecture):
+def compare_auto(seed, architecture="llama"):
     """The time of a plan with one option that is auto, over the least time with one of its values."""
     model, trains, what = draw(seed, architecture)
     options, auto, values = draw_options(random.Random(seed), trains, architecture)

@@ -33,6 +33,7 @@
 #include "meshwright/passes/report/Passes.h"
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
+#include "meshwright/passes/schedule/ReportSchedule.h"
 #include "meshwright/passes/serve/Passes.h"
 #include "meshwright/passes/train/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
@@ -135,9 +136,31 @@ FailureOr<ParallelizeOptions> meshwright::readParallelizeOptions(StringRef text,
   return options;
 }
 
-/// Returns a function that plans the memory of a program.
-static PlanMemory getMemoryPlanner() {
-  return [](FunctionOpInterface function) { return planSessionMemory(function); };
+/// Schedules a copy of a program for the report on it. Returns false if the program cannot be scheduled.
+static bool addScheduleOfCopy(FunctionOpInterface function, Report &report) {
+  TriedPrograms &tried = TriedPrograms::of(function.getContext());
+  std::lock_guard<std::recursive_mutex> lock(tried.mutex);
+  MLIRContext *context = tried.getContext().get();
+  IsolatedModule copy(function->getParentOfType<ModuleOp>(), tried.getContext());
+  dist::DistDialect::getDecisionLog(context).clear();
+  if (failed(copy.run([](OpPassManager &pm) { buildSchedulePhase(pm); })))
+    return false;
+  auto planned = copy.get().lookupSymbol<func::FuncOp>(function.getName());
+  if (!planned || !isPlanned(planned))
+    return false;
+  addSchedule(function, planned, report);
+  addDecisions(report, context, [](const Decision &decision) { return decision.subject == Subject::Program; });
+  return true;
+}
+
+/// Returns a function that adds the schedule of a program to the report on it.
+static ScheduleReporter getScheduleReporter() {
+  return [](FunctionOpInterface function, Report &report) {
+    if (auto func = dyn_cast<func::FuncOp>(*function); func && isPlanned(func))
+      addSchedule(function, func, report);
+    else if (!addScheduleOfCopy(function, report))
+      report.memory = planSessionMemory(function);
+  };
 }
 
 static bool asksSchedule(const RequestSchedulePassOptions &request) {
@@ -220,7 +243,7 @@ static FindTime getTimeFinder(const ParallelizeOptions &options) {
 void meshwright::addReport(OpPassManager &pm, llvm::StringRef file) {
   ReportCommunicationPassOptions options;
   options.file = file.str();
-  pm.addPass(createReportCommunicationPass(options, getMemoryPlanner()));
+  pm.addPass(createReportCommunicationPass(options, getScheduleReporter()));
 }
 
 /// Prices a candidate by the program that the phases make of it.
@@ -359,7 +382,7 @@ void meshwright::registerPasses() {
   // MLIR keeps the first pass that is registered under a name. The passes that TableGen
   // registers know their own phase only, so passes that ask other phases come first.
   registerPass([] { return createFoldEncoderPass({}, getFoldPricing(OnOffAuto::Auto)); });
-  registerPass([] { return createReportCommunicationPass({}, getMemoryPlanner()); });
+  registerPass([] { return createReportCommunicationPass({}, getScheduleReporter()); });
   registerPass([] { return createRecomputePass({}, getPlanTrial({})); });
   registerPass([] { return createSaveShardsPass({}, getPlanTrial({})); });
   registerPass([] { return createSplitFetchesPass({}, getTimeFinder({})); });

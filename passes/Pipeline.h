@@ -62,7 +62,7 @@ void buildSchedulePhase(mlir::OpPassManager &pm, const ScheduleOptions &options 
 /// Adds the passes of one phase alone.
 void buildPhase(mlir::OpPassManager &pm, const ParallelizeOptions &options, Phase phase);
 
-/// Adds a pass that writes the report on an SPMD program, with the memory of its
+/// Adds a pass that writes the report on an SPMD program, with the times and the memory of its
 /// schedule.
 void addReport(mlir::OpPassManager &pm, llvm::StringRef file);
 

@@ -90,7 +90,7 @@ def Nn_RoutedOpInterface : OpInterface<"RoutedOpInterface"> {
 def Nn_CountedRowsOpInterface : OpInterface<"CountedRowsOpInterface"> {
   let cppNamespace = "::meshwright::nn";
   let description = [{
-    Gives the rows of a routing in a tensor with room for more, or sums such rows. Those that exist come first. Ops
+    Gives the rows of a routing in a tensor with room for more, or sums such rows. The rows that exist come first. Ops
     that treat rows one by one keep their number.
   }];
   let methods = [

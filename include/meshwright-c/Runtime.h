@@ -62,21 +62,16 @@ enum {
   MW_RT_MOVE = 3, /* only moves elements */
 };
 
-/* How a kernel is launched. `items` are split into equal parts, one for each thread; if
- * there are several parts, each has at least `grain` items. `workspace` is in bytes for
- * each thread. `flops` and `bytes` are the least that the launch computes and moves, for
- * reports. `buffers` has the inputs, then the outputs. `--check-finite` reads the outputs
- * by `dtype` and `count`.
- *
- * If `rows` is not 0, outputs have so many rows, of which the first ones exist: as many as the i64 at `last` of input
- * `counter` says. `flops`, `bytes` and `count` are those of all rows. With `items_are_rows` the first items compute the
- * first rows, and a launch may leave out the items of rows that do not exist. */
+/* How a kernel is launched. `items` are split into equal parts, one for each thread; if there are several parts, each has
+ * at least `grain` items. `workspace` is in bytes for each thread. `flops` and `bytes` are the least that the launch computes
+ * and moves, for reports. `buffers` has the inputs, then the outputs. `--check-finite` reads the outputs by `dtype` and
+ * `count`. If `rows` is not 0, the first of these rows of the outputs exist, as many as the i64 at `last` of input `counter`
+ * says, and other numbers are those of all rows. With `items_are_rows` the first items compute the first rows. */
 typedef struct mw_rt_output { int64_t dtype, count; } mw_rt_output;
 
 typedef struct mw_rt_launch {
   int64_t kind, items, grain, workspace, flops, bytes;
-  int64_t rows, counter, last, items_are_rows;
-  int64_t num_inputs, num_outputs;
+  int64_t rows, counter, last, items_are_rows, num_inputs, num_outputs;
   mw_rt_output outputs[1];
 } mw_rt_launch;
 

@@ -87,8 +87,8 @@ std::optional<AssumedDevice> meshwright::findDevice(StringRef wanted, StringRef 
     return because(std::move(found), "as MESHWRIGHT_DEVICE says");
   }
   bool isCpu = getKind(target) == "cpu";
-  // Until a machine is measured, plans are the same on all machines.
-  StringRef preset = "h100";
+  // Until a machine is measured, plans are the same on all machines. A target that names a processor has the preset of one.
+  StringRef preset = isCpu && !target.empty() ? "cpu" : "h100";
   std::string path = getCalibrationPath();
   bool hasFile = !path.empty() && llvm::sys::fs::is_regular_file(path);
   // Another processor than this one has no calibration here.

@@ -131,7 +131,7 @@ static void printAlternatives(const Report &report, json::OStream &json) {
         json.attribute("exposed_seconds", plan.exposedSeconds);
         json.attribute("memory_per_rank", plan.memory);
         json.attribute("bytes_per_rank", plan.bytes);
-        json.attribute("reason", json::fixUTF8(plan.reason));
+        json.attribute("loses", json::fixUTF8(plan.reason));
       });
   });
 }

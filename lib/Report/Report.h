@@ -93,6 +93,8 @@ struct MeasuredTimes {
 
 /// The pass whose decision has the plans that the planner compared.
 inline constexpr llvm::StringLiteral kPlannerPass = "choose-plan";
+/// The pass in notes of the planner about other plans.
+inline constexpr llvm::StringLiteral kPlannerNotes = "explain-plan";
 
 struct Report {
   /// All launches of one kind and role, over the same axes and dimensions, from one place of

@@ -94,7 +94,12 @@ static void printBytes(const Report &report, llvm::raw_ostream &os) {
 static void printChoice(const Report &report, llvm::raw_ostream &os) {
   if (report.alternatives.empty())
     return;
-  line(os, "planner") << "chose one of " << report.alternatives.size() << " plans";
+  double plans = 0;
+  for (const Report::Decision &decision : report.decisions)
+    for (auto &[name, number] : decision.numbers)
+      if (decision.pass == kPlannerPass && name == "plans")
+        plans = number;
+  line(os, "planner") << "chose one of " << int64_t(plans) << " plans";
   for (const Report::PlanAlternative &plan : report.alternatives)
     if (!plan.isChosen) {
       os << "; the next takes " << formatSeconds(plan.seconds) << " and " << formatBytes(plan.memory);

@@ -303,6 +303,9 @@ static void printAlternatives(const Report &report, llvm::raw_ostream &os) {
                formatBytes(plan.bytes), plan.isChosen ? "chosen" : plan.reason});
   }
   table.print(os);
+  for (const Report::Decision &decision : report.decisions)
+    if (decision.pass == kPlannerNotes)
+      os << "  " << decision.message << "\n";
 }
 
 /// The classes of kernels, as runs name them.

@@ -16,8 +16,28 @@ using namespace meshwright::detail;
 // Edges
 //===----------------------------------------------------------------------===//
 
+/// Returns true if an edge leaves rows where they are, or moves them from the source to the target and nothing else.
+bool Search::keepsRows(const Node &next) const {
+  const Node &source = visits.front().node;
+  auto getRowPlace = [&](const Node &of, size_t part) {
+    uint16_t place = of.placement[part];
+    bool isOfRows = place != kFree && place != kUnreduced && problem.factors[place >> 8].dim < problem.rowDims;
+    return isOfRows ? place : kFree;
+  };
+  bool movesRows = false, movesOthers = false, isDirect = true;
+  for (size_t part = 0; part < problem.axes.size(); ++part) {
+    uint16_t before = getRowPlace(node, part), after = getRowPlace(next, part);
+    movesRows |= before != after;
+    movesOthers |= before == after && node.placement[part] != next.placement[part];
+    isDirect &= before == getRowPlace(source, part) && after == getRowPlace(targetNode, part);
+  }
+  return !movesRows || (isDirect && !movesOthers);
+}
+
 void Search::relax(Node next, const Lists &nextLists, Edge edge) {
   if (isTooDear(edge.cost))
+    return;
+  if (problem.rowDims > 0 && !edge.isRecut && !keepsRows(next))
     return;
   Cost total = cost + edge.cost;
   bool isTarget = next == targetNode;

@@ -12,6 +12,7 @@
 #include "meshwright/lib/Reshard/Reshard.h"
 
 #include "meshwright/dialects/Dist/Refine.h"
+#include "meshwright/dialects/Nn/Nn.h"
 #include "meshwright/lib/Reshard/Search.h"
 
 #include <unordered_map>
@@ -176,9 +177,10 @@ FailureOr<ReshardProblem> buildProblem(const Layout &from, const Layout &to, int
 struct Resharder::Memo {
   struct Key {
     Layout from, to;
-    int64_t elementBytes;
+    int64_t elementBytes, rowDims;
     bool operator==(const Key &other) const {
-      return elementBytes == other.elementBytes && same(from, other.from) && same(to, other.to);
+      return elementBytes == other.elementBytes && rowDims == other.rowDims && same(from, other.from) &&
+             same(to, other.to);
     }
     static bool same(const Layout &a, const Layout &b) {
       if (!a.sameShardingAs(b))
@@ -192,7 +194,7 @@ struct Resharder::Memo {
   };
   struct Hash {
     size_t operator()(const Key &key) const {
-      return llvm::hash_combine(key.elementBytes, hash_value(key.from), hash_value(key.to));
+      return llvm::hash_combine(key.elementBytes, key.rowDims, hash_value(key.from), hash_value(key.to));
     }
   };
   ReshardPlan nothing;
@@ -225,14 +227,18 @@ Resharder::Resharder(MeshAttr mesh, FlatSymbolRefAttr symbol, ReshardOptions opt
 }
 Resharder::~Resharder() = default;
 
+int64_t meshwright::getNumRowDims(Value value) {
+  return nn::getRouted(value.getType()) ? 1 + nn::getNumTokenDims(value) : 0;
+}
+
 static bool isAnyUniform(const Layout &layout) { return llvm::any_of(layout.dims, isUniform); }
 
 FailureOr<const ReshardPlan *> Resharder::plan(const Layout &from, const Layout &to,
-                                               Type elementType) {
+                                               Type elementType, int64_t rowDims) {
   // Equal layouts, the common case, need no lookup.
   if (from.sameShardingAs(to) && !isAnyUniform(from) && !isAnyUniform(to))
     return &memo->nothing;
-  Memo::Key key{from, to, getElementBytes(elementType)};
+  Memo::Key key{from, to, getElementBytes(elementType), rowDims};
   canonicalize(key.from, mesh);
   canonicalize(key.to, mesh);
   auto [it, isNew] = memo->plans.try_emplace(key);
@@ -241,6 +247,7 @@ FailureOr<const ReshardPlan *> Resharder::plan(const Layout &from, const Layout 
     std::vector<ReshardStep> strips;
     auto problem = buildProblem(key.from, key.to, key.elementBytes, mesh, strips);
     if (succeeded(problem)) {
+      problem->rowDims = rowDims;
       FailureOr<ReshardPlan> found = search(*problem, model, options);
       if (succeeded(found)) {
         found->steps.insert(found->steps.begin(), strips.begin(), strips.end());
@@ -255,29 +262,10 @@ FailureOr<const ReshardPlan *> Resharder::plan(const Layout &from, const Layout 
   return &*entry;
 }
 
-/// Returns true if a plan moves chunks in several launches. A tensor whose rows are compact moves in one, as its
-/// rows are in the order of their senders then.
-static bool movesInSteps(const ReshardPlan &plan) {
-  auto moves = [](const ReshardStep &step) {
-    return step.kind == CollectiveKind::AllToAll || step.kind == CollectiveKind::Redistribute ||
-           step.kind == CollectiveKind::Permute;
-  };
-  return plan.steps.size() > 1 && llvm::all_of(plan.steps, moves);
-}
-
 FailureOr<Value> Resharder::reshard(OpBuilder &builder, Location location, Value value,
                                     const Layout &from, const Layout &to) {
-  auto found = plan(from, to, cast<RankedTensorType>(value.getType()).getElementType());
+  auto found = plan(from, to, getElementTypeOrSelf(value.getType()), getNumRowDims(value));
   if (failed(found))
     return failure();
-  bool isCompact = isa_and_nonnull<CompactAttrInterface>(cast<RankedTensorType>(value.getType()).getEncoding());
-  if (isCompact && movesInSteps(**found) && !from.isUnreduced() && !to.isUnreduced()) {
-    auto describe = [&](const Layout &layout) {
-      return builder.getArrayAttr(getSharding(layout, symbol, mesh));
-    };
-    auto type = cast<RankedTensorType>(value.getType()).clone(to.getLocalShape());
-    return RedistributeOp::create(builder, location, TypeRange{type}, value, describe(from), describe(to))
-        .getResult(0);
-  }
   return emit(builder, location, value, **found, mesh, symbol);
 }

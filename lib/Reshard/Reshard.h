@@ -81,8 +81,13 @@ struct ReshardOptions {
   int64_t maxIntermediateBytes = 0;
 };
 
+/// The number of the first dimensions that count rows of a routed value: experts and tokens. Zero for other values.
+/// One launch moves rows from the source to the target, since they are in the order of their senders behind it,
+/// and no other collective brings them back into that of the tokens.
+int64_t getNumRowDims(mlir::Value value);
+
 /// Plans and writes moves between layouts on one mesh.
-/// - Plans are cached by layouts and element size, for its own life or as `keepReshardPlans` says.
+/// - Plans are cached by layouts, element size and dimensions of rows, for its own life or as `keepReshardPlans` says.
 /// - Not safe for use from several threads.
 class Resharder {
 public:
@@ -91,8 +96,9 @@ public:
 
   /// The cheapest plan. Fails if the layouts disagree in rank, true sizes or order, or if
   /// the source cannot become unreduced as the target is.
+  /// \param rowDims  as `getNumRowDims` counts them
   mlir::FailureOr<const ReshardPlan *> plan(const dist::Layout &from, const dist::Layout &to,
-                                            mlir::Type elementType);
+                                            mlir::Type elementType, int64_t rowDims = 0);
 
   /// Plans and writes the move. Returns the local value in layout `to`, which is `value`
   /// if the layouts are equal.

@@ -28,6 +28,8 @@ struct ReshardProblem {
   ReshardLayout source, target;
   dist::ReductionKind reduction = dist::ReductionKind::Sum;
   int64_t elementBytes = 1;
+  /// The number of dimensions of rows. One launch moves these from the source to the target, and nothing else.
+  int64_t rowDims = 0;
 };
 
 /// Returns the cheapest path among the layouts that the search keeps. Fails if there is none.

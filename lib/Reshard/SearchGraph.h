@@ -128,6 +128,7 @@ private:
 
   // Edges out of the node being expanded.
   void expand(int index);
+  bool keepsRows(const Node &next) const;
   void relax(Node next, const Lists &nextLists, Edge edge);
   void changePads();
   void reduce();

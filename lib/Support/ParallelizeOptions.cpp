@@ -493,7 +493,9 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
     std::string plain = unquote(value);
     if (failed(parser.parseOption(key, plain)))
       return failure();
-    if (plain == "auto" && llvm::is_contained(getPlannedOptions(), key))
+    // Parts of context parallelism may be auto.
+    bool isAuto = plain == "auto" || (key == "context-parallel" && StringRef(plain).contains("auto"));
+    if (isAuto && llvm::is_contained(getPlannedOptions(), key))
       parser.options.statedAuto.push_back(key);
   }
   if (failed(parser.check()))

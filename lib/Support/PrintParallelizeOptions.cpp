@@ -109,10 +109,14 @@ std::string ParallelizeOptions::str() const {
     os << space << "token-gather=" << dpAttention.gather;
   if (shardsSequences()) {
     os << space << "context-parallel={";
+    llvm::ListSeparator part(" ");
     for (AxisRole role : {AxisRole::Ulysses, AxisRole::Ring})
       if (axes.mayHave(role))
-        os << role << "=" << axes.get(role) << " ";
-    os << "order=" << sequenceOrder << "}";
+        os << part << role << "=" << axes.get(role);
+    // Where it is spelled out, the planner compares orders.
+    if (sequenceOrder != SequenceOrder::Auto || llvm::is_contained(statedAuto, "context-parallel"))
+      os << part << "order=" << sequenceOrder;
+    os << "}";
   }
   if (!fold.empty()) {
     os << space << "fold={";
@@ -154,7 +158,9 @@ std::string ParallelizeOptions::str() const {
     os << space << "reduce-type=" << reduceTypes;
   if (!target.empty())
     os << space << "target=" << target;
+  // These two are there already.
   for (const std::string &name : statedAuto)
-    os << space << name << "=auto";
+    if (name != "context-parallel" && name != "data-parallel-attention")
+      os << space << name << "=auto";
   return result;
 }

@@ -225,7 +225,7 @@ Partitioner::AssignmentSearch::getOperandCost(unsigned i, const Assignment &assi
     return std::nullopt;
   auto plan = partitioner.resharder.plan(
       partitioner.getLayout(value, form.local),
-      partitioner.getLayout(value, to), getElementTypeOrSelf(value.getType()));
+      partitioner.getLayout(value, to), getElementTypeOrSelf(value.getType()), getNumRowDims(value));
   if (failed(plan))
     return std::nullopt;
   return (*plan)->cost;
@@ -252,7 +252,7 @@ std::optional<Cost> Partitioner::AssignmentSearch::getCost(const Assignment &ass
     auto plan = partitioner.resharder.plan(
         partitioner.getLayout(value, natural, sum),
         partitioner.getLayout(value, target, demand.reduction == sum.reduction ? demand : Part()),
-        getElementTypeOrSelf(value.getType()));
+        getElementTypeOrSelf(value.getType()), getNumRowDims(value));
     if (failed(plan))
       return std::nullopt;
     cost = cost + (*plan)->cost;

@@ -13,6 +13,7 @@
 #include "meshwright/lib/CostModel/ProgramCost.h"
 #include "meshwright/lib/Weights/Weights.h"
 
+#include "llvm/ADT/SetVector.h"
 #include "llvm/ADT/StringExtras.h"
 
 #include <utility>
@@ -60,6 +61,13 @@ ProgramExtents::ProgramExtents(ModuleOp module, const Device &device) {
     }
     weights = std::max(weights, parameters);
   }
+  llvm::SetVector<StringRef> known;
+  module.walk([&](Operation *op) {
+    if (auto stage = op->getAttrOfType<StringAttr>(nn::NnDialect::kStageAttr))
+      known.insert(stage.getValue());
+  });
+  for (StringRef stage : known)
+    stages.push_back(stage.str());
   auto lower = [](int64_t &least, int64_t size) { least = least ? std::min(least, size) : size; };
   module.walk([&](Operation *op) {
     hasGradients |= isa<nn::GradientOp>(op);
@@ -298,7 +306,8 @@ static bool mayRing(int64_t ranks, const ProgramExtents &extents) {
 std::vector<Candidate> meshwright::listCandidates(const ParallelizeOptions &request, int64_t ranks,
                                                   const ProgramExtents &extents,
                                                   int64_t memoryLimit) {
-  bool storesShards = extents.trains || (memoryLimit && extents.weights > memoryLimit / 2);
+  bool savesMemory = request.objective && *request.objective != Objective::Time;
+  bool storesShards = extents.trains || savesMemory || (memoryLimit && extents.weights > memoryLimit / 2);
   int64_t stated = 1;
   for (const MeshAxisOption &axis : request.mesh.axes)
     stated *= axis.size;
@@ -367,5 +376,54 @@ std::vector<Candidate> meshwright::listContexts(ModuleOp module,
       found.back().options.axes.set(AxisRole::Ulysses, AxisChoice::get(ulysses));
       found.back().options.axes.set(AxisRole::Ring, AxisChoice::get(ring));
     }
+  return found;
+}
+
+/// No axis, each axis, and for roles that may have several each pair of them.
+static std::vector<AxisChoice> listAxes(const AxisRoleDescription &known, ArrayRef<MeshAxisOption> axes) {
+  std::vector<AxisChoice> found{AxisChoice::get("")};
+  for (size_t i = 0; i < axes.size(); ++i) {
+    found.push_back(AxisChoice::get(axes[i].name));
+    for (size_t j = i + 1; j < axes.size() && !known.isSingle; ++j)
+      found.push_back(AxisChoice::get(axes[i].name + "," + axes[j].name));
+  }
+  return found;
+}
+
+std::vector<ParallelizeOptions> meshwright::listChoices(ModuleOp module, const ParallelizeOptions &request,
+                                                        const ParallelizeOptions &options,
+                                                        const ProgramExtents &extents) {
+  auto isStated = [&](StringRef name) { return llvm::is_contained(request.statedAuto, name); };
+  std::vector<ParallelizeOptions> found;
+  auto change = [&](auto &&set) {
+    found.push_back(options);
+    set(found.back());
+  };
+  std::vector<MeshAxisOption> axes = getAxes(module, options);
+  llvm::erase_if(axes, [](const MeshAxisOption &axis) { return axis.size == 1; });
+  for (const AxisRoleDescription &known : kAxisRoles) {
+    bool isContext = known.role == AxisRole::Ring || known.role == AxisRole::Ulysses;
+    bool isOpen = isContext ? isStated("context-parallel") : !known.option.empty() && isStated(known.option);
+    if (isOpen && request.axes.get(known.role).kind == AxisChoice::Auto)
+      for (const AxisChoice &choice : listAxes(known, axes))
+        change([&](ParallelizeOptions &changed) { changed.axes.set(known.role, choice); });
+  }
+  // A model that serves has its groups already.
+  if (extents.serves)
+    return found;
+  ParallelizeOptions onMesh = options;
+  onMesh.mesh.axes = axes;
+  int64_t tensor = getAxisSize(onMesh, AxisRole::Tensor);
+  auto changeGroups = [&](auto &&set) { change([&](ParallelizeOptions &changed) { set(changed.dpAttention); }); };
+  if (isStated("data-parallel-attention"))
+    for (int64_t groups = 1; groups <= tensor; ++groups)
+      if (tensor % groups == 0)
+        changeGroups([&](DpAttentionOptions &own) { own.groups.number = groups; });
+  if (isStated("dense-tp"))
+    for (int64_t ranks : {int64_t(1), tensor})
+      changeGroups([&](DpAttentionOptions &own) { own.denseTp.number = ranks; });
+  if (isStated("dp-lm-head"))
+    for (OnOffAuto head : {OnOffAuto::On, OnOffAuto::Off})
+      changeGroups([&](DpAttentionOptions &own) { own.lmHead = head; });
   return found;
 }

@@ -36,6 +36,8 @@ struct ProgramExtents {
   /// Bytes a second between two ranks; 0 is unlimited.
   double linkBandwidth = 0;
   int64_t numOps = 0;
+  /// The stages of a composed program.
+  std::vector<std::string> stages;
 
 private:
   /// Adds the bytes of a product, or of an attention op.
@@ -72,6 +74,11 @@ std::vector<Candidate> listCandidates(const ParallelizeOptions &request, int64_t
 /// Returns the options as they are, and with each way to give free axes of the mesh to the roles of context
 /// parallelism that the options leave open.
 std::vector<Candidate> listContexts(mlir::ModuleOp module, const ParallelizeOptions &options);
+
+/// Returns the options with each other value of one option of axes or groups of attention that the request spells
+/// out as `auto`.
+std::vector<ParallelizeOptions> listChoices(mlir::ModuleOp module, const ParallelizeOptions &request,
+                                            const ParallelizeOptions &options, const ProgramExtents &extents);
 
 } // namespace meshwright
 

@@ -12,6 +12,7 @@
 #include "meshwright/lib/Support/NumberText.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/Planner.h"
+#include "meshwright/passes/plan/ExplainPlan.h"
 #include "meshwright/passes/plan/Passes.h"
 #include "meshwright/passes/plan/Search.h"
 
@@ -24,9 +25,6 @@ namespace meshwright {
 
 using namespace mlir;
 using namespace meshwright;
-
-/// Plans in the decision.
-static constexpr size_t kNumAlternatives = 8;
 
 /// Checks that the planner may choose a mesh, and returns its ranks. A mesh of the module that no
 /// value uses makes way.
@@ -57,66 +55,6 @@ static bool isPipelineAxis(const ParallelizeOptions &options, StringRef name) {
   });
 }
 
-/// The options of a plan without what is as usual.
-static std::string describe(const ParallelizeOptions &options) {
-  ParallelizeOptions shown = options;
-  shown.device.clear();
-  shown.target.clear();
-  std::string text = shown.str();
-  // A plan without options has a name, too.
-  return text.empty() ? "sequence-parallel=auto" : text;
-}
-
-/// Why a plan lost to the chosen one.
-static std::string explain(const PlanSearch &search, const PlanPrice &price,
-                           const PlanPrice &chosen, Objective objective) {
-  if (!search.fits(price))
-    return "needs " + formatBytes(price.memory) + ", which does not fit";
-  auto more = [](double difference, const char *what) {
-    return std::string(what) + " " + formatSeconds(std::abs(difference)) +
-           (difference < 0 ? " less" : " longer");
-  };
-  std::string text;
-  double time = price.seconds - chosen.seconds, waits = price.exposed - chosen.exposed;
-  if (std::abs(time) * 1000 < chosen.seconds)
-    text = "takes the same time";
-  else
-    text = more(time, "takes") + ": " + more(time - waits, "computes") + ", " +
-           more(waits, "waits for collectives");
-  if (objective != Objective::Time || std::abs(time) * 1000 < chosen.seconds) {
-    if (price.memory > chosen.memory)
-      text += ", and needs " + formatBytes(price.memory - chosen.memory) + " more";
-    else if (std::abs(time) * 1000 < chosen.seconds)
-      text += ", and is less simple";
-  }
-  return text;
-}
-
-static void logChoice(ModuleOp module, const PlanSearch &search, Objective objective) {
-  std::vector<const PricedPlan *> ranked = search.rank();
-  const PlanPrice &chosen = ranked.front()->price;
-  auto getNumbers = [](const PlanPrice &price) -> std::vector<std::pair<std::string, double>> {
-    return {{"seconds", price.seconds},
-            {"exposed_seconds", price.exposed},
-            {"memory_bytes", double(price.memory)},
-            {"bytes", double(price.bytes)}};
-  };
-  std::vector<Alternative> alternatives;
-  for (const PricedPlan *plan : ArrayRef(ranked).take_front(kNumAlternatives)) {
-    bool isChosen = plan == ranked.front();
-    alternatives.push_back({describe(plan->options), getNumbers(plan->price),
-                            isChosen ? "" : explain(search, plan->price, chosen, objective),
-                            isChosen});
-  }
-  std::string message;
-  llvm::raw_string_ostream(message)
-      << alternatives.front().name << " has the best " << objective << " of "
-      << search.getNumPlans() << " plans";
-  dist::DistDialect::getDecisionLog(module.getContext())
-      .add(kPlannerPass, Outcome::Applied, module.getLoc(), message, getNumbers(chosen),
-           std::move(alternatives));
-}
-
 /// No plan fits: names the least memory that is needed, or says why there is no plan.
 static LogicalResult reportNoPlan(ModuleOp module, PlanSearch &search,
                                   ArrayRef<Candidate> candidates, int64_t limit,
@@ -133,7 +71,7 @@ static LogicalResult reportNoPlan(ModuleOp module, PlanSearch &search,
                             << "no plan" << (request.ranks ? " for " + std::to_string(request.ranks) + " ranks" : std::string())
                             << " fits in " << limit << " bytes (" << formatBytes(limit)
                             << "): the least that is needed is " << bytes << " bytes ("
-                            << formatBytes(bytes) << "), with " << describe(options);
+                            << formatBytes(bytes) << "), with " << describePlan(options);
 }
 
 /// Chooses the options that a user spells out as auto. They stay auto where no plan can be made: then the
@@ -143,7 +81,7 @@ static ParallelizeOptions chooseStated(ModuleOp module, const ParallelizeOptions
   ParallelizeOptions base = request;
   base.forgetPlanner();
   PlanSearch search(module, request, extents, request.memoryCeiling.value_or(0));
-  search.run({Candidate{base}});
+  search.run(request.asksFor("context-parallel") ? listContexts(module, base) : std::vector<Candidate>{{base}});
   const PricedPlan *best = search.getBest();
   if (!best)
     return base;
@@ -168,6 +106,11 @@ FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
     return module.emitError() << "the planner expects a global program, got an SPMD program, which "
                                  "has its mesh: expected neither ranks nor mesh=auto nor objective";
   ParallelizeOptions base = request;
+  for (const MeshAxisOption &axis : base.mesh.axes)
+    if (isPipelineAxis(base, axis.name))
+      return module.emitError() << "mesh axis \"" << axis.name
+                                << "\": layers are not divided over pipeline stages: expected axes of "
+                                   "data, tensor, context or expert parallelism, or of weights in shards";
   std::string error;
   std::optional<AssumedDevice> assumed = findDevice(request.device, request.target, error);
   std::optional<Device> device = assumed ? getDevice(assumed->spelling, &error) : std::nullopt;
@@ -195,11 +138,6 @@ FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
                                 << extents.batch << ", " << extents.tokens << " tokens and "
                                 << extents.heads << " heads";
   } else {
-    for (const MeshAxisOption &axis : base.mesh.axes)
-      if (isPipelineAxis(base, axis.name))
-        return module.emitError() << "mesh axis \"" << axis.name
-                                  << "\": layers are not divided over pipeline stages: expected axes of "
-                                     "data, tensor, context or expert parallelism, or of weights in shards";
     base.forgetPlanner();
     candidates = listContexts(module, base);
   }

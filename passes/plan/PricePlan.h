@@ -29,6 +29,11 @@ struct PlanPrice {
   int64_t memory = 0, bytes = 0;
 
   bool isPlanned() const { return refusal.empty(); }
+  /// Returns true if all numbers are equal.
+  bool equals(const PlanPrice &other) const {
+    return isPlanned() && other.isPlanned() && seconds == other.seconds && exposed == other.exposed &&
+           memory == other.memory && bytes == other.bytes;
+  }
 };
 
 /// Plans copies of a program, on the caller's thread. Nothing reaches the program's context.

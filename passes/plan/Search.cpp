@@ -20,7 +20,7 @@ using namespace meshwright;
 
 /// Plans of ops that a search may price: some seconds of work. A program without short forms is small, or its layers
 /// differ.
-static constexpr int64_t kMaxWork = 40000, kMaxWorkOfWhole = 80000;
+static constexpr int64_t kMaxWork = 40000, kMaxWorkOfWhole = 120000;
 static constexpr int64_t kFewestPlans = 16, kFewestShortPlans = 10, kMostPlans = 600;
 /// Estimates that take about the time of a plan.
 static constexpr int64_t kEstimatesOfPlan = 4;
@@ -31,6 +31,8 @@ static constexpr int64_t kMostLeast = 64;
 static constexpr int kLeastRounds = 4;
 /// Candidates with the least weights that are tried where no fast one fits.
 static constexpr size_t kSmallest = 4;
+/// Parts of a plan's memory that are tried as a ceiling.
+static constexpr double kSharesOfMemory[] = {0.98, 0.9, 0.75};
 /// Plans that are priced before bounds are compared again.
 static constexpr size_t kBatch = 8;
 /// Meshes on which two options change at once.
@@ -206,6 +208,10 @@ std::vector<ParallelizeOptions> PlanSearch::listFrugal(ArrayRef<Candidate> candi
   return all;
 }
 
+static int64_t getSequenceRanks(const ParallelizeOptions &options) {
+  return getAxisSize(options, AxisRole::Ring) * getAxisSize(options, AxisRole::Ulysses);
+}
+
 std::vector<ParallelizeOptions>
 PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
   std::vector<ParallelizeOptions> all;
@@ -238,8 +244,16 @@ PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
     vary(request.asksFor("shard-saved"), &ParallelizeOptions::shardSaved, OnOffAuto::On);
   }
   if (getAxisSize(options, AxisRole::Ring) > 1)
-    vary(request.asksForAll(), &ParallelizeOptions::sequenceOrder,
+    vary(request.asksFor("context-parallel"), &ParallelizeOptions::sequenceOrder,
          SequenceOrder::Contiguous, SequenceOrder::Zigzag, SequenceOrder::Striped);
+  llvm::append_range(all, listChoices(program, request, options, extents));
+  // A stage that no rule names may go over the axes of its own.
+  for (const std::string &stage : extents.stages)
+    if (request.ranks && getSequenceRanks(options) > 1 &&
+        llvm::none_of(options.fold, [&](const FoldRule &rule) { return rule.stage == stage; })) {
+      all.push_back(options);
+      all.back().fold.push_back({stage, FoldMode::Auto});
+    }
   for (size_t i = 0; i < request.fold.size(); ++i)
     if (request.asksForAll() && request.fold[i].mode == FoldMode::Auto)
       for (const Spelling<FoldMode> &spelling : Spellings<FoldMode>::all)
@@ -272,6 +286,19 @@ std::vector<size_t> PlanSearch::carryOver(const ParallelizeOptions &from, ArrayR
   return price(next);
 }
 
+/// Chunks beside kernels gain much on some meshes, and nothing on others.
+std::vector<size_t> PlanSearch::tryOverlap(ArrayRef<size_t> meshes) {
+  std::vector<ParallelizeOptions> next;
+  int64_t most = (maxPlans - getNumPlans()) / 2;
+  for (size_t i : meshes)
+    if (const ParallelizeOptions &own = plans[i].options;
+        own.overlap == OnOffAuto::Auto && request.asksFor("overlap") && int64_t(next.size()) < most) {
+      next.push_back(own);
+      next.back().overlap = OnOffAuto::On;
+    }
+  return price(next);
+}
+
 void PlanSearch::improve(size_t plan, bool triesPairs) {
   for (bool isPair = false; !isSpent();) {
     std::vector<ParallelizeOptions> next;
@@ -298,6 +325,36 @@ void PlanSearch::run(ArrayRef<Candidate> candidates) {
   std::optional<ShortPrograms> shortPrograms = shortenProgram(program);
   if (!shortPrograms || !runShort(*shortPrograms, candidates))
     search(candidates);
+  if (objective != Objective::Time && !isLarge())
+    saveMemory(candidates);
+}
+
+void PlanSearch::saveMemory(ArrayRef<Candidate> candidates) {
+  if (objective == Objective::Memory) {
+    auto [options, bytes] = findLeast(candidates);
+    options.memoryCeiling = bytes;
+    if (bytes)
+      price(options);
+  }
+  for (int round = 0; round < kLeastRounds; ++round) {
+    const PricedPlan *best = getBest();
+    if (!best)
+      return;
+    PlanPrice known = best->price;
+    std::vector<ParallelizeOptions> next;
+    std::vector<const PricedPlan *> near = listFitting();
+    llvm::stable_sort(near, [&](auto *a, auto *b) { return isBetter(a->price, b->price); });
+    for (const PricedPlan *plan : ArrayRef(near).take_front(kMeshesWithPairs))
+      for (double share : kSharesOfMemory) {
+        next.push_back(plan->options);
+        next.back().memoryCeiling = int64_t(double(known.memory) * share);
+        // Fewer values may be computed again than all.
+        next.back().recompute = request.recompute;
+      }
+    price(next);
+    if (getBest()->price.memory >= known.memory)
+      return;
+  }
 }
 
 void PlanSearch::search(ArrayRef<Candidate> given) {
@@ -341,10 +398,14 @@ void PlanSearch::search(ArrayRef<Candidate> given) {
   };
   sort();
   improve(order.front(), /*triesPairs=*/false);
-  for (size_t i : carryOver(getBest()->options, ArrayRef(order).drop_front()))
-    if (fits(plans[i].price) && !llvm::is_contained(order, i))
-      order.push_back(i);
-  sort();
+  auto add = [&](ArrayRef<size_t> priced) {
+    for (size_t i : priced)
+      if (fits(plans[i].price) && !llvm::is_contained(order, i))
+        order.push_back(i);
+    sort();
+  };
+  add(carryOver(getBest()->options, ArrayRef(order).drop_front()));
+  add(tryOverlap(order));
   for (size_t i : order)
     improve(i, /*triesPairs=*/false);
   std::vector<size_t> first;
@@ -409,10 +470,24 @@ std::vector<const PricedPlan *> PlanSearch::rank() const {
   }
   bool hasOneMesh = llvm::all_equal(
       llvm::map_range(order, [](const PricedPlan *plan) { return getMeshText(plan->options); }));
+  // Options that change nothing make a plan that there is already.
+  auto isKnown = [&](const PricedPlan *plan) {
+    return llvm::any_of(ranked, [&](const PricedPlan *known) { return known->price.equals(plan->price); });
+  };
   for (const PricedPlan *plan : order)
-    if (plan != best && (hasOneMesh || seen.insert(getMeshText(plan->options)).second))
+    if (plan != best && (hasOneMesh ? !isKnown(plan) : seen.insert(getMeshText(plan->options)).second))
       ranked.push_back(plan);
   return ranked;
+}
+
+std::vector<const PricedPlan *> PlanSearch::listFitting() const {
+  std::vector<const PricedPlan *> found;
+  if (const PricedPlan *best = getBest())
+    found.push_back(best);
+  for (const PricedPlan &plan : plans)
+    if (fits(plan.price) && llvm::none_of(found, [&](const PricedPlan *known) { return known->price.equals(plan.price); }))
+      found.push_back(&plan);
+  return found;
 }
 
 StringRef PlanSearch::getRefusal() const {

@@ -44,6 +44,8 @@ public:
   const PricedPlan *getBest() const;
   /// The best plan of each mesh, best first, plans that do not fit last. Refused candidates are left out.
   std::vector<const PricedPlan *> rank() const;
+  /// All plans that fit, of equal prices one.
+  std::vector<const PricedPlan *> listFitting() const;
   bool fits(const PlanPrice &price) const {
     return price.isPlanned() && (!memoryLimit || price.memory <= memoryLimit);
   }
@@ -64,6 +66,8 @@ private:
   /// Searches on short programs and prices the best few plans as a whole. Returns false if that finds
   /// no plan.
   bool runShort(const ShortPrograms &shorts, mlir::ArrayRef<Candidate> candidates);
+  /// Lowers the memory of the best plan by ceilings, as the objective asks.
+  void saveMemory(mlir::ArrayRef<Candidate> candidates);
   /// The plans without a ceiling, under the limit.
   std::vector<ParallelizeOptions> limit(mlir::ArrayRef<ParallelizeOptions> given) const;
   /// Plans of a large program take seconds.
@@ -79,6 +83,8 @@ private:
   void priceMeshes(mlir::ArrayRef<Candidate> candidates);
   /// Prices the plans of other meshes with the options of one plan.
   std::vector<size_t> carryOver(const ParallelizeOptions &from, llvm::ArrayRef<size_t> meshes);
+  /// Prices the plans of meshes with collectives in chunks.
+  std::vector<size_t> tryOverlap(llvm::ArrayRef<size_t> meshes);
   /// Changes one option at a time; then two at once, if one alone does not help.
   void improve(size_t plan, bool triesPairs);
   /// Options of which one differs from those of a plan.

@@ -29,13 +29,16 @@ namespace meshwright {
 #define GEN_PASS_REGISTRATION
 #include "meshwright/passes/report/Passes.h.inc"
 
-/// Returns the memory of an SPMD function as it is scheduled. The schedule phase knows it,
-/// so passes/Pipeline.cpp supplies this function.
-using PlanMemory = std::function<Memory(mlir::FunctionOpInterface)>;
+/// Returns the error about a file that no report can be written to because of its name; empty if there is none.
+std::string checkReportFile(llvm::StringRef file);
 
-/// Without `planMemory`, each value counts from its definition to its last use.
+/// Adds to the report on an SPMD function the parts that its schedule decides. The schedule phase knows
+/// them, so passes/Pipeline.cpp supplies this function.
+using ScheduleReporter = std::function<void(mlir::FunctionOpInterface, Report &)>;
+
+/// Without `addSchedule` there are no times, and each value counts from its definition to its last use.
 std::unique_ptr<mlir::Pass> createReportCommunicationPass(ReportCommunicationPassOptions options,
-                                                          PlanMemory planMemory);
+                                                          ScheduleReporter addSchedule);
 
 } // namespace meshwright
 

@@ -18,7 +18,6 @@ namespace meshwright {
 using namespace mlir;
 using namespace meshwright;
 
-/// The SPMD function that the report describes: `main`, or the only one.
 /// The entry of that name, or the default entry of the SPMD program if the name is empty.
 static FailureOr<FunctionOpInterface> getFunction(ModuleOp module, StringRef name) {
   SmallVector<FunctionOpInterface> functions = llvm::filter_to_vector(
@@ -42,12 +41,24 @@ static FailureOr<FunctionOpInterface> getFunction(ModuleOp module, StringRef nam
   return error;
 }
 
+std::string meshwright::checkReportFile(StringRef file) {
+  if (!file.ends_with_insensitive(".html") && !file.ends_with_insensitive(".htm"))
+    return "";
+  return ("cannot write report '" + file + "' as a page: expected a name that ends in .json, for JSON, or another "
+          "one, for text; sharding-run --report=FILE.html and Plan.save_report in Python write pages").str();
+}
+
 namespace {
 struct ReportCommunicationPass
     : meshwright::impl::ReportCommunicationPassBase<ReportCommunicationPass> {
   using ReportCommunicationPassBase::ReportCommunicationPassBase;
-  ReportCommunicationPass(ReportCommunicationPassOptions options, PlanMemory planMemory)
-      : ReportCommunicationPassBase(std::move(options)), planMemory(std::move(planMemory)) {}
+  ReportCommunicationPass(ReportCommunicationPassOptions options, ScheduleReporter addSchedule)
+      : ReportCommunicationPassBase(std::move(options)), addSchedule(std::move(addSchedule)) {}
+
+  LogicalResult initialize(MLIRContext *context) override {
+    std::string error = checkReportFile(file);
+    return error.empty() ? success() : emitError(UnknownLoc::get(context), error);
+  }
 
   void runOnOperation() override {
     markAllAnalysesPreserved();
@@ -57,8 +68,8 @@ struct ReportCommunicationPass
     FailureOr<Report> report = buildReport(*function);
     if (failed(report))
       return signalPassFailure();
-    if (planMemory)
-      report->memory = planMemory(*function);
+    if (addSchedule)
+      addSchedule(*function, *report);
     if (failed(writeReport(*report, file, [&](const Twine &message) -> LogicalResult {
           return emitError(getOperation().getLoc(), message);
         })))
@@ -66,12 +77,12 @@ struct ReportCommunicationPass
   }
 
 private:
-  PlanMemory planMemory;
+  ScheduleReporter addSchedule;
 };
 } // namespace
 
 std::unique_ptr<Pass>
 meshwright::createReportCommunicationPass(ReportCommunicationPassOptions options,
-                                          PlanMemory planMemory) {
-  return std::make_unique<ReportCommunicationPass>(std::move(options), std::move(planMemory));
+                                          ScheduleReporter addSchedule) {
+  return std::make_unique<ReportCommunicationPass>(std::move(options), std::move(addSchedule));
 }

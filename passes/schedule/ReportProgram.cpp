@@ -13,12 +13,11 @@
 #include "meshwright/lib/Launches/StateUpdates.h"
 #include "meshwright/lib/Report/MovedRows.h"
 #include "meshwright/lib/Support/ProgramMap.h"
+#include "meshwright/lib/Weights/WeightModules.h"
 #include "meshwright/lib/Weights/Weights.h"
 #include "meshwright/passes/schedule/LaunchTasks.h"
 
 #include "llvm/Support/raw_ostream.h"
-
-#include <map>
 
 using namespace mlir;
 using namespace meshwright;
@@ -43,7 +42,8 @@ namespace {
 class ProgramReader {
 public:
   explicit ProgramReader(func::FuncOp func)
-      : func(func), mesh(getMeshOf(func)), model(mesh), finder(func), launches(func, model, RunBeside::Always) {}
+      : func(func), mesh(getMeshOf(func)), model(mesh), finder(func), modules(func),
+        launches(func, model, RunBeside::Always) {}
   ProgramFacts read(llvm::ArrayRef<TensorLayout> layouts);
 
 private:
@@ -61,10 +61,9 @@ private:
   MeshAttr mesh;
   CostModel model;
   WeightFinder finder;
+  WeightModules modules;
   LaunchTasks launches;
   ProgramFacts facts;
-  /// The modules of weights, by the places of the program that declare them.
-  std::map<std::tuple<std::string, std::string, int64_t>, std::string> modules;
   /// The buffer of each value that owns one, by its number.
   ProgramMap<Value, int64_t> buffers;
 };
@@ -103,10 +102,6 @@ static std::optional<double> getLeastSeconds(const KernelWork &work, const Devic
   return std::max(arithmetic, double(work.bytes - work.tableBytes) / bandwidth);
 }
 
-static std::tuple<std::string, std::string, int64_t> getPlace(const SourceLocation &location) {
-  return {location.name, location.file, location.line};
-}
-
 void ProgramReader::readKernel(rt::KernelOp kernel, int64_t time, ProgramFacts::Launch &launch) {
   KernelWork work = getWork(kernel, replacesRowsOfState(kernel, 0));
   launch.kind = kClasses[work.kind];
@@ -128,9 +123,7 @@ void ProgramReader::readCollective(rt::StartOp start, ProgramFacts::Launch &laun
   launch.kind = "collective";
   launch.op = collective->getName().getStringRef().str();
   launch.ops.push_back(launch.op);
-  launch.location = getSourceLocation(collective->getLoc());
-  if (auto known = modules.find(getPlace(launch.location)); known != modules.end())
-    launch.location.name = known->second;
+  launch.location = modules.locate(collective->getLoc());
   launch.stream = start.getStream();
   launch.role = stringifyCollectiveRole(collective.getRole()).str();
   for (const Axis &axis : collective.getGroupAxes(mesh)) {
@@ -146,10 +139,6 @@ void ProgramReader::readLaunches() {
   launches.keepWaits();
   Schedule schedule = simulateInOrder(launches.tasks);
   facts.seconds = double(schedule.time) * 1e-12;
-  for (BlockArgument argument : func.getArguments())
-    if (std::optional<Weight> weight = finder.find(argument))
-      modules.try_emplace(getPlace(getSourceLocation(argument.getLoc())),
-                          weight->name.getValue().rsplit('.').first.str());
   for (auto [i, op] : llvm::enumerate(launches.launches)) {
     const ScheduleTask &task = launches.tasks[i];
     ProgramFacts::Launch launch;

@@ -16,6 +16,7 @@ import subprocess
 import sys
 
 from .backends import OF_MPI
+from .version import VERSION
 
 #: Settings of Open MPI for ranks on one machine. A setting of the user stays. tools/meshwright-mpirun has the
 #: same, and says why.
@@ -49,6 +50,7 @@ def _parse(arguments):
         usage="%(prog)s -n RANKS (script.py | -m module) [arguments]",
         description="Starts a script as ranks on this machine, for the backend 'mpi'.",
     )
+    parser.add_argument("--version", action="version", version=f"meshwright {VERSION}")
     parser.add_argument("-n", "--ranks", type=int, required=True, help="processes, a rank each")
     rest = {"nargs": argparse.REMAINDER}
     parser.add_argument("-m", dest="module", metavar=("module", "arguments"), help="a module in place of a script", **rest)

@@ -357,7 +357,7 @@ def _said(alternatives) -> str:
     lines = ["planner: the chosen plan, and the next best"]
     for plan in alternatives[:4]:
         lines.append(f"  {spell(plan['options'])}: {plan['tokens_per_second']:,.0f} tokens a second, "
-                     f"{bytes_text(plan['memory_per_rank'])} a rank; {plan['reason'] or 'chosen'}")
+                     f"{bytes_text(plan['memory_per_rank'])} a rank; {plan['loses'] or 'chosen'}")
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,7 @@ copies of a cache, the cache by sequence is a candidate, too, if it may be faste
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 
@@ -55,7 +56,7 @@ def choose(parallelize: Callable[..., Plan], copies: Callable[[Mapping], Copies]
     options.pop("mesh", None)
     if options.get("data_parallel_attention") == "auto":
         options.pop("data_parallel_attention")
-    found, refusal = [], None
+    found, short, refusal = [], [], None
     opens_cache = options.get("cache_sharding") in (None, "auto")
 
     def attempt(own) -> bool:
@@ -65,6 +66,8 @@ def choose(parallelize: Callable[..., Plan], copies: Callable[[Mapping], Copies]
             found.append(_price(own, parallelize(**own), requests))
         except Error as error:
             refusal = refusal or error
+            if needed := re.search(r"needs (\d+) bytes", str(error)):
+                short.append((int(needed[1]), own))
             return False
         return found[-1].fits
 
@@ -74,6 +77,11 @@ def choose(parallelize: Callable[..., Plan], copies: Callable[[Mapping], Copies]
             attempt(own)
         elif not attempt({**own, "cache_sharding": "heads"}) or held.cost_time or objective != "time":
             attempt({**own, "cache_sharding": "sequence"})
+    if not found and short:
+        needed, own = min(short, key=lambda entry: entry[0])
+        own = {name: value for name, value in own.items() if name != "memory_ceiling"}
+        raise Error(f"memory-ceiling: no plan for {ranks} ranks fits in {options['memory_ceiling']}: the least that is "
+                    f"needed is {needed} bytes ({bytes_text(needed)}), with {spell(own)}")
     if not found:
         raise refusal or Error(f"ranks: expected a mesh of {ranks} ranks, and no axis is left to choose")
     fitting = [c for c in found if c.fits]
@@ -151,5 +159,5 @@ def _alternative(candidate, best, latency) -> dict:
     return {
         "options": candidate.options, "mesh": candidate.options["mesh"], "chosen": candidate is best,
         "seconds": candidate.seconds, "exposed_seconds": candidate.exposed, "tokens_per_second": candidate.rate,
-        "memory_per_rank": candidate.memory, "bytes_per_rank": candidate.sent, "reason": reason,
+        "memory_per_rank": candidate.memory, "bytes_per_rank": candidate.sent, "loses": reason,
     }

@@ -181,13 +181,15 @@ class Session(Serving):
         return f"<meshwright.Session entries=[{', '.join(self.entries)}]>"
 
     def _repr_html_(self):
-        """The program that runs, and the page of its plan, for notebooks."""
+        """The program that runs, or that ran before the session was closed, and the page of its plan, for
+        notebooks."""
         from .pages.cards import session_card
 
         if self._open is None:
-            return None  # a notebook shows the text instead
-        states = self._session.states
-        rows = [("entries", ", ".join(self.entries)), ("backend", self._backend), ("states", f"{len(states):,}")]
+            rows = [("session", "closed"), ("backend", self._backend)]
+        else:
+            states = self._session.states
+            rows = [("entries", ", ".join(self.entries)), ("backend", self._backend), ("states", f"{len(states):,}")]
         return session_card(self, rows, self._plan)
 
 

@@ -6,6 +6,9 @@
 // RUN: not sharding-opt %s --remarks=refused 2>&1 | FileCheck %s --check-prefix=OUTCOME
 // RUN: not sharding-opt %s --parallelize="mesh=tp=2" --report-file=%t.none/report.json -o %t.no.mlir 2>&1 | FileCheck %s --check-prefix=FILE
 // RUN: not ls %t.no.mlir
+// The report on a program is that on its schedule, once it is scheduled and before.
+// RUN: sharding-opt %s --parallelize="mesh=tp=2 sequence-parallel=off" --schedule --report-file=%t.planned.json -o /dev/null
+// RUN: %python -c "import json, sys; a, b = (json.load(open(f)) for f in sys.argv[1:]); assert a == b and a['communication']['run_seconds'] > 0" %t.json %t.planned.json
 // RUN: %python -c "import subprocess as s, sys; sys.exit(s.run(['sharding-opt', '--no-such-flag']).returncode != 2)"
 
 // REMARK: report-file.mlir:[[#]]:{{[0-9]+}}: remark: [annotate-tensor-parallel] applied: column-parallel over "tp"

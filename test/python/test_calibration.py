@@ -62,9 +62,11 @@ def first_line(plan):
 
 
 def test_usual_device(model, alone):
-    for target in ("cpu", "gpu:sm_90a"):
-        line = first_line(model.parallelize(mesh={"tp": 2}, target=target))
-        assert line.startswith("plan for 2 ranks, mesh tp=2, device h100 (the usual device: no calibration at ")
+    """A target that is named as a processor has the preset of one."""
+    named = {"target": "cpu"}, {"target": "cpu:x86-64-v3"}
+    for options, device in [({}, "h100"), ({"target": "gpu:sm_90a"}, "h100"), *((own, "cpu") for own in named)]:
+        line = first_line(model.parallelize(mesh={"tp": 2}, **options))
+        assert line.startswith(f"plan for 2 ranks, mesh tp=2, device {device} (the usual device: no calibration at ")
         assert str(alone) in line
 
 
@@ -76,8 +78,8 @@ def test_calibration_of_this_machine(model, alone):
     assert report["device_reason"] == (
         f"measured 2026-03-04 on {processor()}, the calibration of this machine, {alone}")
     # A file that was measured for this machine says nothing of another processor, or of a GPU.
-    for target in ("cpu:x86-64-v3", "gpu:sm_90a"):
-        assert model.parallelize(mesh={"tp": 1}, target=target).report(format="json")["device"] == "h100"
+    for target, device in (("cpu:x86-64-v3", "cpu"), ("gpu:sm_90a", "h100")):
+        assert model.parallelize(mesh={"tp": 1}, target=target).report(format="json")["device"] == device
 
 
 def test_variable(model, alone, monkeypatch, write):

@@ -53,6 +53,11 @@ def test_ranks_arguments_and_exit_codes(script):
     assert run("-n", 3, script, "1").returncode == 7
 
 
+def test_version_of_the_launcher():
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"meshwright {mw.__version__}\n", "")
+
+
 @needs_mpirun
 def test_module(script):
     done = run("-n", 2, "-m", "script", "x", "--flag", PYTHONPATH=f"{script.parent}:{os.environ.get('PYTHONPATH', '')}")

@@ -27,7 +27,7 @@ def test_most_tokens(served):
     """No mesh that a user could type has more."""
     plan = served.parallelize(ranks=4)
     chosen, *others = plan.report("json")["alternatives"]
-    assert chosen["chosen"] and not chosen["reason"] and all(other["reason"] for other in others)
+    assert chosen["chosen"] and not chosen["loses"] and all(other["loses"] for other in others)
     assert chosen["tokens_per_second"] == pytest.approx(rate(plan))
     for options in ({"mesh": {"dp": 4}}, {"mesh": {"tp": 4}}, {"mesh": {"dp": 2, "tp": 2}},
                     {"mesh": {"tp": 4}, "data_parallel_attention": 2},
@@ -110,7 +110,7 @@ def test_cache_by_sequence_for_memory():
     cache, plans = choose("80e9", objective="memory")
     assert cache == "sequence" and plans["sequence"]["memory_per_rank"] < plans["heads"]["memory_per_rank"]
     cache, plans = choose(str(plans["heads"]["memory_per_rank"] - 1))
-    assert cache == "sequence" and "does not fit" in plans["heads"]["reason"]
+    assert cache == "sequence" and "does not fit" in plans["heads"]["loses"]
 
 
 @pytest.mark.parametrize("options, message", [

@@ -147,6 +147,39 @@ TEST_F(ReshardTest, IntermediatesKeepToTheirBound) {
   }
 }
 
+/// Other values than rows take paths that cost less.
+TEST_F(ReshardTest, RowsMoveInOneLaunch) {
+  MeshAttr mesh = getMesh({{"dp", 2}, {"idle", 2}, {"tp", 2}}, {}, {}, "cpu");
+  Axis dp{0, 1, 2}, tp{2, 1, 2};
+  Resharder resharder(mesh, FlatSymbolRefAttr::get(&context, "mesh"));
+  // Experts, two dimensions of tokens, and features.
+  auto makeRows = [](ArrayRef<AxisList> axes) { return makeLayout({4, 4, 256, 512}, axes); };
+  // The kinds of the steps that move experts or tokens.
+  auto getMoves = [&](const Layout &from, const Layout &to, int64_t rowDims) {
+    auto plan = resharder.plan(from, to, BFloat16Type::get(&context), rowDims);
+    EXPECT_TRUE(succeeded(plan));
+    SmallVector<CollectiveKind> kinds;
+    for (const ReshardStep &step : (*plan)->steps)
+      for (auto [f, factor] : llvm::enumerate((*plan)->factors))
+        if (factor.dim < 3 && step.before.axes[f] != step.after.axes[f]) {
+          kinds.push_back(*step.kind);
+          break;
+        }
+    return kinds;
+  };
+  using Kinds = SmallVector<CollectiveKind>;
+  Layout atTokens = makeRows({{}, {}, {tp}, {}}), atExperts = makeRows({{tp}, {}, {}, {}});
+  for (auto [from, to] : {std::pair(&atTokens, &atExperts), std::pair(&atExperts, &atTokens)}) {
+    EXPECT_GT(getMoves(*from, *to, 0).size(), 1u);
+    EXPECT_EQ(getMoves(*from, *to, 3), Kinds{CollectiveKind::AllToAll});
+  }
+  // Tokens of two dimensions move together.
+  EXPECT_EQ(getMoves(makeRows({{}, {dp}, {tp}, {}}), makeRows({{dp, tp}, {}, {}, {}}), 3),
+            Kinds{CollectiveKind::Redistribute});
+  // Features move before or behind.
+  EXPECT_EQ(getMoves(makeRows({{}, {}, {tp}, {dp}}), atExperts, 3), Kinds{CollectiveKind::AllToAll});
+}
+
 //===----------------------------------------------------------------------===//
 // Factors, padding, parts of axes
 //===----------------------------------------------------------------------===//

@@ -6,6 +6,7 @@
 //===----------------------------------------------------------------------===//
 
 #include "Help.h"
+#include "UnknownOption.h"
 #include "Version.h"
 
 #include "meshwright/lib/Driver/Register/Register.h"
@@ -117,6 +118,8 @@ int main(int argc, char **argv) {
   }
   cl::SetVersionPrinter(
       [](llvm::raw_ostream &os) { os << "sharding-opt" << meshwright::kVersionText; });
+  if (std::string unknown = meshwright::findUnknownOption(llvm::ArrayRef(argv, argc).drop_front()); !unknown.empty())
+    return refuse(unknown);
   if (!cl::ParseCommandLineOptions(argc, argv, help, &llvm::errs()))
     return kWrongUsage;
 
@@ -129,6 +132,8 @@ int main(int argc, char **argv) {
   auto named = [](llvm::StringRef path) { return path == "-" ? "" : path.str(); };
   if (!meshwright::rt::checkDistinct({{"-o", named(output)}, {"--report-file", named(reportFile)}},
                                      {{"the input", named(input)}}, error))
+    return refuse(error);
+  if (error = meshwright::checkReportFile(reportFile); !error.empty())
     return refuse(error);
   // Tests that verify diagnostics expect errors of options, too.
   if (!config.shouldVerifyDiagnostics())

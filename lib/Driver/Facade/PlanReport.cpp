@@ -11,8 +11,8 @@
 #include "meshwright/lib/Support/RunPasses.h"
 #include "meshwright/passes/Pipeline.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
-#include "meshwright/passes/schedule/ReportFetches.h"
 #include "meshwright/passes/schedule/ReportProgram.h"
+#include "meshwright/passes/schedule/ReportSchedule.h"
 #include "meshwright/runtime/include/PlainNumbers.h"
 
 #include "mlir/Pass/PassManager.h"
@@ -64,18 +64,8 @@ std::string meshwright::toString(const Report &report, ReportFormat format, bool
   return text;
 }
 
-/// The weights and gradients of a function that travel in the launch of another one.
-static int64_t countFollowers(mlir::FunctionOpInterface function) {
-  int64_t followers = 0;
-  function->walk([&](dist::CollectiveOpInterface collective) {
-    if (collective.getRole() != dist::CollectiveRole::Data)
-      followers += collective->getNumOperands() - 1;
-  });
-  return followers;
-}
-
 /// Adds the schedule to the report on an entry: times, memory, and the decisions about collectives.
-static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &report) {
+static void reportSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &report) {
   dist::DistDialect::getDecisionLog(impl.context.get()).clear();
   // A program that cannot be scheduled reports its errors when it is compiled.
   DiagnosticCollector ignored(impl.context.get());
@@ -85,22 +75,9 @@ static void addSchedule(const Plan::Impl &impl, llvm::StringRef entry, Report &r
   auto func = llvm::dyn_cast<mlir::func::FuncOp>(*getEntry(*scheduled, entry));
   if (!func)
     return;
-  report.communication = CommunicationEstimate();
-  report.memory = withPlan(std::move(report.memory), func);
-  for (nn::CallStep step : nn::getSteps(func)) {
-    auto function = llvm::cast<mlir::func::FuncOp>(*step.function);
-    report.communication->add(step.getRuns(), estimateCommunication(function));
-    // The schedule joins launches, too.
-    auto before = impl.get(impl.getExecutedPhase()).lookupSymbol<mlir::func::FuncOp>(function.getName());
-    report.total.launches -= step.getRuns() * (countFollowers(step.function) - countFollowers(before));
-    if (function != func)
-      report.memory.activationsPeak = std::max(report.memory.activationsPeak,
-                                               withPlan(report.memory, function).activationsPeak);
-  }
-  if ((report.fetches = reportFetches(func))) {
-    report.fetches->peak = report.memory.getAll();
+  addSchedule(getEntry(impl.get(impl.getExecutedPhase()), entry), func, report);
+  if (report.fetches)
     report.fetches->ceiling = impl.options->memoryCeiling;
-  }
   addDecisions(report, impl.context.get(), [](const Decision &decision) { return decision.subject == Subject::Program; });
   if (report.fetches && report.fetches->ceiling)
     report.fetches->least = impl.findLeastCeiling();
@@ -131,7 +108,7 @@ LogicalResult Plan::Impl::completeReportLocked(std::vector<Diagnostic> &diagnost
       return failure();
   } else {
     report.before = planBefore(*this, "");
-    addSchedule(*this, "", report);
+    reportSchedule(*this, "", report);
     TriedPrograms::dropLaunches(context.get());
   }
   isComplete = true;
@@ -164,7 +141,7 @@ static FailureOr<Report> reportOther(const Plan::Impl &impl, llvm::StringRef nam
   }
   report.before = planBefore(impl, name);
   auto decisions = report.decisions;
-  addSchedule(impl, name, report);
+  reportSchedule(impl, name, report);
   report.decisions = std::move(decisions);
   return report;
 }

@@ -13,6 +13,7 @@
 #include "meshwright/lib/Codegen/Elements.h"
 #include "meshwright/lib/Driver/Program/Step.h"
 #include "meshwright/lib/Support/ProgramMap.h"
+#include "meshwright/lib/Weights/WeightModules.h"
 
 #include "mlir/Dialect/LLVMIR/LLVMDialect.h"
 
@@ -20,18 +21,20 @@ using namespace mlir;
 
 namespace meshwright::lower {
 
-std::string describeOp(Operation *op) {
+/// The op, its role and its place.
+static std::string describe(Operation *op, const SourceLocation &source) {
   std::string text = op->getName().getStringRef().str();
   if (auto collective = dyn_cast<dist::CollectiveOpInterface>(op);
       collective && collective.getRole() != dist::CollectiveRole::Data)
     text += " role " + dist::stringifyCollectiveRole(collective.getRole()).str();
-  SourceLocation source = getSourceLocation(op->getLoc());
   if (!source.name.empty())
     text += " at " + source.name;
   if (!source.file.empty())
     text += " (" + source.file + ":" + std::to_string(source.line) + ")";
   return text;
 }
+
+std::string describeOp(Operation *op) { return describe(op, getSourceLocation(op->getLoc())); }
 
 namespace {
 
@@ -49,6 +52,7 @@ public:
 
 private:
   void emitStep(const Step &step);
+  std::string describeStep(Operation *op);
   Value getConstant(int64_t value) {
     return LLVM::ConstantOp::create(builder, i64, builder.getI64IntegerAttr(value));
   }
@@ -83,6 +87,8 @@ private:
   Value inputArray, outputArray, null;
   std::map<std::vector<int64_t>, LLVM::GlobalOp> descriptors;
   ProgramMap<Operation *, int64_t> opNumbers;
+  /// Made for the first collective.
+  std::optional<WeightModules> modules;
 };
 
 } // namespace
@@ -190,12 +196,21 @@ static std::string describeFused(Operation *op) {
   return text;
 }
 
+/// The op. A collective that moves a weight is one of the weight's module; a slice in a kernel sends nothing.
+std::string EntryEmitter::describeStep(Operation *op) {
+  if (!isa<dist::CollectiveOpInterface>(op) || isa<rt::KernelOp>(op->getParentOp()))
+    return describeOp(op);
+  if (!modules)
+    modules.emplace(op->getParentOfType<FunctionOpInterface>());
+  return describe(op, modules->locate(op->getLoc()));
+}
+
 void EntryEmitter::emitStep(const Step &step) {
   auto [number, isNew] = opNumbers.try_emplace(step.op, program.ops.size());
   if (isNew) {
     if (std::string others = describeFused(step.op); !others.empty())
       program.fused[number->second] = std::move(others);
-    program.ops.push_back(describeOp(step.op));
+    program.ops.push_back(describeStep(step.op));
   }
   SmallVector<Value> arguments{entry.getArgument(0), getConstant(number->second)};
   if (!step.descriptor.empty())

@@ -136,10 +136,10 @@ def _peak(facts: Facts) -> Answer:
 
 
 def longest_layer(facts: Facts) -> Layer | None:
-    """The layer of which kernels and communication that shows take longest, measured or expected."""
+    """The module of which kernels and communication that shows take longest, measured or expected."""
     if facts.spans:
-        return max(facts.layers, key=lambda layer: layer.measured + layer.measured_exposed, default=None)
-    return max(facts.layers, key=lambda layer: layer.whole, default=None)
+        return max(facts.modules, key=lambda layer: layer.measured + layer.measured_exposed, default=None)
+    return max(facts.modules, key=lambda layer: layer.whole, default=None)
 
 
 def _longest_layer(facts: Facts) -> Answer:
@@ -153,7 +153,7 @@ def _longest_layer(facts: Facts) -> Answer:
                     "the ranks.")
     if not facts.has_times:
         return make("The plan is for a device that takes no time.", False)
-    alike = [layer.name for layer in facts.layers
+    alike = [layer.name for layer in facts.modules
              if layer is not longest and layer.whole > longest.whole * 0.999]
     more = f" {plural(len(alike), 'other layer')} {'takes' if len(alike) == 1 else 'take'} as long." if alike else ""
     return make(f"{longest.name}: {seconds_text(longest.whole)} by the cost model, {seconds_text(longest.seconds)} of "

@@ -242,8 +242,8 @@ def close_up(facts: Facts) -> str:
 
 def shown_layer(facts: Facts) -> Layer | None:
     """The longest of the layers with half as many launches as any: a head may take longer, but has few."""
-    most = max((layer.kernels + layer.collectives for layer in facts.layers), default=0)
-    found = [layer for layer in facts.layers if 2 * (layer.kernels + layer.collectives) >= most]
+    most = max((layer.kernels + layer.collectives for layer in facts.modules), default=0)
+    found = [layer for layer in facts.modules if 2 * (layer.kernels + layer.collectives) >= most]
     return max(found, key=lambda layer: layer.whole, default=None)
 
 

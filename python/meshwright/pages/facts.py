@@ -11,6 +11,12 @@ from ..importer.graph.layouts import Mesh, Sharding, read_sharding
 from ..tensors import ELEMENT_TYPES
 
 
+#: The layer of launches that no module has, as the report names it.
+OUTSIDE = "outside modules"
+#: Places in an arena begin at multiples of so many bytes, and the last of them are padding.
+_ALIGNMENT = 64
+
+
 @dataclass(slots=True)
 class Tensor:
     """A type: its shape and its element type."""
@@ -43,6 +49,11 @@ class Buffer:
     bytes: int
     last: int
     is_sent: bool
+
+    @property
+    def place(self) -> int:
+        """Bytes of its place in the arena, with padding."""
+        return -(-max(self.bytes, 1) // _ALIGNMENT) * _ALIGNMENT
 
 
 @dataclass(slots=True)
@@ -91,9 +102,13 @@ class Launch:
 
     @property
     def title(self) -> str:
-        """`nn.linear at model.layers.0.mlp.up_proj`, as traces name it."""
-        where = self.module or (f"{self.file}:{self.line}" if self.file else "")
-        return " at ".join(filter(None, [self.op, where]))
+        """`nn.linear at model.layers.0.mlp.up_proj`, or `nn.mul (model.py:12)` outside modules, as the traces of
+        runs name it."""
+        role = f" role {self.role}" if self.role and self.role != "data" else ""
+        if self.module:
+            return f"{self.op}{role} at {self.module}"
+        place = f" ({self.file.rpartition('/')[2]}:{self.line})" if self.file else ""
+        return self.op + role + place
 
 
 @dataclass(slots=True)
@@ -199,6 +214,11 @@ class Facts:
     def has_times(self) -> bool:
         """False for a program that runs as it is, and on a device without rates."""
         return self.seconds > 0 and bool(self.report.get("communication"))
+
+    @property
+    def modules(self) -> list[Layer]:
+        """The layers that are modules of the model; all layers of a program without modules."""
+        return [layer for layer in self.layers if layer.name != OUTSIDE] or self.layers
 
     def layout(self, name: str) -> Layout | None:
         return next((layout for layout in self.layouts if name in layout.names), None)

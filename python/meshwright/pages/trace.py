@@ -45,22 +45,44 @@ def _us(seconds: float) -> float:
 
 def _counters(facts: Facts):
     """The bytes of the arena that values take, and those of the collectives that run, at each change."""
-    events = []
-    changes = {"arena": defaultdict(int), "bytes in flight": defaultdict(int)}
-    end = lambda number: facts.launches[number].start + facts.launches[number].seconds
+    counters = {"arena": _arena(facts), "bytes in flight": _in_flight(facts)}
+    return [{"name": name, "ph": "C", "ts": time, "args": {"bytes": count}}
+            for name, counts in counters.items() for time, count in sorted(counts.items())]
+
+
+def _end(launch: Launch) -> float:
+    return launch.start + launch.seconds
+
+
+def _arena(facts: Facts):
+    """The bytes of the arena that values take, from the begin of each launch on. Traces of runs count alike."""
+    counts, alive = defaultdict(int), []
     for launch in facts.launches:
-        for buffer in launch.buffers:
-            changes["arena"][_us(launch.start)] += buffer.bytes
-            changes["arena"][_us(max(end(launch.number), end(buffer.last)))] -= buffer.bytes
+        alive = [buffer for buffer in alive if buffer.last >= launch.number] + launch.buffers
+        time = _us(launch.start)
+        counts[time] = max(counts[time], _covered(alive))
+    counts[_us(max(map(_end, facts.launches), default=0.0))] = 0
+    return counts
+
+
+def _covered(buffers) -> int:
+    """The bytes that places cover together: values may share one."""
+    covered = end = 0
+    for begin, stop in sorted((buffer.offset, buffer.offset + buffer.place) for buffer in buffers):
+        covered += max(0, stop - max(begin, end))
+        end = max(end, stop)
+    return covered
+
+
+def _in_flight(facts: Facts):
+    """The bytes of the collectives that run."""
+    changes = defaultdict(int)
+    for launch in facts.launches:
         if launch.is_collective:
-            changes["bytes in flight"][_us(launch.start)] += launch.bytes
-            changes["bytes in flight"][_us(end(launch.number))] -= launch.bytes
-    for name, times in changes.items():
-        total = 0
-        for time, change in sorted(times.items()):
-            total += change
-            events.append({"name": name, "ph": "C", "ts": time, "args": {"bytes": total}})
-    return events
+            changes[_us(launch.start)] += launch.bytes
+            changes[_us(_end(launch))] -= launch.bytes
+    total = 0
+    return {time: (total := total + change) for time, change in sorted(changes.items())}
 
 
 def _arrows(facts: Facts, shown):

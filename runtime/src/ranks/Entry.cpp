@@ -45,12 +45,11 @@ private:
 };
 } // namespace
 
-/// The same as an event of the trace. The results of the op are of type `dtype`.
+/// The same as an event of the trace, which has no times yet.
 template <typename Body>
-static int32_t call(mw_rt_context &context, int64_t op, TraceKind kind, int64_t dtype,
-                    int64_t flops, int64_t bytes, Body body) {
-  return call(context, op, [&](std::string &error) {
-    OpScope scope(context, {0, 0, kind, op, flops, bytes, dtype});
+static int32_t call(mw_rt_context &context, const TraceEvent &event, Body body) {
+  return call(context, event.op, [&](std::string &error) {
+    OpScope scope(context, event);
     return body(error);
   });
 }
@@ -130,7 +129,7 @@ int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch 
     rows.number = static_cast<const int64_t *>(buffers[what->counter]) + what->last;
   }
   auto getPart = [&](int64_t ofAll) { return rows.getPart(*context->device, ofAll); };
-  return call(*context, op, TraceKind(what->kind), dtype, getPart(what->flops), getPart(what->bytes),
+  return call(*context, {0, 0, TraceKind(what->kind), op, getPart(what->flops), getPart(what->bytes), dtype},
               [&](std::string &error) {
                 if (!context->device->launch(*what, kernel, buffers, error))
                   return false;
@@ -156,7 +155,8 @@ int32_t mw_rt_perform(mw_rt_context *context, int64_t op, const mw_rt_call *what
   };
   if (!facts.kind)
     return call(*context, op, body);
-  return call(*context, op, *facts.kind, facts.dtype, getPart(facts.flops), getPart(facts.bytes), body);
+  int64_t group = facts.group ? firstOfGroup(*facts.group, context->rank) : -1;
+  return call(*context, {0, 0, *facts.kind, op, getPart(facts.flops), getPart(facts.bytes), facts.dtype, group}, body);
 }
 
 //===----------------------------------------------------------------------===//
@@ -189,7 +189,7 @@ int32_t mw_rt_start_call(mw_rt_context *context, int64_t op, const mw_rt_call *w
 }
 
 int32_t mw_rt_wait(mw_rt_context *context, int64_t op, int64_t ticket) {
-  return call(*context, op, TraceKind::Wait, -1, 0, 0,
+  return call(*context, {0, 0, TraceKind::Wait, op},
               [&](std::string &error) { return context->device->wait(ticket, error); });
 }
 

@@ -178,11 +178,15 @@ void TraceWriter::nameStream(const Trace::Row &row) {
 void TraceWriter::addSpan(const Trace::Row &row, const TraceEvent &event) {
   std::string name =
       event.op >= 0 && event.op < int64_t(ops.names.size()) ? ops.names[event.op] : "unknown op";
-  // "nn.linear at model.mlp (mlp.py:12)": the place in the source is an argument.
+  // "nn.linear at model.mlp (src/mlp.py:12)": the place in the source is an argument. The name of an op
+  // outside modules keeps its short form, as in "nn.linear (mlp.py:12)".
   std::string source;
   if (size_t at = name.rfind(" ("); at != std::string::npos && name.back() == ')') {
-    source = ", \"source\": " + quote(name.substr(at + 2, name.size() - at - 3));
+    std::string place = name.substr(at + 2, name.size() - at - 3);
+    source = ", \"source\": " + quote(place);
     name.resize(at);
+    if (name.find(" at ") == std::string::npos)
+      name += " (" + place.substr(place.rfind('/') + 1) + ")";
   }
   std::snprintf(text, sizeof(text),
                 "\"cat\": \"%s\", \"ph\": \"X\", \"pid\": %" PRId64 ", \"tid\": %" PRId64

@@ -4,7 +4,7 @@
 // RUN: not sharding-opt %s --parallelize="context-parallel={order=spiral}" 2>&1 | FileCheck %s --check-prefix=ORDER
 // RUN: not sharding-opt %s --parallelize="context-parallel={ulysses=a ring=a}" 2>&1 | FileCheck %s --check-prefix=TWICE
 // RUN: not sharding-opt %s --annotate-context-parallel="ulysses=ulysses ring=ulysses" 2>&1 | FileCheck %s --check-prefix=SAME
-// RUN: sharding-opt %s --parallelize="context-parallel={ulysses=auto order=auto}" | FileCheck %s --check-prefix=SPMD
+// RUN: sharding-opt %s --parallelize="context-parallel={ulysses=auto order=auto} device={h100 flops_f32=1e6}" | FileCheck %s --check-prefix=SPMD
 // RUN: not sharding-opt %s --annotate-context-parallel="ulysses=auto" 2>&1 | FileCheck %s --check-prefix=CHOSEN
 // RUN: sharding-opt %s --declare-mesh="roles=ulysses=ulysses" --annotate-context-parallel="ulysses=auto ring=auto" | FileCheck %s
 

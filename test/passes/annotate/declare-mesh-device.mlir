@@ -8,9 +8,10 @@
 // RUN: not sharding-opt %t/model.mlir --declare-mesh="mesh=tp=2 device=%t/none.json" 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: cp %t/sheet.json %t/config/meshwright/device.json
 // RUN: env -u MESHWRIGHT_DEVICE XDG_CONFIG_HOME=%t/config sharding-opt %t/model.mlir --declare-mesh="mesh=tp=2 device=auto" | FileCheck %s --check-prefix=HERE
-// RUN: env -u MESHWRIGHT_DEVICE XDG_CONFIG_HOME=%t/config sharding-opt %t/model.mlir --declare-mesh="mesh=tp=2 device=auto target=cpu:x86-64-v3" | FileCheck %s --check-prefix=USUAL
+// RUN: env -u MESHWRIGHT_DEVICE XDG_CONFIG_HOME=%t/config sharding-opt %t/model.mlir --declare-mesh="mesh=tp=2 device=auto target=cpu:x86-64-v3" | FileCheck %s --check-prefix=PROCESSOR
 
 // USUAL: dist.mesh @mesh = <["tp"=2], device = "h100">
+// PROCESSOR: dist.mesh @mesh = <["tp"=2], device = "cpu">
 // VARIABLE: dist.mesh @mesh = <["tp"=2], device = "a100">
 // FILE: dist.mesh @mesh = <["tp"=2], device = "name=sheet flops_f32=2e+12 memory_bandwidth=1e+11 launch=2e-06 overlap=1 product_f32=1:1e+10;64:1.5e+12 all_gather=4096:1e+09">
 // HERE: dist.mesh @mesh = <["tp"=2], device = "name=device flops_f32=2e+12 {{.*}}">

@@ -39,6 +39,9 @@
 // JSON:      "bytes_per_rank": 1328
 // JSON-NEXT: "bytes_of_all_ranks": 10624
 // JSON-NEXT: "launches_per_rank": 6
+// JSON:      "communication": {
+// JSON:      "exposed_seconds":
+// JSON:      "run_seconds":
 // JSON:      "weights": 256
 // JSON:      "warnings": [
 // JSON:      "message": "gathers the whole of a 8x8 tensor of f32 on every rank"
@@ -48,7 +51,9 @@
 // JSON:      "bytes": 192
 
 // TEXT:      plan for 8 ranks, mesh dp=2,tp=4, device h100
+// TEXT-NEXT: time {{.*}} us a run by the cost model: kernels {{.*}}, communication {{.*}} us, of which
 // TEXT:      weights 256 B
+// TEXT:      time, per rank and run, by the cost model
 // TEXT:      all_gather tp 0 3 192 B 576 B f32 model.layers.{0,1}.mlp.up (model.py:12)
 // TEXT-NEXT: all_reduce dp,tp
 // TEXT-NEXT: all_to_all tp 0 to 1
