@@ -129,8 +129,8 @@ enum { MW_RT_SUM = 0, MW_RT_MAX = 1 };
 typedef struct mw_rt_moved_tensor {
   int64_t dtype, rank, dim, to_dim;
   int64_t in_shape[MW_RT_MAX_RANK], out_shape[MW_RT_MAX_RANK];
-  /* Redistribute: the axes of each dimension before and after. */
-  int64_t layouts;
+  /* Redistribute: the axes of each dimension before and after. Not 0 if some rows do not exist (--check-finite). */
+  int64_t layouts, counted;
 } mw_rt_moved_tensor;
 
 /* A collective over `group`, for all tensors in one launch. More integers follow the
@@ -550,7 +550,7 @@ typedef struct mw_rt_dequantize {
 /* Rows times a weight of codes, or the rows of each expert times its own. Buffers: a [rows, k], codes,
  * scales, bias [n] or null, offsets [matrices + 1] or null, c [rows, n]. The weight is stored as k x n, or
  * as n x k with `transpose_b`. Without offsets all rows belong to the one matrix; rows behind the last
- * offset are zeros. Sums are as in mw_rt_gemm. */
+ * offset need not be written. Sums are as in mw_rt_gemm. */
 typedef struct mw_rt_coded_product {
   mw_rt_call call;
   int64_t dtype, result, count, n, k, transpose_b;

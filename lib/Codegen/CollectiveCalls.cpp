@@ -9,6 +9,7 @@
 
 #include "meshwright/dialects/Dist/Forms.h"
 #include "meshwright/dialects/Dist/Refine.h"
+#include "meshwright/dialects/Rt/Rt.h"
 
 #include <cstddef>
 
@@ -53,6 +54,8 @@ public:
     llvm::copy(in, moved.in_shape);
     llvm::copy(out, moved.out_shape);
     moved.layouts = layouts;
+    auto maker = rt::getBuffer(rt::getOuterValue(value)).getDefiningOp<rt::KernelOp>();
+    moved.counted = maker && maker.getCountedBy();
     append(call.descriptor, moved);
     return success();
   }

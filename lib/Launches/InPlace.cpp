@@ -70,6 +70,9 @@ static bool isOneLoop(rt::KernelOp kernel) {
 }
 
 bool meshwright::canWriteInPlace(rt::KernelOp kernel, unsigned operand, unsigned result) {
+  // Threads read the number of rows while others write.
+  if (kernel.getCountedBy() == operand)
+    return false;
   if (rt::getBufferBytes(kernel.getOperand(operand)) !=
       rt::getBufferBytes(Value(kernel.getResult(result))))
     return false;

@@ -494,7 +494,9 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
     if (failed(parser.parseOption(key, plain)))
       return failure();
     // Parts of context parallelism may be auto.
-    bool isAuto = plain == "auto" || (key == "context-parallel" && StringRef(plain).contains("auto"));
+    bool isAuto = plain == "auto";
+    for (StringRef part : llvm::split(StringRef(plain).trim("{}"), ' '))
+      isAuto |= key == "context-parallel" && part.split('=').second == "auto";
     if (isAuto && llvm::is_contained(getPlannedOptions(), key))
       parser.options.statedAuto.push_back(key);
   }

@@ -280,7 +280,7 @@ struct ParallelizeOptions {
   std::string str() const;
 };
 
-/// The options that the planner chooses where they are `auto`, besides axes.
+/// The options that the planner chooses where a user spells them out as `auto`.
 llvm::ArrayRef<llvm::StringRef> getPlannedOptions();
 
 /// Reads `key=value` pairs that white space separates. A value may contain white space

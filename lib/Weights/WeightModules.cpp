@@ -14,15 +14,21 @@ using namespace meshwright;
 
 WeightModules::WeightModules(FunctionOpInterface function) {
   WeightFinder finder(function);
-  for (BlockArgument argument : function.getArguments())
-    if (std::optional<Weight> weight = finder.find(argument))
-      modules.try_emplace(getPlace(getSourceLocation(argument.getLoc())),
-                          weight->name.getValue().rsplit('.').first.str());
+  // A place that other arguments share names no module.
+  for (BlockArgument argument : function.getArguments()) {
+    std::optional<Weight> weight = finder.find(argument);
+    std::string module = weight ? weight->name.getValue().rsplit('.').first.str() : "";
+    auto [known, isNew] = modules.try_emplace(getPlace(getSourceLocation(argument.getLoc())), module);
+    if (!isNew && known->second != module)
+      known->second.clear();
+  }
 }
 
 SourceLocation WeightModules::locate(Location location) const {
   SourceLocation source = getSourceLocation(location);
-  if (auto known = modules.find(getPlace(source)); known != modules.end())
+  if (source.name.empty() && source.file.empty())
+    return source;
+  if (auto known = modules.find(getPlace(source)); known != modules.end() && !known->second.empty())
     source.name = known->second;
   return source;
 }

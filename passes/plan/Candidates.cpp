@@ -379,13 +379,16 @@ std::vector<Candidate> meshwright::listContexts(ModuleOp module,
   return found;
 }
 
-/// No axis, each axis, and for roles that may have several each pair of them.
+/// No axis, each axis, and for roles that may have several each set of them.
 static std::vector<AxisChoice> listAxes(const AxisRoleDescription &known, ArrayRef<MeshAxisOption> axes) {
-  std::vector<AxisChoice> found{AxisChoice::get("")};
-  for (size_t i = 0; i < axes.size(); ++i) {
-    found.push_back(AxisChoice::get(axes[i].name));
-    for (size_t j = i + 1; j < axes.size() && !known.isSingle; ++j)
-      found.push_back(AxisChoice::get(axes[i].name + "," + axes[j].name));
+  std::vector<AxisChoice> found;
+  for (unsigned set = 0; set < 1u << axes.size(); ++set) {
+    SmallVector<StringRef> names;
+    for (size_t i = 0; i < axes.size(); ++i)
+      if (set >> i & 1)
+        names.push_back(axes[i].name);
+    if (names.size() <= 1 || !known.isSingle)
+      found.push_back(AxisChoice::get(llvm::join(names, ",")));
   }
   return found;
 }

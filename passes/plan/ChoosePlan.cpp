@@ -107,7 +107,7 @@ FailureOr<ParallelizeOptions> meshwright::choosePlan(ModuleOp module,
                                  "has its mesh: expected neither ranks nor mesh=auto nor objective";
   ParallelizeOptions base = request;
   for (const MeshAxisOption &axis : base.mesh.axes)
-    if (isPipelineAxis(base, axis.name))
+    if (request.asksForAll() && isPipelineAxis(base, axis.name))
       return module.emitError() << "mesh axis \"" << axis.name
                                 << "\": layers are not divided over pipeline stages: expected axes of "
                                    "data, tensor, context or expert parallelism, or of weights in shards";

@@ -14,6 +14,8 @@
 
 #include "llvm/Support/Format.h"
 
+#include <limits>
+
 using namespace mlir;
 using namespace meshwright;
 
@@ -65,9 +67,12 @@ static std::vector<const PricedPlan *> findFront(ArrayRef<const PricedPlan *> pl
   llvm::stable_sort(order, [](const PricedPlan *a, const PricedPlan *b) {
     return std::make_pair(a->price.seconds, a->price.memory) < std::make_pair(b->price.seconds, b->price.memory);
   });
+  double least = std::numeric_limits<double>::infinity();
   for (const PricedPlan *plan : order)
-    if (front.empty() || plan == chosen || double(plan->price.memory) < kLessMemory * double(front.back()->price.memory))
+    if (double memory = double(plan->price.memory); memory < kLessMemory * least || (plan == chosen && memory < least)) {
       front.push_back(plan);
+      least = memory;
+    }
   return front;
 }
 
@@ -75,6 +80,8 @@ static std::string describeFront(ArrayRef<const PricedPlan *> front, const Price
   std::string text;
   llvm::raw_string_ostream os(text);
   os << "time over memory: ";
+  if (!llvm::is_contained(front.take_front(kMostOnFront + 1), chosen))
+    os << formatSeconds(chosen->price.seconds) << " with " << formatBytes(chosen->price.memory) << " (chosen), ";
   llvm::interleave(
       front.take_front(kMostOnFront + 1), os,
       [&](const PricedPlan *plan) {
@@ -87,12 +94,12 @@ static std::string describeFront(ArrayRef<const PricedPlan *> front, const Price
   return text;
 }
 
-/// The factor of the links' speed at which a plan takes the time of the chosen one. Waits for collectives shrink
-/// as links are faster, and other times stay. 0: there is none.
+/// The factor of the links' speed at which a slower plan takes the time of the chosen one. Waits for collectives
+/// shrink as links are faster, and other times stay. 0: there is none.
 static double findLinks(const PlanPrice &price, const PlanPrice &chosen) {
   double computes = (price.seconds - price.exposed) - (chosen.seconds - chosen.exposed);
   double waits = chosen.exposed - price.exposed;
-  return computes * waits > 0 ? waits / computes : 0;
+  return price.seconds > chosen.seconds && computes * waits > 0 ? waits / computes : 0;
 }
 
 /// Which memory and which links would change the choice. Empty if none of the priced plans would win.
@@ -116,7 +123,7 @@ static std::string describeChange(ArrayRef<const PricedPlan *> plans, ArrayRef<c
       slower = plan;
   }
   auto addLinks = [&](const PricedPlan *plan) {
-    if (!plan || objective == Objective::Memory)
+    if (!plan || objective != Objective::Time)
       return;
     std::string text;
     llvm::raw_string_ostream(text) << "with links " << llvm::format("%.2g", links(plan)) << " times as fast "

@@ -249,7 +249,7 @@ PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
   llvm::append_range(all, listChoices(program, request, options, extents));
   // A stage that no rule names may go over the axes of its own.
   for (const std::string &stage : extents.stages)
-    if (request.ranks && getSequenceRanks(options) > 1 &&
+    if (choosesMesh() && getSequenceRanks(options) > 1 &&
         llvm::none_of(options.fold, [&](const FoldRule &rule) { return rule.stage == stage; })) {
       all.push_back(options);
       all.back().fold.push_back({stage, FoldMode::Auto});
@@ -430,7 +430,8 @@ const PricedPlan *PlanSearch::getBest() const {
     if (fits(plan.price) && !plan.isEstimate)
       least = std::min(least, measure(plan.price));
   const PricedPlan *best = nullptr;
-  double near = least * (objective == Objective::TimeThenMemory ? kNearTime : request.ranks || request.isMeshAuto ? kTie : kTieOfMesh);
+  double tie = choosesMesh() ? kTie : kTieOfMesh;
+  double near = least * (objective == Objective::TimeThenMemory ? kNearTime : tie);
   auto isPreferred = [&](const PricedPlan &a, const PricedPlan &b) {
     if (objective == Objective::TimeThenMemory && a.price.memory != b.price.memory)
       return a.price.memory < b.price.memory;

@@ -97,6 +97,7 @@ private:
   std::vector<ParallelizeOptions> listFrugal(mlir::ArrayRef<Candidate> candidates) const;
   /// Plans compare by fit, then by the objective.
   bool isBetter(const PlanPrice &a, const PlanPrice &b) const;
+  bool choosesMesh() const { return request.ranks || request.isMeshAuto; }
   bool isSpent() const { return getNumPlans() >= maxPlans; }
 
   mlir::ModuleOp program;

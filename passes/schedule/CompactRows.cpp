@@ -193,7 +193,7 @@ const Compactor::Route &Compactor::addRoute(RankedTensorType type, Value indices
                 RankedTensorType::get(chosen, builder.getI64Type())},
       outer ? compact.lookup(indices) : indices, offset, outer ? outer->offsets : Value(),
       builder.getI64IntegerAttr(experts), total, shared, layer);
-  if (int64_t expected = getExpectedRows(rows, total, dist::getRowLoad(func)); expected < dist::getStoredElements(rows))
+  if (int64_t expected = getExpectedRows(rows, total, dist::getRowLoad(op)); expected < dist::getStoredElements(rows))
     route->setDiscardableAttr(nn::kExpectedRowsAttr, builder.getI64IntegerAttr(expected));
   Route &added =
       routes.emplace_back(Route{route.getChoices(), route.getPlaces(), route.getOffsets(), Value(), experts,

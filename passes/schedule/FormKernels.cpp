@@ -96,7 +96,10 @@ void LaunchWriter::collectUnits() {
       for (Value operand : op->getOperands())
         if (Operation *producer = operand.getDefiningOp(); !producer || !members.contains(producer))
           inputs.insert(operand);
-    Value counts = isKernel ? counted.getOffsets(group.results) : Value();
+    // Integers of rows that do not exist are computed, too: a lookup or a division may read them.
+    bool areFloats = llvm::all_of(group.results, [](Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); });
+    bool isCounted = isKernel && (areFloats || isa<nn::CountedRowsOpInterface>(group.ops.front()));
+    Value counts = isCounted ? counted.getOffsets(group.results) : Value();
     if (counts && !(counts.getDefiningOp() && members.contains(counts.getDefiningOp()))) {
       inputs.insert(counts);
       unit.counter = llvm::find(inputs, counts) - inputs.begin();

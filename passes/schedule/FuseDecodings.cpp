@@ -53,6 +53,8 @@ static void fuse(OpOperand &use, rt::KernelOp decoding) {
   block.getArgument(number).replaceAllUsesWith(builder.clone(*decode, mapping)->getResult(0));
   block.eraseArgument(number);
   kernel->eraseOperand(number);
+  if (std::optional<uint64_t> counter = kernel.getCountedBy(); counter && *counter > number)
+    kernel.setCountedBy(*counter - 1);
 }
 
 namespace {

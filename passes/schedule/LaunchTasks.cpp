@@ -46,12 +46,23 @@ static std::optional<ExpectedRows> getExpectedRows(rt::KernelOp kernel) {
     offsets = counted.getOffsetsOfRows();
     rows = counted->getOperand(0);
   }
+  // The places of a token's rows are of their route.
+  if (auto sum = dyn_cast_or_null<nn::SumRowsOp>(rt::getOnlyOp(kernel))) {
+    offsets = sum.getPlaces();
+    rows = sum.getRows();
+  }
   Operation *source = offsets ? rt::getSource(offsets).getDefiningOp() : nullptr;
   std::optional<int64_t> expected = source ? nn::getExpectedRows(source) : std::nullopt;
   int64_t room = shapeOf(rows).empty() ? 0 : shapeOf(rows).front();
   if (!expected || room == 0)
     return std::nullopt;
   return ExpectedRows{room, std::min(1.0, double(*expected) / double(room))};
+}
+
+/// Returns true if the value is the matrix of a product of the kernel.
+static bool isMatrix(rt::KernelOp kernel, Value value) {
+  auto product = dyn_cast_or_null<dist::MatrixOpInterface>(rt::getOnlyOp(kernel));
+  return product && rt::getOuterValue(product->getOperand(product.getMatrixOperand())) == value;
 }
 
 KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
@@ -71,7 +82,7 @@ KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
     for (Value value : values) {
       ArrayRef<int64_t> shape = shapeOf(value);
-      bool isRows = expected && !shape.empty() && shape.front() == expected->room;
+      bool isRows = expected && !shape.empty() && shape.front() == expected->room && !isMatrix(kernel, value);
       work.bytes += int64_t(double(rt::getBufferBytes(value.getType())) * (isRows ? share : 1));
     }
   for (auto &[flops, type] : work.flops)

@@ -54,8 +54,9 @@ def choose(parallelize: Callable[..., Plan], copies: Callable[[Mapping], Copies]
     if options.get("mesh") not in (None, "auto"):
         arguments.fail("mesh", options["mesh"], "no mesh beside ranks of a model that serves")
     options.pop("mesh", None)
-    if options.get("data_parallel_attention") == "auto":
-        options.pop("data_parallel_attention")
+    for name in ("data_parallel", "tensor_parallel", "data_parallel_attention"):
+        if options.get(name) == "auto":
+            options.pop(name)
     found, short, refusal = [], [], None
     opens_cache = options.get("cache_sharding") in (None, "auto")
 

@@ -350,3 +350,68 @@ def too_many_rows():
 def test_more_rows_than_the_capacity(tmp_path):
     text, inputs = too_many_rows()
     assert "a routing has 66 rows, and room for 60" in run_module(tmp_path, text, inputs, status=1)
+
+
+def few_rows():
+    """Most of the choices are of no expert, so there is room for many more rows than exist."""
+    indices = torch.full((*TOKENS, 2), -1)
+    indices[0, 3], indices[2, 4, 1] = torch.tensor([2, 5]), 5
+    return Routing(indices, 8)
+
+
+def test_lookups_by_numbers_of_rows(tmp_path):
+    """Numbers of rows that do not exist are in range of any table."""
+    routing, n = few_rows(), 66
+    ids, table = randint(0, 50, *TOKENS), randn(50, 8)
+    body = f"""  %r = nn.take_rows %x, %choices {{group = 2 : i64, tokens = 2 : i64}} : ({type_of(ids)}, tensor<{n}xi64>) -> tensor<{n}x1x1xi64>
+  %next = nn.add %r, %r : (tensor<{n}x1x1xi64>, tensor<{n}x1x1xi64>) -> tensor<{n}x1x1xi64>
+  %t = nn.embedding %next, %table : (tensor<{n}x1x1xi64>, {type_of(table.repeat(2, 1))}) -> tensor<{n}x1x1x8xf32>
+  %y = nn.sum_rows %t, %places : (tensor<{n}x1x1x8xf32>, {type_of(routing.places)}) -> tensor<{shape(*TOKENS, 8)}xf32>
+"""
+    text, given = routing.program(body, {"x": ids, "table": table.repeat(2, 1)}, {"y": f"tensor<{shape(*TOKENS, 8)}xf32>"})
+    got = run_module(tmp_path, text, given, arguments=["--check-finite"])["y"]
+    counts = (routing.indices >= 0).sum(-1, keepdim=True)
+    assert torch.equal(got, counts * table.repeat(2, 1)[2 * ids])
+
+
+def test_a_number_for_each_row(tmp_path):
+    """Results as large as the offsets do not take their place: threads read the number of rows."""
+    tokens, i = 9, torch.full((9, 2), -1)
+    i[4] = torch.tensor([3, 0])
+    v = randn(tokens, 2, dtype=torch.bfloat16)
+    text = f"""func.func @main(%i: {type_of(i)} {{nn.input = "i"}}, %v: {type_of(v)} {{nn.input = "v"}}) -> (tensor<9x2xf32> {{nn.output = "y"}}) {{
+  %offsets, %choices, %places = nn.route %i {{experts = 8 : i64}} : ({type_of(i)}) -> (tensor<9xi64>, tensor<18xi64>, {type_of(i)})
+  %r = nn.take_rows %v, %choices {{each, group = 2 : i64, tokens = 1 : i64}} : ({type_of(v)}, tensor<18xi64>) -> tensor<18x1xbf16>
+  %f = nn.cast %r : (tensor<18x1xbf16>) -> tensor<18x1xf32>
+  %y = nn.sum_rows %f, %places {{each}} : (tensor<18x1xf32>, {type_of(i)}) -> tensor<9x2xf32>
+  return %y : tensor<9x2xf32>
+}}
+"""
+    got = run_module(tmp_path, text, {"i": i, "v": v}, arguments=["--check-finite"])["y"]
+    assert torch.equal(got, torch.where(i < 0, 0, v.float()))
+
+
+def test_finite_rows_of_several_ranks(tmp_path):
+    """--check-finite looks at no row that does not exist, behind a sum over ranks, too."""
+    i = torch.full((64, 1), -1)
+    i[::16] = torch.tensor([[1], [3], [3], [0]])
+    x, w1, w2 = randn(64, 16), randn(4, 24, 16, seed=1), randn(4, 16, 24, seed=2)
+    rows = lambda features: f"tensor<4x64x{features}xf32, #nn.routed<1>>"
+    text = f"""func.func @main(%x: {type_of(x)} {{nn.input = "x"}}, %i: {type_of(i)} {{nn.input = "i"}}, %w1: {type_of(w1)} {{nn.parameter = "w1"}}, %w2: {type_of(w2)} {{nn.parameter = "w2"}}) -> ({type_of(x)} {{nn.output = "y"}}) {{
+  %r = nn.dispatch %x, %i : ({type_of(x)}, {type_of(i)}) -> {rows(16)}
+  %h = nn.grouped_linear %r, %w1 : ({rows(16)}, {type_of(w1)}) -> {rows(24)}
+  %a = nn.silu %h : {rows(24)}
+  %g = nn.grouped_linear %a, %w2 : ({rows(24)}, {type_of(w2)}) -> {rows(16)}
+  %e = nn.exp %g : {rows(16)}
+  %y = nn.combine %e, %i : ({rows(16)}, {type_of(i)}) -> {type_of(x)}
+  return %y : {type_of(x)}
+}}
+"""
+    options = 'mesh=tp=2 shardings={"w1": [{}, {"tp"}, {}], "w2": [{}, {}, {"tp"}]}'
+    got = run_module(tmp_path, text, {"x": x, "i": i}, {"w1": w1, "w2": w2},
+                     arguments=[f"--parallelize={options}", "--check-finite"])["y"]
+    want = torch.zeros_like(x)
+    for token in range(0, 64, 16):
+        e = i[token, 0]
+        want[token] = torch.exp(w2[e] @ torch.nn.functional.silu(w1[e] @ x[token]))
+    assert_close(got, want, 1e-5)

@@ -323,6 +323,23 @@ def test_expected_load(module):
         sent(expert_load=0.5)
 
 
+def test_time_of_the_rows_that_are_expected():
+    """Products take the time of the rows of a rank, not of those that there is room for."""
+    with torch.device("meta"):
+        given = (torch.zeros(8, 512, 64), torch.zeros(8, 512, CHOICES), torch.zeros(8, 512, CHOICES, dtype=torch.long))
+        model = mw.from_torch(Experts(64), given)
+
+    def gemm(ranks, load=1.0, **options):
+        # Products of this device take the time of their operations.
+        plan = model.parallelize(mesh={"dp": ranks}, expert_parallel="dp", expert_load=load,
+                                 device="h100 flops_f32=1e9 launch=0", **options)
+        assert ranks == 1 or "all_to_all_v" in kinds_of(plan)
+        return plan.report(format="json")["communication"]["kernel_seconds"]["gemm"]
+
+    assert gemm(4) == pytest.approx(gemm(1) / 4, rel=0.02)
+    assert gemm(4, load=1.5) == pytest.approx(1.5 * gemm(4), rel=0.02)
+
+
 class ThreeLayers(nn.Module):
     def __init__(self):
         super().__init__()

@@ -49,8 +49,9 @@ std::string meshwright::findUnknownOption(llvm::ArrayRef<const char *> arguments
       return "";
     llvm::StringRef name = argument;
     // `-` is standard input. Letters alone are left to LLVM's parser.
-    if (!name.consume_front("-") || (name.consume_front("-"), name.split('=').first.size() < 2))
+    if (!name.consume_front("-"))
       continue;
+    name.consume_front("-");
     bool hasValue = name.contains('=');
     name = name.split('=').first;
     auto known = cl::getRegisteredOptions().find(name);
@@ -60,7 +61,7 @@ std::string meshwright::findUnknownOption(llvm::ArrayRef<const char *> arguments
         ++i;
       continue;
     }
-    if (hasPrefix(name))
+    if (name.size() < 2 || hasPrefix(name))
       continue;
     llvm::StringRef nearest = findNearest(name);
     std::string error = ("unknown option '" + argument.split('=').first + "'").str();

@@ -347,8 +347,6 @@ bool CpuDevice::perform(const mw_rt_coded_product &what, void *const *buffers, s
         return false;
     }
   }
-  int64_t rows = offsets[what.codes.matrices];
-  std::memset(c + rows * what.n * sizeOf(result), 0, (what.count - rows) * what.n * sizeOf(result));
   return true;
 }
 

@@ -220,6 +220,12 @@ bool CpuDevice::perform(const mw_rt_route &what, void *const *buffers, std::stri
   return true;
 }
 
+/// Integers of rows that do not exist are numbers that any lookup takes. Other rows need not be written.
+static void clearIntegers(int64_t dtype, void *rows, int64_t bytes) {
+  if (!isFloat(DType(dtype)))
+    std::memset(rows, 0, bytes);
+}
+
 //===----------------------------------------------------------------------===//
 // Rows and tokens
 //===----------------------------------------------------------------------===//
@@ -231,6 +237,9 @@ bool CpuDevice::perform(const mw_rt_take_rows &what, void *const *buffers, std::
   auto *result = static_cast<char *>(buffers[2]);
   auto exists = [](int64_t choice) { return choice >= 0; };
   int64_t rows = std::partition_point(choices, choices + what.rows, exists) - choices;
+  // Integers of rows that do not exist are those of some token, which any lookup and division takes.
+  for (int64_t row = rows; !isFloat(DType(what.dtype)) && row < what.rows; ++row)
+    std::memcpy(result + row * bytes, input, bytes);
   share(*workers, rows, leastRows(what.inner), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       std::memcpy(result + row * bytes, input + choices[row] / what.group * bytes, bytes);
@@ -276,6 +285,8 @@ bool CpuDevice::perform(const mw_rt_repeat_rows &what, void *const *buffers, std
   for (int64_t expert = 0; expert < what.experts; ++expert)
     for (int64_t row = offsets[expert]; row < offsets[expert + 1]; ++row)
       std::memcpy(result + row * bytes, table + expert * bytes, bytes);
+  int64_t rows = offsets[what.experts];
+  clearIntegers(what.dtype, result + rows * bytes, (what.rows - rows) * bytes);
   return true;
 }
 
@@ -416,6 +427,7 @@ bool CpuDevice::perform(const Caller &caller, const mw_rt_send_rows &send, void 
                              received.times(bytes)))
     return false;
   reorderRows(received, bytes, arrived.data(), rows, /*byExpert=*/true);
+  clearIntegers(what.dtype, rows + total * bytes, (what.to_capacity - total) * bytes);
   return true;
 }
 
@@ -431,8 +443,10 @@ bool CpuDevice::perform(const Caller &caller, const mw_rt_return_rows &back, voi
       sent.at(member, expert) = parts[1] - parts[0];
   std::vector<char> leaving(*parts * bytes);
   reorderRows(sent, bytes, static_cast<const char *>(buffers[0]), leaving.data(), /*byExpert=*/false);
-  return collectives->exchange(caller, what.group, leaving.data(), sent.times(bytes), buffers[3],
-                               received.times(bytes));
+  std::vector<int64_t> arriving = received.times(bytes);
+  int64_t total = std::accumulate(arriving.begin(), arriving.end(), int64_t(0));
+  clearIntegers(what.dtype, static_cast<char *>(buffers[3]) + total, what.to_capacity * bytes - total);
+  return collectives->exchange(caller, what.group, leaving.data(), sent.times(bytes), buffers[3], arriving);
 }
 
 } // namespace meshwright::rt

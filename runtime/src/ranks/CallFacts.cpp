@@ -305,7 +305,8 @@ static CallFacts getFacts(const mw_rt_coded_product &what, void *const *buffers)
   facts.flops = 2 * what.count * what.n * what.k;
   facts.bytes = what.count * what.k * sizeOf(DType(what.dtype)) + sizeOfCodes(what.codes) +
                 what.count * what.n * sizeOf(DType(what.result));
-  return check(facts, buffers[5], what.result, what.count * what.n);
+  facts = check(facts, buffers[5], what.result, what.count * what.n);
+  return buffers[4] ? countRows(facts, what.count, buffers[4], what.codes.matrices) : facts;
 }
 
 CallFacts getFacts(const mw_rt_call &what, void *const *buffers) {

@@ -88,7 +88,7 @@ int32_t performCollective(mw_rt_context &context, const Caller &caller,
     }
     for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i) {
       const mw_rt_moved_tensor &moved = what.tensors[i];
-      if (!checkFinite(context, caller, i, moved.dtype, outputs[i], countAfter(moved), error))
+      if (!moved.counted && !checkFinite(context, caller, i, moved.dtype, outputs[i], countAfter(moved), error))
         return false;
     }
     return true;

@@ -51,3 +51,21 @@ func.func @two_readers(%x: tensor<64x128xf32> {nn.input = "x"}, %c: tensor<128x1
   %t = nn.linear %z, %w : (tensor<64x128xf32>, tensor<128x128xf32>) -> tensor<64x128xf32>
   return %t : tensor<64x128xf32>
 }
+
+// -----
+
+// The rows of experts are counted by the offsets, wherever they are among the operands.
+// CHECK-LABEL: func.func @experts(
+// CHECK: %[[ROUTE:.*]]:3 = rt.kernel
+// CHECK: rt.kernel %{{.*}}, %[[ROUTE]]#0, %{{.*}}, %{{.*}} counted_by 1
+// CHECK: nn.dequantize
+// CHECK: nn.grouped_product
+func.func @experts(%x: tensor<7x64xf32> {nn.input = "x"}, %i: tensor<7x2xi64> {nn.input = "i"}, %c: tensor<4x64x64xf8E4M3FN> {nn.parameter = "c"}, %s: tensor<4x1x1xf32> {nn.parameter = "s"})
+    -> (tensor<7x64xf32> {nn.output = "y"}) {
+  %w = nn.dequantize %c, %s {block = [1, 64, 64]} : (tensor<4x64x64xf8E4M3FN>, tensor<4x1x1xf32>) -> tensor<4x64x64xf32>
+  %offsets, %choices, %places = nn.route %i {experts = 4 : i64} : (tensor<7x2xi64>) -> (tensor<5xi64>, tensor<14xi64>, tensor<7x2xi64>)
+  %r = nn.take_rows %x, %choices {group = 2 : i64, tokens = 1 : i64} : (tensor<7x64xf32>, tensor<14xi64>) -> tensor<14x1x64xf32>
+  %p = nn.grouped_product %r, %w, %offsets : (tensor<14x1x64xf32>, tensor<4x64x64xf32>, tensor<5xi64>) -> tensor<14x1x64xf32>
+  %y = nn.sum_rows %p, %places : (tensor<14x1x64xf32>, tensor<7x2xi64>) -> tensor<7x64xf32>
+  return %y : tensor<7x64xf32>
+}
