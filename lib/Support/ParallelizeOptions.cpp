@@ -493,10 +493,10 @@ FailureOr<ParallelizeOptions> meshwright::parseParallelizeOptions(StringRef text
     std::string plain = unquote(value);
     if (failed(parser.parseOption(key, plain)))
       return failure();
-    // Parts of context parallelism may be auto.
+    // An axis of context parallelism may be auto.
     bool isAuto = plain == "auto";
     for (StringRef part : llvm::split(StringRef(plain).trim("{}"), ' '))
-      isAuto |= key == "context-parallel" && part.split('=').second == "auto";
+      isAuto |= key == "context-parallel" && (part == "ulysses=auto" || part == "ring=auto");
     if (isAuto && llvm::is_contained(getPlannedOptions(), key))
       parser.options.statedAuto.push_back(key);
   }

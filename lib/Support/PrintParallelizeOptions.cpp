@@ -113,8 +113,7 @@ std::string ParallelizeOptions::str() const {
     for (AxisRole role : {AxisRole::Ulysses, AxisRole::Ring})
       if (axes.mayHave(role))
         os << part << role << "=" << axes.get(role);
-    // Where it is spelled out, the planner compares orders.
-    if (sequenceOrder != SequenceOrder::Auto || llvm::is_contained(statedAuto, "context-parallel"))
+    if (sequenceOrder != SequenceOrder::Auto)
       os << part << "order=" << sequenceOrder;
     os << "}";
   }

@@ -405,9 +405,7 @@ std::vector<ParallelizeOptions> meshwright::listChoices(ModuleOp module, const P
   std::vector<MeshAxisOption> axes = getAxes(module, options);
   llvm::erase_if(axes, [](const MeshAxisOption &axis) { return axis.size == 1; });
   for (const AxisRoleDescription &known : kAxisRoles) {
-    bool isContext = known.role == AxisRole::Ring || known.role == AxisRole::Ulysses;
-    bool isOpen = isContext ? isStated("context-parallel") : !known.option.empty() && isStated(known.option);
-    if (isOpen && request.axes.get(known.role).kind == AxisChoice::Auto)
+    if (!known.option.empty() && isStated(known.option) && request.axes.get(known.role).kind == AxisChoice::Auto)
       for (const AxisChoice &choice : listAxes(known, axes))
         change([&](ParallelizeOptions &changed) { changed.axes.set(known.role, choice); });
   }

@@ -80,8 +80,16 @@ static ParallelizeOptions chooseStated(ModuleOp module, const ParallelizeOptions
                                        const ProgramExtents &extents) {
   ParallelizeOptions base = request;
   base.forgetPlanner();
+  std::vector<Candidate> candidates{{base}};
+  if (request.asksFor("context-parallel")) {
+    candidates = listContexts(module, base);
+    // Without an axis that is free there is nothing to compare, as the pass that chooses it says.
+    bool choosesAxes = base.axes.get(AxisRole::Ring).kind == AxisChoice::Auto;
+    if (choosesAxes && candidates.size() == 1 && request.statedAuto.size() == 1)
+      return base;
+  }
   PlanSearch search(module, request, extents, request.memoryCeiling.value_or(0));
-  search.run(request.asksFor("context-parallel") ? listContexts(module, base) : std::vector<Candidate>{{base}});
+  search.run(candidates);
   const PricedPlan *best = search.getBest();
   if (!best)
     return base;

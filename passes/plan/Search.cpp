@@ -243,9 +243,8 @@ PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
       vary(request.asksFor("gtp-keep"), &ParallelizeOptions::gtpKeep, OnOffAuto::On);
     vary(request.asksFor("shard-saved"), &ParallelizeOptions::shardSaved, OnOffAuto::On);
   }
-  if (getAxisSize(options, AxisRole::Ring) > 1)
-    vary(request.asksFor("context-parallel"), &ParallelizeOptions::sequenceOrder,
-         SequenceOrder::Contiguous, SequenceOrder::Zigzag, SequenceOrder::Striped);
+  // The order on a ring stays as its rule says: times of attention count all pairs, so they do not tell which rank has
+  // the most.
   llvm::append_range(all, listChoices(program, request, options, extents));
   // A stage that no rule names may go over the axes of its own.
   for (const std::string &stage : extents.stages)
@@ -437,7 +436,8 @@ const PricedPlan *PlanSearch::getBest() const {
       return a.price.memory < b.price.memory;
     if (objective == Objective::Memory && a.price.seconds != b.price.seconds)
       return a.price.seconds < b.price.seconds;
-    return getSimplicity(a.options) < getSimplicity(b.options);
+    // On a stated mesh the first one is as the user asks.
+    return choosesMesh() && getSimplicity(a.options) < getSimplicity(b.options);
   };
   for (const PricedPlan &plan : plans)
     if (fits(plan.price) && !plan.isEstimate && measure(plan.price) <= near &&
