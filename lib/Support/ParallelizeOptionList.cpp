@@ -115,8 +115,7 @@ llvm::ArrayRef<OptionDescription> meshwright::getParallelizeOptionDescriptions()
 
 llvm::ArrayRef<llvm::StringRef> meshwright::getPlannedOptions() {
   static constexpr llvm::StringRef names[] = {
-      "sequence-parallel",       "overlap",          "shard-optimizer", "gtp-keep",       "recompute",
-      "shard-saved",             "context-parallel", "data-parallel",   "tensor-parallel", "expert-parallel",
-      "data-parallel-attention", "dense-tp",         "dp-lm-head",      "gtp"};
+      "sequence-parallel", "overlap",         "shard-optimizer",         "gtp-keep", "recompute", "shard-saved",
+      "context-parallel",  "expert-parallel", "data-parallel-attention", "dense-tp", "dp-lm-head"};
   return names;
 }

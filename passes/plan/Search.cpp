@@ -232,7 +232,9 @@ PlanSearch::getNeighbours(const ParallelizeOptions &options) const {
   auto mayHave = [&](AxisRole role) {
     return options.mesh.axes.empty() || getAxisSize(options, role) > 1;
   };
-  if (mayHave(AxisRole::Tensor) || mayHave(AxisRole::Ring) || mayHave(AxisRole::Ulysses) || !options.fold.empty())
+  bool mayScatter = mayHave(AxisRole::Tensor) || mayHave(AxisRole::Ring) || mayHave(AxisRole::Ulysses);
+  // The option also decides about sums of gradients.
+  if (mayScatter || !options.fold.empty() || llvm::is_contained(request.statedAuto, "sequence-parallel"))
     varySwitch("sequence-parallel", &ParallelizeOptions::sequenceParallel);
   varySwitch("overlap", &ParallelizeOptions::overlap);
   if (extents.trains)
@@ -381,6 +383,10 @@ void PlanSearch::search(ArrayRef<Candidate> given) {
     price(smallest);
   } else if (!getBest()) {
     price(listFrugal(candidates));
+    // What an option decides by itself may be refused where one of its values is not.
+    for (const Candidate &candidate : candidates)
+      if (!getBest() && !isSpent())
+        price(getNeighbours(candidate.options));
   }
   const PricedPlan *best = getBest();
   if (!best)

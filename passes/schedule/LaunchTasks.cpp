@@ -37,7 +37,7 @@ struct ExpectedRows {
 } // namespace
 
 /// The rows that a kernel gives or sums, if numbers count them.
-static std::optional<ExpectedRows> getExpectedRows(rt::KernelOp kernel) {
+static std::optional<ExpectedRows> findCountedRows(rt::KernelOp kernel) {
   Value offsets, rows = kernel->getResult(0);
   if (std::optional<uint64_t> counter = kernel.getCountedBy())
     offsets = kernel->getOperand(*counter);
@@ -77,7 +77,7 @@ KernelWork meshwright::getWork(rt::KernelOp kernel, bool replacesRows) {
   }
   for (Operation &op : kernel.getOps())
     addWork(&op, work);
-  std::optional<ExpectedRows> expected = getExpectedRows(kernel);
+  std::optional<ExpectedRows> expected = findCountedRows(kernel);
   double share = expected ? expected->share : 1;
   for (ValueRange values : {ValueRange(kernel->getOperands()), ValueRange(kernel->getResults())})
     for (Value value : values) {

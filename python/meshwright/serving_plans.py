@@ -67,8 +67,8 @@ def choose(parallelize: Callable[..., Plan], copies: Callable[[Mapping], Copies]
             found.append(_price(own, parallelize(**own), requests))
         except Error as error:
             refusal = refusal or error
-            if needed := re.search(r"needs (\d+) bytes", str(error)):
-                short.append((int(needed[1]), own))
+            if needed := re.search(r"needs (\d+) bytes .* at most (\d+), the memory ceiling", str(error)):
+                short.append((int(needed[1]), int(needed[2]), own))
             return False
         return found[-1].fits
 
@@ -79,10 +79,10 @@ def choose(parallelize: Callable[..., Plan], copies: Callable[[Mapping], Copies]
         elif not attempt({**own, "cache_sharding": "heads"}) or held.cost_time or objective != "time":
             attempt({**own, "cache_sharding": "sequence"})
     if not found and short:
-        needed, own = min(short, key=lambda entry: entry[0])
+        needed, ceiling, own = min(short, key=lambda entry: entry[0])
         own = {name: value for name, value in own.items() if name != "memory_ceiling"}
-        raise Error(f"memory-ceiling: no plan for {ranks} ranks fits in {options['memory_ceiling']}: the least that is "
-                    f"needed is {needed} bytes ({bytes_text(needed)}), with {spell(own)}")
+        raise Error(f"memory-ceiling: no plan for {ranks} ranks fits in {ceiling} bytes ({bytes_text(ceiling)}): "
+                    f"the least that is needed is {needed} bytes ({bytes_text(needed)}), with {spell(own)}")
     if not found:
         raise refusal or Error(f"ranks: expected a mesh of {ranks} ranks, and no axis is left to choose")
     fitting = [c for c in found if c.fits]

@@ -120,7 +120,8 @@ def test_cache_by_sequence_for_memory():
     ({"ranks": 2, "latency": 1e-9}, "latency: expected at least .* seconds, which a step of mesh=.* takes"),
     ({"latency": 1.0}, "latency: expected it beside ranks"),
     ({"ranks": 2, "device": "{h100 memory_size=1e4}"}, "memory of the device: no plan for 2 ranks fits: the least"),
-    ({"ranks": 2, "memory_ceiling": "1K"}, "1024"),
+    ({"ranks": 2, "memory_ceiling": "1K"}, r"memory-ceiling: no plan for 2 ranks fits in 1024 bytes \(1.00 KiB\): the least "
+                                           r"that is needed is \d+ bytes \(.*\), with mesh="),
 ])
 def test_errors(served, options, message):
     with pytest.raises(mw.Error, match=message):
