@@ -383,7 +383,7 @@ void PlanSearch::search(ArrayRef<Candidate> given) {
     price(smallest);
   } else if (!getBest()) {
     price(listFrugal(candidates));
-    // What an option decides by itself may be refused where one of its values is not.
+    // The choice of an option by its rule may be refused where one of its values is not.
     for (const Candidate &candidate : candidates)
       if (!getBest() && !isSpent())
         price(getNeighbours(candidate.options));
