@@ -160,6 +160,7 @@ static std::vector<AxisRole> getRoles(const ParallelizeOptions &request,
   bool hasSequences = extents.keyValueHeads > 0 && !extents.serves;
   add(AxisRole::Data, true);
   add(AxisRole::Gtp, storesShards);
+  add(AxisRole::Expert, extents.experts > 1);
   add(AxisRole::Ring, hasSequences);
   add(AxisRole::Ulysses, hasSequences);
   add(AxisRole::Tensor, true);
@@ -231,8 +232,11 @@ static void addCandidates(ParallelizeOptions options, const ProgramExtents &exte
     candidate.leastWeights = extents.weights / (size(AxisRole::Gtp) * tensor);
   }
   candidate.options = options;
+  int64_t ofExperts = size(AxisRole::Expert);
+  if (extents.experts && ofExperts > extents.experts)
+    return;
   found.push_back(candidate);
-  if (extents.experts && options.axes.get(AxisRole::Expert).kind == AxisChoice::Auto)
+  if (extents.experts && ofExperts == 1 && options.axes.get(AxisRole::Expert).kind == AxisChoice::Auto)
     for (const SmallVector<AxisRole, 2> &roles :
          std::initializer_list<SmallVector<AxisRole, 2>>{
              {AxisRole::Tensor}, {AxisRole::Data}, {AxisRole::Data, AxisRole::Tensor}}) {

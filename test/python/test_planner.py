@@ -321,6 +321,7 @@ def test_experts():
     plan = model.parallelize(ranks=4)
     plan.check(input_ids=ids)
     assert any("expert_parallel" in other["options"] for other in plan.report("json")["alternatives"])
+    assert any("ep" in other["mesh"] for other in plan.report("json")["alternatives"])
 
 
 def test_each_rank_has_work():
