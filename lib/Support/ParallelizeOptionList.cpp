@@ -56,7 +56,8 @@ static constexpr OptionDescription otherDescriptions[] = {
     {"shardings", "{\"pattern\": [{\"axis\"}, {}], ...}",
      "shardings of parameters by name; the first pattern that matches wins", ""},
     {"device", "h100 | h200 | a100 | a800 | cpu | FILE.json | {preset key=number ...} | auto",
-     "the device that the cost model assumes; auto: MESHWRIGHT_DEVICE, or the calibration of this machine, or cpu for a target that is given as a "
+     "the device that the cost model assumes; auto: MESHWRIGHT_DEVICE, or the calibration of this machine, "
+     "or cpu for a target that is given as a "
      "processor, or h100", "auto"},
     {"overlap", "on | off | auto",
      "runs collectives beside kernels, in chunks of their rows; auto: where it pays by the cost "

@@ -61,7 +61,7 @@ static std::string explain(const PlanSearch &search, const PlanPrice &price, con
   return text;
 }
 
-/// The plans that no other one beats in both time and memory, fastest first, without those that save next to none.
+/// The plans that no other one beats in both time and memory, fastest first. A plan that saves next to no memory is left out.
 static std::vector<const PricedPlan *> findFront(ArrayRef<const PricedPlan *> plans, const PricedPlan *chosen) {
   std::vector<const PricedPlan *> order(plans.begin(), plans.end()), front;
   llvm::stable_sort(order, [](const PricedPlan *a, const PricedPlan *b) {

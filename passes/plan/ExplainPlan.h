@@ -12,7 +12,7 @@
 
 namespace meshwright {
 
-/// The options of a plan, without those that are as usual.
+/// The options of a plan that differ from the defaults.
 std::string describePlan(const ParallelizeOptions &options);
 
 /// Adds the choice to the log of decisions: the plan and the next ones with the reason why each lost, the front

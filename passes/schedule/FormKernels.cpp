@@ -97,7 +97,8 @@ void LaunchWriter::collectUnits() {
         if (Operation *producer = operand.getDefiningOp(); !producer || !members.contains(producer))
           inputs.insert(operand);
     // Integers of rows that do not exist are computed, too: a lookup or a division may read them.
-    bool areFloats = llvm::all_of(group.results, [](Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); });
+    auto isFloat = [](Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); };
+    bool areFloats = llvm::all_of(group.results, isFloat);
     bool isCounted = isKernel && (areFloats || isa<nn::CountedRowsOpInterface>(group.ops.front()));
     Value counts = isCounted ? counted.getOffsets(group.results) : Value();
     if (counts && !(counts.getDefiningOp() && members.contains(counts.getDefiningOp()))) {

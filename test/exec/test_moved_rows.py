@@ -324,7 +324,7 @@ def test_expected_load(module):
 
 
 def test_time_of_the_rows_that_are_expected():
-    """Products take the time of the rows of a rank, not of those that there is room for."""
+    """Products take the time of the rows that a rank has, not of its capacity."""
     with torch.device("meta"):
         given = (torch.zeros(8, 512, 64), torch.zeros(8, 512, CHOICES), torch.zeros(8, 512, CHOICES, dtype=torch.long))
         model = mw.from_torch(Experts(64), given)

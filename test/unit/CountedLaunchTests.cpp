@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kRoom = 12;
 
-/// A launch on rows, of which `offsets` counts those that exist.
+/// A launch on rows. `offsets` counts the rows that exist.
 struct Test {
   int64_t items, offsets[3], itemsAreRows;
   float result[kRoom * 2];
