@@ -7,6 +7,10 @@
 
 #include "meshwright/dialects/Nn/MovedRows.h"
 
+#include "meshwright/dialects/Nn/TableRows.h"
+
+#include <cmath>
+
 using namespace mlir;
 using namespace meshwright;
 using namespace meshwright::nn;
@@ -32,6 +36,35 @@ struct MovedRowsModel : dist::CollectiveOpInterface::ExternalModel<MovedRowsMode
 void nn::detail::attachMovedRows(MLIRContext *context) {
   SendRowsOp::attachInterface<MovedRowsModel<SendRowsOp>>(*context);
   ReturnRowsOp::attachInterface<MovedRowsModel<ReturnRowsOp>>(*context);
+}
+
+std::optional<int64_t> nn::getNumGroups(Value rows) {
+  while (Operation *op = rows.getDefiningOp()) {
+    if (auto dispatch = dyn_cast<DispatchOp>(op))
+      return getTableRows(cast<dist::LookupOpInterface>(op));
+    // Sums over the experts of a group are of the routing of their choices.
+    auto combine = dyn_cast<CombineOp>(op);
+    auto routed = llvm::find_if(op->getOperands(), [](Value operand) { return bool(getRouted(operand.getType())); });
+    if (routed == op->getOperands().end())
+      break;
+    rows = combine ? Value(combine.getIndices()) : *routed;
+  }
+  return std::nullopt;
+}
+
+int64_t nn::getExpectedElements(RankedTensorType rows, int64_t all) {
+  RoutedAttr routed = getRouted(rows);
+  double elements = double(rows.getNumElements());
+  if (routed.getShared() == 1)
+    return std::min(std::llround(double(routed.getChoices()) * elements / double(all)),
+                    (long long)routed.getCapacity(rows.getShape()));
+  // The share of the tokens that choose no expert of a group.
+  double experts = double(all) * double(routed.getShared()), others = experts - double(routed.getShared()), none = 1;
+  for (int64_t choice = 0; choice < routed.getChoices() && none > 0; ++choice) {
+    double taken = routed.getRepeats() ? 0 : double(choice);
+    none *= experts > taken ? std::max(0.0, (others - taken) / (experts - taken)) : 0;
+  }
+  return std::llround((1 - none) * elements);
 }
 
 std::optional<int64_t> nn::getExpectedRows(Operation *op) {

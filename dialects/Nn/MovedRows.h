@@ -25,6 +25,11 @@ inline constexpr llvm::StringLiteral kExpectedRowsAttr = "nn.expected_rows";
 /// them. None for other ops.
 std::optional<int64_t> getExpectedRows(mlir::Operation *op);
 
+/// The experts, or groups of experts, of all ranks of which a routed value has rows. None if that is not known.
+std::optional<int64_t> getNumGroups(mlir::Value rows);
+/// The elements that are expected of rows whose experts, or groups of experts, are a part of `all` on the ranks.
+int64_t getExpectedElements(mlir::RankedTensorType rows, int64_t all);
+
 namespace detail {
 /// Lets the ops answer as collectives.
 void attachMovedRows(mlir::MLIRContext *context);

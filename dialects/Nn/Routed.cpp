@@ -7,10 +7,9 @@
 
 #include "meshwright/dialects/Nn/Checks.h"
 #include "meshwright/dialects/Nn/Choices.h"
+#include "meshwright/dialects/Nn/MovedRows.h"
 
 #include "mlir/IR/DialectImplementation.h"
-
-#include <cmath>
 
 using namespace mlir;
 using namespace meshwright;
@@ -55,15 +54,8 @@ int64_t RoutedAttr::getCapacity(ArrayRef<int64_t> shape) const {
 }
 
 int64_t RoutedAttr::getExpected(ArrayRef<int64_t> shape) const {
-  if (getShared() == 1)
-    return getCapacity(shape);
-  // The share of the tokens that choose no expert of a group.
-  double others = double(shape.front() - 1) * double(getShared()), all = others + double(getShared()), none = 1;
-  for (int64_t choice = 0; choice < getChoices() && none > 0; ++choice) {
-    double taken = getRepeats() ? 0 : double(choice);
-    none *= all > taken ? std::max(0.0, (others - taken) / (all - taken)) : 0;
-  }
-  return std::llround((1 - none) * double(ShapedType::getNumElements(shape)));
+  auto rows = RankedTensorType::get(shape, IntegerType::get(getContext(), 64), *this);
+  return getExpectedElements(rows, std::max<int64_t>(1, shape.front()));
 }
 
 /// Checks that a tensor has experts and tokens, and that a token has a choice or more.

@@ -8,7 +8,7 @@
 #include "meshwright/lib/CostModel/ProgramCost.h"
 
 #include "meshwright/dialects/Dist/Forms.h"
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/MovedRows.h"
 #include "meshwright/dialects/Rt/Rt.h"
 #include "meshwright/lib/Support/ProgramMap.h"
 #include "meshwright/lib/Support/TensorValues.h"
@@ -193,7 +193,11 @@ int64_t meshwright::getFusedBytes(Operation *op, const ProgramSet<Value> &inMemo
 int64_t meshwright::getMovedElements(dist::CollectiveOpInterface op, unsigned i) {
   auto from = cast<RankedTensorType>(op->getOperand(i).getType());
   auto to = cast<RankedTensorType>(op->getResult(i).getType());
-  int64_t elements = std::min(dist::getExpectedElements(from), dist::getExpectedElements(to));
+  std::optional<int64_t> all = nn::getNumGroups(op->getOperand(i));
+  auto getExpected = [&](RankedTensorType rows) {
+    return all && nn::getRouted(rows) ? nn::getExpectedElements(rows, *all) : dist::getExpectedElements(rows);
+  };
+  int64_t elements = std::min(getExpected(from), getExpected(to));
   int64_t room = std::max(dist::getStoredElements(from), dist::getStoredElements(to));
   return std::min(int64_t(double(elements) * dist::getRowLoad(op)), room);
 }

@@ -245,8 +245,8 @@ size_t RoutingProof::getSentOrder(ArrayRef<LayoutFactor> tokens, ArrayRef<Axis> 
   return isKept ? 0 : numbers.intern(std::move(order)) + 1;
 }
 
-/// The order of rows that exist behind an op that sends them. The factors of the experts are the major ones of
-/// their layout, and no axis shards them.
+/// The order of rows that exist behind an op that sends them. The factors of the experts, of which a rank has some,
+/// are the major ones of their layout.
 size_t RoutingProof::getOrderBehind(Operation *send, const nn::RoutingUse &use) {
   const Layout *rows = layouts->lookup(send->getOperand(use.operands.front()));
   if (!rows)
@@ -254,11 +254,12 @@ size_t RoutingProof::getOrderBehind(Operation *send, const nn::RoutingUse &use) 
   SmallVector<LayoutFactor> tokens(rows->dims.front().factors);
   for (int64_t experts = use.sentTo; experts > 1 && !tokens.empty();) {
     LayoutFactor &head = tokens.front();
-    int64_t part = std::gcd(experts, head.padded);
-    if (part == 1)
+    int64_t local = head.getLocalSize(), part = std::gcd(experts, local);
+    if (part == 1 && local != 1)
       break;
     experts /= part;
-    head.padded /= part;
+    head.padded = local / part;
+    head.axes.clear();
     if (head.padded == 1)
       tokens.erase(tokens.begin());
   }

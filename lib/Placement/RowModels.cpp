@@ -87,6 +87,28 @@ static bool splitRows(ArrayRef<LayoutFactor> rows, int64_t experts, MeshAttr mes
   return experts == 1;
 }
 
+/// Splits the layout of rows into the factors of the experts of which a rank has so many, and those of the tokens.
+/// Returns false if it is no such product.
+static bool splitOwnRows(ArrayRef<LayoutFactor> rows, int64_t own, MeshAttr mesh, Pieces &ofExperts, Pieces &ofTokens) {
+  ofTokens.assign(rows.begin(), rows.end());
+  while (own > 1 && !ofTokens.empty()) {
+    LayoutFactor &head = ofTokens.front(), upper, lower;
+    int64_t local = head.getLocalSize();
+    if (own % local == 0) {
+      own /= local;
+      ofExperts.push_back(head);
+      ofTokens.erase(ofTokens.begin());
+    } else if (local % own == 0 && splitFactor(head, local / own, mesh, upper, lower)) {
+      ofExperts.push_back(upper);
+      head = lower;
+      own = 1;
+    } else {
+      return false;
+    }
+  }
+  return own == 1;
+}
+
 namespace {
 
 /// The places of the rows of a routing.
@@ -442,13 +464,24 @@ private:
 };
 
 /// The layout of rows of tokens of a rank when they are with their experts on the ranks along `axes`, of
-/// which each has `own`. None if the axes do not shard tokens.
+/// which each has `own`. The rank has rows for `experts` of them: all, or those of a group to which other axes have
+/// sent rows before. None if the axes do not shard tokens.
 std::optional<DimLayout> sendRows(ArrayRef<LayoutFactor> rows, int64_t experts, int64_t own,
                                   const AxisList &axes, MeshAttr mesh) {
-  Pieces ofExperts, ofTokens;
-  if (!splitRows(rows, experts, mesh, ofExperts, ofTokens) ||
-      llvm::any_of(ofExperts, [](const LayoutFactor &f) { return !f.axes.empty(); }))
+  Pieces ofExperts, groups, ofTokens;
+  if (!splitOwnRows(rows, experts, mesh, ofExperts, ofTokens))
     return std::nullopt;
+  // The axes of groups shard the major experts.
+  bool isSplit = false;
+  for (const LayoutFactor &factor : ofExperts) {
+    LayoutFactor upper = factor, lower;
+    if (!factor.axes.empty()) {
+      if (isSplit || !splitFactor(factor, factor.getLocalSize(), mesh, upper, lower))
+        return std::nullopt;
+      groups.push_back(upper);
+    }
+    isSplit |= factor.getLocalSize() > 1;
+  }
   DimLayout tokens;
   tokens.factors = ofTokens;
   AxisList sharded = tokens.getAxes();
@@ -465,7 +498,8 @@ std::optional<DimLayout> sendRows(ArrayRef<LayoutFactor> rows, int64_t experts, 
   moved.padded = own * getNumShards(axes);
   if (moved.padded < moved.size)
     return std::nullopt;
-  return asRows(join({moved}, tokens.factors), mesh);
+  groups.push_back(moved);
+  return asRows(join(groups, tokens.factors), mesh);
 }
 
 AxisList getMovedAxes(ArrayAttr attr, MeshAttr mesh) {

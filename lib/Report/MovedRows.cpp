@@ -8,7 +8,7 @@
 #include "MovedRows.h"
 
 #include "meshwright/dialects/Dist/Dist.h"
-#include "meshwright/dialects/Nn/Nn.h"
+#include "meshwright/dialects/Nn/MovedRows.h"
 #include "meshwright/dialects/Nn/TableRows.h"
 #include "meshwright/lib/CostModel/ProgramCost.h"
 
@@ -48,7 +48,8 @@ double meshwright::getLoadShare(Operation *op) {
   if (nn::getRouted(rows).getShared() == 1)
     return share;
   // A row that experts share is there for the first of its choices.
-  double filled = double(dist::getExpectedElements(rows)) / double(rows.getNumElements());
+  int64_t groups = nn::getNumGroups(op->getOperand(0)).value_or(rows.getDimSize(0));
+  double filled = double(nn::getExpectedElements(rows, groups)) / double(rows.getNumElements());
   return (1 - std::pow(1 - filled, share)) / filled;
 }
 
@@ -60,9 +61,6 @@ int64_t meshwright::getExpectedRows(Operation *op, unsigned i, int64_t tokens) {
 }
 
 int64_t meshwright::getExpectedRows(RankedTensorType routing, IntegerAttr total, double load) {
-  nn::RoutedAttr routed = nn::getRouted(routing);
-  double rows = dist::getExpectedElements(routing);
-  if (routed.getShared() == 1 && total)
-    rows = double(routed.getChoices()) * double(routing.getNumElements()) / double(total.getInt());
+  double rows = total ? nn::getExpectedElements(routing, total.getInt()) : dist::getExpectedElements(routing);
   return std::min(int64_t(std::ceil(rows * load)), dist::getStoredElements(routing));
 }

@@ -152,8 +152,13 @@ static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
     if (std::string name = getName(axis); !llvm::is_contained(launch.axes, name))
       launch.axes.push_back(name);
   };
-  if (ArrayAttr axes = collective.getAxes())
+  // Rows of experts have layouts over more axes than those along which they go.
+  if (ArrayAttr axes = collective.getAxes()) {
     llvm::for_each(axes.getAsRange<AxisRefAttr>(), addAxis);
+  } else if (movesRows(op)) {
+    for (const Axis &axis : getCollectiveAxes(op, model.getMesh()))
+      addAxis(getAxisRef(axis, model.getMesh()));
+  }
   std::vector<ShardingAttr> from, to;
   SmallVector<int64_t> lost, gained;
   for (unsigned i = 0; i < op->getNumOperands(); ++i) {
@@ -167,7 +172,7 @@ static std::optional<Launch> getLaunch(Operation *op, const CostModel &model) {
       gained.push_back(*dim);
   }
   for (ArrayRef<ShardingAttr> side : {ArrayRef(from), ArrayRef(to)})
-    for (ShardingAttr sharding : side)
+    for (ShardingAttr sharding : movesRows(op) ? ArrayRef<ShardingAttr>() : side)
       for (DimShardingAttr dim : sharding.getDims())
         for (FactorShardingAttr factor : dim.getFactors())
           llvm::for_each(factor.getAxes(), addAxis);

@@ -111,6 +111,7 @@ public:
   };
 
   dist::MeshAttr getMesh() const { return mesh; }
+  mlir::FlatSymbolRefAttr getSymbol() const { return symbol; }
   mlir::OpBuilder &getBuilder() { return builder; }
   const FactorAnalysis &getFactors() const { return factors; }
   /// The factor of a layout that a class with these axes is.

@@ -216,7 +216,9 @@ def PartitionPass : Pass<"partition", "::mlir::ModuleOp"> {
     Where the ranks that share experts have tokens of their own, the rows of `nn.dispatch` are made at
     their tokens and move to their experts, if this sends fewer bytes at balanced load than a gather of
     the tokens. A token that has several experts on a rank goes there once, with its choices: the
-    experts of a rank share its row. Sums over the experts of a rank return.
+    experts of a rank share its row. Sums over the experts of a rank return. Over links of two speeds a token
+    goes to a rank of each group behind slower links, and from there to the ranks of its experts, if
+    this takes less time.
 
     Before:
     ```mlir

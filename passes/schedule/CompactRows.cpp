@@ -302,9 +302,12 @@ LogicalResult Compactor::reduce(nn::ReduceOp op, const Route &route) {
   return success();
 }
 
-/// The number of ranks along axes.
-static int64_t getNumRanks(Operation *op, ArrayAttr axes) {
-  return dist::getNumShards(dist::getAxes(axes, dist::getSpmdMesh(op->getParentOfType<func::FuncOp>())));
+/// The axes that shard a dimension.
+static SmallVector<Attribute> takeAxes(dist::DimShardingAttr dim) {
+  SmallVector<Attribute> axes;
+  for (dist::FactorShardingAttr factor : dim.getFactors())
+    axes.append(factor.getAxes().begin(), factor.getAxes().end());
+  return axes;
 }
 
 /// The axes along which operand `i` of a collective goes from the ranks of tokens to those of experts, or
@@ -317,18 +320,15 @@ static FailureOr<ArrayAttr> getSentAxes(dist::CollectiveOpInterface collective, 
     for (auto [dim, before, after] : llvm::enumerate(from.getDims(), to.getDims())) {
       if (before == after)
         continue;
-      bool isExperts = dim == 0, isTokens = dim > 0 && int64_t(dim) <= tokens;
-      auto takeAxes = [](dist::DimShardingAttr of, SmallVectorImpl<Attribute> &axes) {
-        for (dist::FactorShardingAttr factor : of.getFactors())
-          axes.append(factor.getAxes().begin(), factor.getAxes().end());
-      };
-      if (!isExperts && !isTokens)
+      if (int64_t(dim) > tokens)
         return failure();
-      SmallVector<Attribute> none;
-      takeAxes(before, isTokens ? lost : none);
-      takeAxes(after, isExperts ? gained : none);
-      if (!none.empty())
-        return failure();
+      // Experts gain axes, and tokens lose them.
+      SmallVector<Attribute> fewer = takeAxes(dim == 0 ? before : after), more = takeAxes(dim == 0 ? after : before);
+      for (Attribute axis : fewer)
+        if (!llvm::is_contained(more, axis))
+          return failure();
+      llvm::erase_if(more, [&](Attribute axis) { return llvm::is_contained(fewer, axis); });
+      (dim == 0 ? gained : lost).append(more);
     }
     if (lost != gained || lost.empty())
       return failure();
@@ -363,11 +363,11 @@ LogicalResult Compactor::moveRows(dist::CollectiveOpInterface collective, unsign
   if (succeeded(toExperts) && !route.parts) {
     ArrayAttr axes = *toExperts;
     auto type = cast<RankedTensorType>(result.getType());
-    int64_t own = type.getDimSize(0), ranks = getNumRanks(op, axes);
+    int64_t own = type.getDimSize(0), ranks = dist::getNumShards(dist::getAxes(axes, dist::getSpmdMesh(func)));
     Route at = route;
     at.choices = at.places = nullptr;
     at.experts = own;
-    at.total = builder.getI64IntegerAttr(route.experts);
+    at.total = route.total ? route.total : builder.getI64IntegerAttr(route.experts);
     at.shape.assign(type.getShape().begin() + 1, type.getShape().begin() + 1 + route.tokens);
     // Tokens of padding have no rows.
     SmallVector<int64_t> room(type.getShape().take_front(1 + route.tokens));
