@@ -25,7 +25,7 @@ class Count:
     of: str
     number: int
     #: The end of names of files that do not count.
-    without: str = "\n"
+    without: str | tuple = "\n"
 
     def find(self):
         files, lines, texts = [], [], set()

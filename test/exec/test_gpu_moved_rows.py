@@ -105,3 +105,24 @@ with plan.start(backend="{backend}", graphs="on") as session:
         with torch.no_grad(): want = net(x)
         assert (session.run(x)[0] - want).abs().max() < 1e-5 * want.abs().max(), run
 """)
+
+
+@needs_stand_ins
+@BACKENDS
+def test_steps(backend):
+    """Rows cross the network once for a host, and their gradients do."""
+    check(module() + f"""
+from test_row_steps import SLOW, get_steps
+torch.manual_seed(1)
+net = LayerLoss(Layer(64, 8)).train()
+given = (torch.randn(4, 6, 64), chosen_experts("random", (4, 6), 8, 3, torch.Generator().manual_seed(2)))
+model = mw.from_torch(net, given, training=True).differentiate()
+plan = model.parallelize(mesh={{"host": 2, "ep": 2}}, data_parallel=["host", "ep"], expert_parallel=["host", "ep"],
+                         device=SLOW, target="gpu:sm_90a")
+assert ["host"] in get_steps(plan), get_steps(plan)
+got = dict(zip(model.outputs, plan.run(*given, backend="{backend}"), strict=True))
+net(*given).backward()
+largest = max(p.grad.abs().max() for p in net.parameters())
+for name, p in net.named_parameters():
+    assert (got[f"grad.{{name}}"] - p.grad).abs().max() < 1e-5 * largest, name
+""")
