@@ -108,6 +108,27 @@ bool CutFinder::addSize(Operation *op) {
   return component.size == size;
 }
 
+/// The sharding of `part` of each rank's tokens, along a dimension of which it has `whole`. Null if the sharding states
+/// sizes of which these are no factor.
+static ShardingAttr cutSharding(ShardingAttr sharding, int64_t dim, int64_t whole, int64_t part) {
+  SmallVector<DimShardingAttr> dims(sharding.getDims());
+  SmallVector<FactorShardingAttr> factors(dims[dim].getFactors());
+  // Sizes that are not stated follow from the types.
+  if (factors.empty() || factors.back().getSize() == 0)
+    return sharding;
+  FactorShardingAttr last = factors.back();
+  bool isCut = last.getSize() == last.getPadded() && last.getSize() % whole == 0 && !last.getRuntimeSize() &&
+               last.getOrder() == TokenOrder::Contiguous;
+  if (!isCut)
+    return nullptr;
+  int64_t size = last.getSize() / whole * part;
+  factors.back() = FactorShardingAttr::get(last.getContext(), size, size, last.getOrder(), last.getOrderRanks(),
+                                           last.getAxes());
+  dims[dim] = DimShardingAttr::get(last.getContext(), factors, dims[dim].getIsOpen());
+  return ShardingAttr::get(last.getContext(), sharding.getMesh(), dims, sharding.getUnreduced(),
+                           sharding.getReduction());
+}
+
 /// Returns true if a value that is not routed can be cut into chunks or joined from them.
 bool CutFinder::canCut(Value value, int64_t dim) {
   if (shapeOf(value)[dim] != component.size)
@@ -147,7 +168,9 @@ bool CutFinder::addMove(Operation *op) {
   for (auto [i, from, to] : llvm::enumerate(op->getOperands(), op->getResults())) {
     cut.operands.push_back(component.dim);
     cut.results.push_back(component.dim);
-    if (collective && collective.getShardings(i))
+    auto shardings = collective ? collective.getShardings(i) : std::nullopt;
+    if (shardings && (!cutSharding(shardings->first, component.dim, component.size, 1) ||
+                      !cutSharding(shardings->second, component.dim, component.size, 1)))
       return false;
     bool isSame = shapeOf(from)[component.dim] == shapeOf(to)[component.dim];
     if (!collective && !isSame)
@@ -333,6 +356,16 @@ void ChunkWriter::write(const OpCut &cut, int64_t chunk) {
     list[chunk] = to;
   }
   // Ops with sizes of dimensions among their attributes.
+  if (auto move = dyn_cast<RedistributeOp>(op)) {
+    int64_t part = getStart(chunk + 1) - getStart(chunk);
+    auto cutAll = [&](ArrayAttr shardings) {
+      return builder.getArrayAttr(llvm::map_to_vector(shardings.getAsRange<ShardingAttr>(), [&](ShardingAttr whole) {
+        return Attribute(cutSharding(whole, component.dim, component.size, part));
+      }));
+    };
+    move.setFromAttr(cutAll(move.getFrom()));
+    move.setToAttr(cutAll(move.getTo()));
+  }
   if (auto slice = dyn_cast<nn::SliceOp>(op)) {
     SmallVector<int64_t> limits(slice.getLimits());
     limits[component.dim] = shapeOf(slice)[component.dim];

@@ -115,3 +115,33 @@ def test_processes_have_the_bits_of_threads(tmp_path, module, kind):
     given = dict(zip(["x", "weights", "chosen"], inputs(kind, 64), strict=True))
     files = Files(tmp_path, parallelize(module).ir(phase="spmd"), given, dict(module.named_parameters()))
     assert_same_bits(files.mpi(4), files.local())
+
+
+@pytest.mark.parametrize("mesh,batch_on", [({"host": 2, "ep": 2}, ["host", "ep"]), ({"host": 2, "tp": 2}, ["host"]),
+                                           ({"dp": 2, "tp": 2}, ["dp"])], ids=str)
+def test_chunks(mesh, batch_on):
+    """Under a ceiling the layer runs for one chunk of tokens after the other, also along several dimensions of them."""
+    torch.manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
+    layer = Layer(64, EXPERTS).eval()
+    given = (torch.randn(16, 64, 64, generator=rng), chosen_experts("random", (16, 64), EXPERTS, 3, rng))
+    model = mw.from_torch(layer, given)
+    options = dict(mesh=mesh, data_parallel=batch_on, expert_parallel=[*mesh], device=SLOW)
+    if "tp" in mesh:
+        options["sequence_parallel"] = "on"
+    whole = model.parallelize(**options).report(format="json")["memory_per_rank"]
+    plan = model.parallelize(memory_ceiling=whole["weights"] + whole["activations_peak"] * 6 // 10, **options)
+    assert plan.report(format="json")["memory_per_rank"]["activations_peak"] <= 0.6 * whole["activations_peak"]
+    with torch.no_grad():
+        torch.testing.assert_close(torch.as_tensor(plan.run(*given)[0]), layer(*given), rtol=1e-5, atol=1e-5)
+
+
+def test_capacity(module):
+    """Choices that an expert does not take have no row in either step."""
+    given = inputs("random", 64)
+    plan = parallelize(module, expert_capacity=0.75)
+    alone = mw.from_torch(module, given).parallelize(mesh={"dp": 1}, expert_parallel="dp", expert_capacity=0.75)
+    assert ["host"] in get_steps(plan)
+    torch.testing.assert_close(*(torch.as_tensor(p.run(*given)[0]) for p in (plan, alone)), rtol=1e-5, atol=1e-5)
+    (load,), (one,) = (p.report(format="json")["experts"] for p in (plan, alone))
+    assert load["dropped_tokens"] == one["dropped_tokens"] > 0
