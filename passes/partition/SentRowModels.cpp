@@ -145,8 +145,14 @@ int64_t RowMover::getTime(RankedTensorType rows, const RowBytes &bytes, int64_t 
   return time;
 }
 
+/// Returns true if the links along some axes are slower than those along others.
+static bool isSlower(const CostModel &model, ArrayRef<Axis> axes, ArrayRef<Axis> others) {
+  constexpr int64_t kBytes = int64_t(1) << 30;
+  return model.getTime(axes, kBytes, /*steps=*/0) > model.getTime(others, kBytes, /*steps=*/0);
+}
+
 /// Crosses slower links by themselves, once for each group of ranks, if that takes the least time. Ranks of a group
-/// send more rows in all then.
+/// send more rows in all then. Rows go directly over links of one kind.
 void RowMover::chooseSteps(nn::DispatchOp leader, const Assignment &atTokens, const RowBytes &bytes) {
   RankedTensorType rows = leader.getType();
   int64_t ranks = getNumShards(axes);
@@ -160,15 +166,16 @@ void RowMover::chooseSteps(nn::DispatchOp leader, const Assignment &atTokens, co
   int64_t numTokens = 1;
   for (const DimLayout &dim : ArrayRef(layout.dims).slice(1, nn::getNumTokenDims(leader.getResult())))
     numTokens *= dim.getLocalSize();
-  int64_t least = bytes.getLeast() < bytes.gathered
-                      ? getTime(rows, bytes, numTokens, steps)
-                      : CostModel(partitioner.getMesh())
-                            .getTime(axes, int64_t(bytes.gathered) * numTokens * (ranks - 1) / ranks, ranks - 1);
+  CostModel model(partitioner.getMesh());
+  int64_t least =
+      bytes.getLeast() < bytes.gathered
+          ? getTime(rows, bytes, numTokens, steps)
+          : model.getTime(axes, int64_t(bytes.gathered) * numTokens * (ranks - 1) / ranks, ranks - 1);
   for (size_t first = 1; first < axes.size(); ++first) {
     SmallVector<AxisList, 2> two{AxisList(ArrayRef(axes).take_front(first)),
                                  AxisList(ArrayRef(axes).drop_front(first))};
     Layout behind = layout;
-    if (!leaveTokens(behind, two.front()))
+    if (!isSlower(model, two.front(), two.back()) || !leaveTokens(behind, two.front()))
       continue;
     if (int64_t time = getTime(rows, bytes, numTokens, two); time < least) {
       least = time;

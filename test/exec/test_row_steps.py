@@ -89,6 +89,17 @@ def test_slow_links_are_crossed_once(module):
     assert ["host"] not in get_steps(parallelize(module, device="h100 network_bandwidth=4.5e11 network_latency=1e-6"))
 
 
+def test_links_of_one_kind_take_one_launch():
+    """Though two launches would have fewer messages, one after the other."""
+    with torch.device("meta"):
+        given = (torch.zeros(32, 4, 64), torch.zeros(32, 4, 4), torch.zeros(32, 4, 4, dtype=torch.long))
+        model = mw.from_torch(Experts(64, 64), given)
+    for first in ("dp", "host"):
+        plan = model.parallelize(mesh={first: 4, "ep": 8}, data_parallel=[first, "ep"], expert_parallel=[first, "ep"],
+                                 device="h100")
+        assert get_steps(plan)[0] == (["dp", "ep"] if first == "dp" else ["host"])
+
+
 def test_bytes_are_those_of_balanced_load(module):
     """A token has rows on 2 (1 - (4/8)^2) = 1.5 of 2 hosts, and on 4 (1 - (6/8)^2) = 1.75 of 4 ranks, as the caller may
     repeat choices. Half of them leave each time."""
