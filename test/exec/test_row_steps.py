@@ -21,6 +21,8 @@ MESHES = [  # the mesh, the axes of experts and those of the batch
     ({"host": 2, "tp": 2}, ["host", "tp"], ["host"]),
     ({"host": 2, "dp": 2, "ep": 2}, ["host", "ep"], ["host", "dp", "ep"]),
     ({"host": 2, "dp": 2, "ep": 2}, ["host", "dp", "ep"], ["host", "dp", "ep"]),
+    ({"host": 2, "ep": 2, "tp": 2}, ["host", "ep"], ["host", "ep"]),
+    ({"host": 2, "dp": 2, "tp": 2}, ["host", "tp"], ["host", "dp"]),
 ]
 
 
