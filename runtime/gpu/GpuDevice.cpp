@@ -157,6 +157,7 @@ bool GpuDevice::launch(const mw_rt_launch &what, mw_rt_kernel kernel, void *cons
   }
   void *word = record->checks_indices ? nextWord(-1, 0) : nullptr;
   void *scratch = getScratch(record->scratch_bytes);
+  noteRows(what, buffers);
   if (isPreparing()) {
     if (what.workspace > kPlainShared)
       check(cuda,
@@ -234,9 +235,9 @@ bool GpuDevice::perform(const mw_rt_weight_grad &what, void *const *buffers, std
 }
 
 bool GpuDevice::checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
-                            int64_t count, std::string &) {
+                            int64_t count, const ExistingRows &existing, std::string &) {
   void *word = nextWordOf(caller.op, result, 0);
-  helpers.findNotFinite(getStream(caller.stream), dtype, data, count, word);
+  helpers.findNotFinite(getStream(caller.stream), dtype, data, count, existing, word);
   return true;
 }
 
@@ -296,8 +297,8 @@ bool GpuDevice::start(const Caller &caller, const mw_rt_collective &what, int64_
   if (!perform(caller, what, inputs, outputs))
     return false;
   for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i)
-    if (!checkFinite(caller, i, what.tensors[i].dtype, outputs[i], countAfter(what.tensors[i]),
-                     error))
+    if (const mw_rt_moved_tensor &moved = what.tensors[i];
+        !moved.counted && !checkFinite(caller, i, moved.dtype, outputs[i], countAfter(moved), {}, error))
       return false;
   if (enqueues())
     end.record(stream);

@@ -112,7 +112,7 @@ public:
   bool perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
                std::string &error) override;
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
-                   int64_t count, std::string &error) override;
+                   int64_t count, const ExistingRows &existing, std::string &error) override;
 
   bool runCollective(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs, std::string &error) override;
@@ -144,6 +144,9 @@ private:
     int64_t stream;
     TraceEvent event;
     Event begin, end;
+    /// If the work is that of rows that exist, and `event` counts all: their number, and the call's word for it.
+    ExistingRows existing = {};
+    size_t word = 0;
   };
   /// An entry, with or without checks of values.
   struct EntryState {
@@ -220,6 +223,8 @@ private:
   /// The results of words with numbers for the report of experts; their size is the layer. Of rows first the
   /// routing's first expert, as i32 or i64, then the offsets.
   static constexpr int64_t kFirst32Word = -3, kFirst64Word = -4, kOffsetWord = -5, kDroppedWord = -6;
+  /// The result of a word with a number of rows for the trace.
+  static constexpr int64_t kRowsWord = -7;
   void *nextWord(int64_t result, int64_t size);
   void *nextWordOf(int64_t op, int64_t result, int64_t size);
   void mark(int64_t op, cuda::Stream *stream, bool isGraph = false);
@@ -232,6 +237,7 @@ private:
   void readWords();
   bool readNote(const Word &word, uint64_t number);
   void beginTimed(int64_t stream, const TraceEvent &event);
+  void noteRows(const mw_rt_launch &what, void *const *buffers);
   void addTimes();
   bool look(Progress &progress);
   bool watch(std::chrono::steady_clock::time_point deadline);
@@ -245,6 +251,7 @@ private:
   const char *writeOrder(RowMemory &memory, int64_t *order, const RowCounts &counts, bool byExpert,
                          cuda::Stream *stream);
   bool openMemory(RowMemory &memory, cuda::Stream *stream);
+  void clearIntegers(const mw_rt_moved_rows &what, char *rows, int64_t first, cuda::Stream *stream);
   bool performAwaited(const std::function<bool()> &body);
   void prepareCounted(const mw_rt_counted_rows &what);
   void prepareExchanged(const Caller &caller, const mw_rt_exchanged_rows &what);

@@ -79,6 +79,8 @@ void GpuDevice::readWords() {
   auto *words = reinterpret_cast<const uint64_t *>(current->onHost.get());
   for (size_t i = 0; i < current->words.size(); ++i) {
     const Word &word = current->words[i];
+    if (word.result == kRowsWord)
+      continue;
     if (readNote(word, words[i]) || words[i] == std::numeric_limits<uint64_t>::max())
       continue;
     if (word.result == kWeightWord) {

@@ -205,7 +205,7 @@ bool GpuDevice::perform(const mw_rt_largest &what, void *const *buffers, std::st
 bool GpuDevice::perform(const mw_rt_encode &what, void *const *buffers, std::string &) {
   cuda::Stream *stream = getStream(0);
   helpers.findNotFinite(stream, what.dtype, buffers[0], what.form.rows * what.form.columns,
-                        nextWord(kWeightWord, what.form.kind));
+                        /*existing=*/{}, nextWord(kWeightWord, what.form.kind));
   helpers.encode(stream, what.form, what.dtype, buffers[0], buffers[1], buffers[2]);
   return true;
 }

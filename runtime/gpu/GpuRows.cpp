@@ -139,6 +139,13 @@ const char *GpuDevice::writeOrder(RowMemory &memory, int64_t *order, const RowCo
   return memory.order.get();
 }
 
+/// Integers of rows that do not exist are numbers that any lookup takes. Other rows need not be written.
+void GpuDevice::clearIntegers(const mw_rt_moved_rows &what, char *rows, int64_t first, cuda::Stream *stream) {
+  int64_t bytes = what.inner * sizeOf(DType(what.dtype));
+  if (!isFloat(DType(what.dtype)))
+    helpers.clear(stream, rows + first * bytes, (what.to_capacity - first) * bytes);
+}
+
 bool GpuDevice::sendRows(const Caller &caller, const mw_rt_moved_rows &what, void *const *buffers,
                          std::string &error) {
   RowMemory &memory = rowMemories.at(&what);
@@ -175,7 +182,7 @@ bool GpuDevice::sendRows(const Caller &caller, const mw_rt_moved_rows &what, voi
                        writeOrder(memory, host.order, counts->received, /*byExpert=*/true, stream), 1, total, total,
                        bytes);
   memory.copied.record(stream);
-  helpers.clear(stream, rows + total * bytes, (what.to_capacity - total) * bytes);
+  clearIntegers(what, rows, total, stream);
   mark(caller.op, stream);
   return true;
 }
@@ -203,7 +210,7 @@ bool GpuDevice::returnRows(const Caller &caller, const mw_rt_moved_rows &what, v
                              splitRows(counts->received, leaving, bytes),
                              splitRows(counts->sent, rows, bytes)))
     return false;
-  helpers.clear(stream, rows + arrive * bytes, (what.to_capacity - arrive) * bytes);
+  clearIntegers(what, rows, arrive, stream);
   mark(caller.op, stream);
   return true;
 }

@@ -24,15 +24,36 @@ void GpuDevice::beginTimed(int64_t stream, const TraceEvent &event) {
 
 void GpuDevice::beginOp(const TraceEvent &event) { beginTimed(0, event); }
 
-/// An op that fails to record its end fails the run at the next op, too.
+/// Keeps a word of the call for the number of rows that a launch computes, which a trace reads at the end.
+void GpuDevice::noteRows(const mw_rt_launch &what, void *const *buffers) {
+  if (!what.rows)
+    return;
+  size_t word = wordsUsed;
+  nextWord(kRowsWord, 0);
+  if (!context.row || !enqueues())
+    return;
+  timed.back().existing = {what.rows, static_cast<const int64_t *>(buffers[what.counter]) + what.last};
+  timed.back().word = word;
+}
+
+/// An op that fails to record its end, or to copy its number of rows, fails the run at the next op, too.
 void GpuDevice::endOp() {
   const Timed &last = timed.back();
   cuda.cuEventRecord(last.end.get(), getStream(last.stream));
+  if (last.existing.rows)
+    cuda.cuMemcpyDtoDAsync(addressOf(current->onDevice.get()) + last.word * sizeof(uint64_t),
+                           addressOf(last.existing.number), sizeof(uint64_t), getStream(last.stream));
 }
 
 /// Adds the events of a run that has ended to its trace.
 void GpuDevice::addTimes() {
+  auto *words = reinterpret_cast<const uint64_t *>(current->onHost.get());
   for (Timed &work : timed) {
+    if (int64_t rows = work.existing.rows) {
+      double part = double(std::min(words[work.word], uint64_t(rows))) / double(rows);
+      work.event.flops = int64_t(double(work.event.flops) * part);
+      work.event.bytes = int64_t(double(work.event.bytes) * part);
+    }
     work.event.begin = originTime + work.begin.since(*origin);
     work.event.end = originTime + work.end.since(*origin);
     context.trace->getRow(context.rank, work.stream).events.push_back(work.event);

@@ -235,8 +235,9 @@ static std::string writeReduce(const std::string &name, int64_t dtype, int64_t r
   return writeKernel(name, 5, body);
 }
 
-/// Parameters: items, data, word.
-static std::string writeFinite(const std::string &name, int64_t dtype) {
+/// Parameters: items, data, word; with `counts` also the address of the number of rows that exist, the number of all
+/// rows, and the items of a row.
+static std::string writeFinite(const std::string &name, int64_t dtype, bool counts) {
   int64_t bytes = sizeOf(DType(dtype));
   uint64_t exponent = dtype == MW_F64   ? 0x7ff0000000000000
                       : dtype == MW_F32 ? 0x7f800000
@@ -247,8 +248,10 @@ static std::string writeFinite(const std::string &name, int64_t dtype) {
                      : bytes == 4 ? "ld.global.b32 %w0, [%from];\ncvt.u64.u32 %x0, %w0;\n"
                                   : "ld.global.b16 %h0, [%from];\ncvt.u64.u16 %x0, %h0;\n";
   auto number = [](uint64_t value) { return std::to_string(int64_t(value)); };
-  return writeKernel(name, 3,
-               "mad.lo.u64 %from, %i, " + std::to_string(bytes) + ", %p1;\n" + load +
+  std::string count = "ld.global.b64 %n, [%p3];\nmin.u64 %n, %n, %p4;\nmul.lo.u64 %n, %n, %p5;\n"
+                      "setp.ge.u64 %c0, %i, %n;\n@%c0 bra done;\n";
+  return writeKernel(name, counts ? 6 : 3,
+               (counts ? count : "") + "mad.lo.u64 %from, %i, " + std::to_string(bytes) + ", %p1;\n" + load +
                    "and.b64 %x1, %x0, " + number(exponent) + ";\nsetp.ne.s64 %c0, %x1, " +
                    number(exponent) + ";\n@%c0 bra done;\n" +
                    // NaN: a mantissa that is not 0.
@@ -402,11 +405,16 @@ void HelperKernels::reduce(cuda::Stream *stream, int64_t dtype, int64_t reductio
 }
 
 void HelperKernels::findNotFinite(cuda::Stream *stream, int64_t dtype, const void *data,
-                                  int64_t count, void *word) {
+                                  int64_t count, const ExistingRows &existing, void *word) {
   if (!isFloat(DType(dtype)))
     return;
-  std::string name = "mw_finite_" + std::to_string(dtype);
-  launch(stream, name, writeFinite(name, dtype), count, {addressOf(data), addressOf(word)});
+  bool counts = existing.rows > 0;
+  std::string name = (counts ? "mw_finite_rows_" : "mw_finite_") + std::to_string(dtype);
+  std::vector<uint64_t> arguments{addressOf(data), addressOf(word)};
+  if (counts)
+    arguments.insert(arguments.end(), {addressOf(existing.number), uint64_t(existing.rows),
+                                       uint64_t(count / existing.rows)});
+  launch(stream, name, writeFinite(name, dtype, counts), count, arguments);
 }
 
 /// The widest unit of rows of so many bytes.

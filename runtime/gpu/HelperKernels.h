@@ -48,9 +48,9 @@ public:
               int64_t stride, int64_t members, int64_t count);
   /// Writes 4 times the number of the first element that is not finite, plus 0 for NaN, 1 for
   /// -infinity and 2 for infinity, to a word that begins as ones in all bits. Does nothing for
-  /// integers.
+  /// integers. If `existing` counts rows, looks at those that exist.
   void findNotFinite(cuda::Stream *stream, int64_t dtype, const void *data, int64_t count,
-                     void *word);
+                     const ExistingRows &existing, void *word);
   /// Rows by index: `from` is [outer, size, row bytes], `indices` (i64) [count], `to`
   /// [outer, count, row bytes]. Skips indices that are out of range.
   void gatherRows(cuda::Stream *stream, void *to, const void *from, const void *indices,

@@ -51,6 +51,12 @@ struct HostThreads {
   int64_t computeSpin = 0, streamSpin = 0;
 };
 
+/// The first of `rows` rows exist, as many as a number says that the compute stream writes. 0: all rows do.
+struct ExistingRows {
+  int64_t rows = 0;
+  const int64_t *number = nullptr;
+};
+
 /// The processor of one rank, with its memory and its streams.
 ///
 /// - A device has one compute stream (stream 0) and communication streams (1, 2, ...).
@@ -194,9 +200,10 @@ public:
   virtual bool perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
                        std::string &error) = 0;
   /// Looks for the first element of result `result` of the caller's op that is NaN or infinite,
-  /// in the order of the caller's stream. Tells `World::noteNotFinite` before the end of the run.
+  /// in the order of the caller's stream. Tells `World::noteNotFinite` before the end of the run. The
+  /// `count` elements are those of all rows, of which `existing` counts those to look at.
   virtual bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
-                           int64_t count, std::string &error) = 0;
+                           int64_t count, const ExistingRows &existing, std::string &error) = 0;
 
   //===--------------------------------------------------------------------===//
   // Collectives

@@ -104,8 +104,8 @@ public:
     return open([&] { return inner->undo(what, buffers, error); });
   }
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
-                   int64_t count, std::string &error) override {
-    return open([&] { return inner->checkFinite(caller, result, dtype, data, count, error); });
+                   int64_t count, const ExistingRows &existing, std::string &error) override {
+    return open([&] { return inner->checkFinite(caller, result, dtype, data, count, existing, error); });
   }
   bool runCollective(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs, std::string &error) override {

@@ -48,7 +48,7 @@ public:
   bool perform(const Caller &caller, const mw_rt_call &what, void *const *buffers,
                std::string &error) override;
   bool checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
-                   int64_t count, std::string &error) override;
+                   int64_t count, const ExistingRows &existing, std::string &error) override;
 
   bool runCollective(const Caller &caller, const mw_rt_collective &what, const void *const *inputs,
                      void *const *outputs, std::string &error) override;

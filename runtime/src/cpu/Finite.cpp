@@ -33,7 +33,9 @@ template <typename Bits> static int64_t findFirst(const void *data, int64_t coun
 }
 
 bool CpuDevice::checkFinite(const Caller &caller, int64_t result, int64_t dtype, const void *data,
-                            int64_t count, std::string &) {
+                            int64_t count, const ExistingRows &existing, std::string &) {
+  if (existing.rows)
+    count = count / existing.rows * *existing.number;
   int64_t found = -1;
   switch (DType(dtype)) {
   case DType::F32:

@@ -56,15 +56,15 @@ static int32_t call(mw_rt_context &context, const TraceEvent &event, Body body) 
 
 /// Looks for values of a result that are not finite, if the run asks for that.
 static bool checkFinite(mw_rt_context &context, const Caller &caller, int64_t result, int64_t dtype,
-                        const void *data, int64_t count, std::string &error) {
+                        const void *data, int64_t count, const ExistingRows &existing, std::string &error) {
   return !context.checkFinite || !data ||
-         context.device->checkFinite(caller, result, dtype, data, count, error);
+         context.device->checkFinite(caller, result, dtype, data, count, existing, error);
 }
 
 /// The same for an op of the compute stream.
 static bool checkFinite(mw_rt_context &context, int64_t op, int64_t result, int64_t dtype,
-                        const void *data, int64_t count, std::string &error) {
-  return checkFinite(context, {context.rank, 0, op}, result, dtype, data, count, error);
+                        const void *data, int64_t count, const ExistingRows &existing, std::string &error) {
+  return checkFinite(context, {context.rank, 0, op}, result, dtype, data, count, existing, error);
 }
 
 int32_t performCollective(mw_rt_context &context, const Caller &caller,
@@ -88,7 +88,7 @@ int32_t performCollective(mw_rt_context &context, const Caller &caller,
     }
     for (int64_t i = 0; context.checkFinite && i < what.num_tensors; ++i) {
       const mw_rt_moved_tensor &moved = what.tensors[i];
-      if (!moved.counted && !checkFinite(context, caller, i, moved.dtype, outputs[i], countAfter(moved), error))
+      if (!moved.counted && !checkFinite(context, caller, i, moved.dtype, outputs[i], countAfter(moved), {}, error))
         return false;
     }
     return true;
@@ -108,7 +108,7 @@ int32_t performExchange(mw_rt_context &context, const Caller &caller, const mw_r
       if (!context.device->perform(caller, what, buffers, error))
         return false;
     }
-    return checkFinite(context, caller, 0, facts.checkedType, facts.checked, facts.checkedCount, error);
+    return checkFinite(context, caller, 0, facts.checkedType, facts.checked, facts.checkedCount, {}, error);
   });
 }
 
@@ -135,7 +135,7 @@ int32_t mw_rt_run_kernel(mw_rt_context *context, int64_t op, const mw_rt_launch 
                   return false;
                 for (int64_t i = 0; context->checkFinite && i < what->num_outputs; ++i)
                   if (!checkFinite(*context, op, i, what->outputs[i].dtype, buffers[what->num_inputs + i],
-                                   getPart(what->outputs[i].count), error))
+                                   what->outputs[i].count, {rows.rows, rows.number}, error))
                     return false;
                 return true;
               });
@@ -151,7 +151,7 @@ int32_t mw_rt_perform(mw_rt_context *context, int64_t op, const mw_rt_call *what
     if (facts.logged > 0)
       context->logged.push_back({what, {buffers, buffers + facts.logged}});
     int64_t count = facts.checksRows ? getPart(facts.checkedCount) : facts.checkedCount;
-    return checkFinite(*context, op, 0, facts.checkedType, facts.checked, count, error);
+    return checkFinite(*context, op, 0, facts.checkedType, facts.checked, count, {}, error);
   };
   if (!facts.kind)
     return call(*context, op, body);
