@@ -440,13 +440,13 @@ std::optional<KernelInfo> KernelScope::buildRows(rt::KernelOp launch) {
     types.push_back(getFirstBufferType(positions));
     info.inputs.push_back(positions);
   }
-  // A piece goes over the rows of all outputs in their order.
-  if (std::optional<uint64_t> counter = launch.getCountedBy(); counter && result.plan->pieces.size() == 1) {
+  if (std::optional<uint64_t> counter = launch.getCountedBy()) {
     Value counts = launch.getBlock().getArgument(*counter);
     info.rows = cast<RankedTensorType>(region.outputs.front().getType()).getDimSize(0);
     info.counter = info.inputs.size();
     info.numOffsets = cast<RankedTensorType>(counts.getType()).getNumElements();
-    info.itemsAreRows = true;
+    // One piece goes over the rows of all outputs in their order. Several pieces compute all rows.
+    info.itemsAreRows = result.plan->pieces.size() == 1;
     info.inputs.push_back(counts);
     types.push_back(getBufferType(counts));
   }

@@ -34,6 +34,20 @@ static Value loadIndex(Builder &b, Value buffer, Value at) {
   return arith::IndexCastOp::create(b, b.getIndexType(), value);
 }
 
+Value emitExistingRows(Builder &b, Value offsets, int64_t rows) {
+  int64_t last = cast<MemRefType>(offsets.getType()).getNumElements() - 1;
+  return arith::MinUIOp::create(b, loadIndex(b, offsets, emitIndex(b, last)), emitIndex(b, rows));
+}
+
+Value emitExistingItems(Builder &b, Value existing, int64_t rows, int64_t items) {
+  Value whole = arith::MulIOp::create(b, existing, emitIndex(b, items / rows));
+  if (items % rows == 0)
+    return whole;
+  Value rest = arith::MulIOp::create(b, existing, emitIndex(b, items % rows));
+  rest = arith::AddIOp::create(b, rest, emitIndex(b, rows - 1));
+  return arith::AddIOp::create(b, whole, arith::DivUIOp::create(b, rest, emitIndex(b, rows)));
+}
+
 Value emitFirstRow(Builder &b, Value offsets, Value expert) {
   return loadIndex(b, offsets, expert);
 }
@@ -58,9 +72,8 @@ Value emitExpertOfRow(Builder &b, Value offsets, int64_t experts, Value row) {
   return findExpert(b, experts, row, [&](Value expert) { return loadIndex(b, offsets, expert); });
 }
 
-/// Those behind the last row follow as if they had one more expert.
 static int64_t getNumTilesByExpert(int64_t capacity, int64_t experts, int64_t tileRows) {
-  return capacity / tileRows + experts + 1;
+  return capacity / tileRows + experts;
 }
 
 int64_t getNumExpertTiles(int64_t capacity, int64_t experts, int64_t tileRows) {
@@ -81,20 +94,20 @@ ExpertTile emitExpertTile(Builder &b, Value offsets, int64_t capacity, int64_t e
   };
   ExpertTile result;
   result.expert = findExpert(b, experts, tile, getFirst);
-  Value exists = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, result.expert, last);
   Value next = arith::AddIOp::create(b, result.expert, emitIndex(b, 1));
-  Value end = loadIndex(b, offsets, arith::MinUIOp::create(b, next, last));
-  result.endOfExpert = arith::SelectOp::create(b, exists, end, emitIndex(b, capacity));
+  result.endOfExpert = loadIndex(b, offsets, arith::MinUIOp::create(b, next, last));
   Value inExpert = arith::SubIOp::create(b, tile, getFirst(result.expert));
   if (isByRow) {
     result.firstRow = tile;
-    Value isFirst = arith::CmpIOp::create(
+    result.exists = arith::CmpIOp::create(
         b, arith::CmpIPredicate::eq, arith::RemUIOp::create(b, inExpert, rows), emitIndex(b, 0));
-    result.endOfExpert = arith::SelectOp::create(b, isFirst, result.endOfExpert, tile);
   } else {
     result.firstRow = arith::AddIOp::create(b, loadIndex(b, offsets, result.expert),
                                             arith::MulIOp::create(b, inExpert, rows));
   }
+  // Behind the last expert, the end is before the first row, or is it.
+  Value hasRow = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, result.firstRow, result.endOfExpert);
+  result.exists = result.exists ? arith::AndIOp::create(b, result.exists, hasRow).getResult() : hasRow;
   return result;
 }
 
@@ -103,7 +116,8 @@ namespace {
 /// offsets.
 class ExpertRows : LoopEmitter {
 public:
-  explicit ExpertRows(Operation *op);
+  /// With `counts` the kernel's third argument counts the rows of the result.
+  ExpertRows(Operation *op, bool counts);
 
   static constexpr int64_t threads = 128;
   /// Returns true for the ops that have such a kernel.
@@ -131,14 +145,15 @@ private:
   Value sumExpert(Value expert);
 
   Operation *op;
+  bool counts;
   int64_t rows, inner, width;
   Type element, compute;
   Value input, numbers, column;
 };
 } // namespace
 
-ExpertRows::ExpertRows(Operation *op)
-    : LoopEmitter(op->getContext()), op(op), element(elementOf(op->getOperand(0))),
+ExpertRows::ExpertRows(Operation *op, bool counts)
+    : LoopEmitter(op->getContext()), op(op), counts(counts), element(elementOf(op->getOperand(0))),
       compute(getComputeType(element)) {
   // Rows are the first dimension, but for sums of choices: those are tokens, or one for each
   // choice.
@@ -205,6 +220,8 @@ Value ExpertRows::sumChoices(Value row) {
 Value ExpertRows::repeatRow(Value row) {
   int64_t experts = shapeOf(op->getOperand(0)).front();
   Value expert = emitExpertOfRow(b, numbers, experts, row);
+  if (counts)
+    return load(expert);
   return choose(
              isBelow(expert, getIndex(experts)), [&] { return SmallVector<Value>{load(expert)}; },
              [&] {
@@ -225,7 +242,10 @@ void ExpertRows::emit(func::FuncOp kernel) {
   b.setInsertionPointToStart(&kernel.getBody().front());
   input = kernel.getArgument(0);
   numbers = kernel.getArgument(1);
-  emitForItem(b, getNumItems(), getNumBlocks(), threads, [&](Value item) {
+  Value existing;
+  if (counts && rows > 0)
+    existing = emitExistingItems(b, emitExistingRows(b, kernel.getArgument(2), rows), rows, getNumItems());
+  auto emitElements = [&](Value item) {
     Value to = mul(item, width), row = div(to, inner);
     column = rem(to, inner);
     Value result;
@@ -237,18 +257,19 @@ void ExpertRows::emit(func::FuncOp kernel) {
       Value sums = isa<nn::SumRowsOp>(op) ? sumChoices(row) : sumExpert(row);
       result = toRowStorage(b, emitCast(b, sums, elementOf(op->getResult(0))));
     }
-    vector::StoreOp::create(b, result, kernel.getArgument(2), to);
-  });
+    vector::StoreOp::create(b, result, kernel.getArgument(counts ? 3 : 2), to);
+  };
+  emitForItem(b, getNumItems(), getNumBlocks(), threads, emitElements, existing);
 }
 
 std::optional<KernelInfo> GpuKernelBuilder::buildExpertRows(rt::KernelOp launch) {
   Operation *op = getSingleOp(launch);
   if (!ExpertRows::isFor(op))
     return std::nullopt;
-  ExpertRows emitter(op);
   KernelInfo info;
   info.kind = MW_RT_MOVE;
   info.inputs.assign(op->operand_begin(), op->operand_end());
+  ExpertRows emitter(op, addCounter(info, launch));
   info.items = emitter.getNumBlocks();
   info.grain = ExpertRows::threads;
   func::FuncOp kernel = begin(launch, info.inputs, /*sharedBytes=*/0, ExpertRows::threads);

@@ -12,6 +12,13 @@
 
 namespace meshwright::lower {
 
+/// The number of rows that exist, an index: the last of the offsets that count them. Other numbers than 0 to `rows`
+/// are those of all rows.
+mlir::Value emitExistingRows(Builder &builder, mlir::Value offsets, int64_t rows);
+/// Of items that go over all `rows` rows in their order, the number of those that are of the first `existing` rows, in
+/// whole or in part.
+mlir::Value emitExistingItems(Builder &builder, mlir::Value existing, int64_t rows, int64_t items);
+
 /// The first row of an expert, an index. That of `experts` is the number of all rows.
 mlir::Value emitFirstRow(Builder &builder, mlir::Value offsets, mlir::Value expert);
 /// The expert whose rows contain the row. Rows that do not exist have the expert `experts`.
@@ -20,13 +27,14 @@ mlir::Value emitExpertOfRow(Builder &builder, mlir::Value offsets, int64_t exper
 
 /// Some consecutive rows of one expert, all indices.
 struct ExpertTile {
-  /// `experts` for rows that do not exist.
   mlir::Value expert;
   /// The first row, and the end of the expert's rows. There may be more rows between them than a
-  /// tile has, or none.
+  /// tile has.
   mlir::Value firstRow, endOfExpert;
+  /// Whether the tile has a row. Otherwise the numbers above mean nothing.
+  mlir::Value exists;
 };
-/// How many tiles of `tileRows` rows contain all rows of a tensor of `capacity` rows, each those of
+/// How many tiles of `tileRows` rows contain all rows that may exist in a tensor of `capacity` rows, each those of
 /// one expert, in each routing. A tile finds its expert by the offsets alone: the number of the
 /// first tile of an expert is firstRow / tileRows + expert. Where experts are more than rows, the
 /// number of a tile is that of its first row, and other numbers have none.

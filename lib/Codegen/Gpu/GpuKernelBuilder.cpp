@@ -38,6 +38,20 @@ std::optional<KernelInfo> GpuKernelBuilder::build(rt::KernelOp launch) {
   return std::nullopt;
 }
 
+bool addCounter(KernelInfo &info, rt::KernelOp launch) {
+  auto isFloat = [](Value value) { return isa<FloatType>(getElementTypeOrSelf(value.getType())); };
+  std::optional<uint64_t> counter = launch.getCountedBy();
+  if (!counter || !llvm::all_of(launch.getYielded(), isFloat))
+    return false;
+  Value offsets = launch.getBlock().getArgument(*counter);
+  auto type = cast<RankedTensorType>(launch->getResult(0).getType());
+  info.rows = type.getRank() ? type.getDimSize(0) : 1;
+  info.counter = info.inputs.size();
+  info.numOffsets = cast<RankedTensorType>(offsets.getType()).getNumElements();
+  info.inputs.push_back(offsets);
+  return true;
+}
+
 Operation *getSingleOp(rt::KernelOp launch) {
   auto ops = launch.getOps();
   return std::distance(ops.begin(), ops.end()) == 1 ? &*ops.begin() : nullptr;

@@ -91,6 +91,10 @@ bool hasFewRows(mlir::RankedTensorType product);
 /// none if there is no such kernel.
 std::optional<ProductFusion> planGpuProduct(const KernelRegion &region, const GpuTarget &target);
 
+/// If the numbers of an input count the rows of the launch's results, adds that input last, and says so. Returns
+/// false for results whose rows are all computed: integers are, because lookups read them.
+bool addCounter(KernelInfo &info, rt::KernelOp launch);
+
 /// The op of a launch that has one op; null for others.
 mlir::Operation *getSingleOp(rt::KernelOp launch);
 

@@ -11,6 +11,7 @@
 #include "meshwright/lib/Codegen/RowEmitter.h"
 #include "meshwright/lib/Support/TensorValues.h"
 
+#include "mlir/Dialect/SCF/IR/SCF.h"
 #include "mlir/Dialect/Vector/IR/VectorOps.h"
 
 using namespace mlir;
@@ -116,9 +117,7 @@ void ProductEmitter::findRowsOfExpert(Value tile, int64_t tileRows) {
   matrix = found.expert;
   firstRow = found.firstRow;
   endOfRows = found.endOfExpert;
-  // Rows that do not exist are sums of nothing.
-  Value exists = both(isBelow(matrix, getIndex(experts)), isBelow(firstRow, endOfRows));
-  sumEnd = arith::SelectOp::create(b, exists, sumEnd, sumBegin);
+  b.setInsertionPointToStart(scf::IfOp::create(b, found.exists).thenBlock());
 }
 
 void ProductEmitter::startResult() {

@@ -36,7 +36,7 @@ struct MatrixProduct {
   SmallVector<int64_t> batch;
   /// The first row of each expert, and the number of all rows, if the left operand has rows of
   /// experts. The batch then has a matrix for each expert. It has the expert's part of m, or, with
-  /// `sumsRows`, of k. Rows of the result behind the last one are zeros.
+  /// `sumsRows`, of k. Rows of the result behind the last one are not written.
   Value offsets;
   bool sumsRows = false;
 
@@ -76,7 +76,7 @@ protected:
   void start(mlir::func::FuncOp kernel);
   /// The first element of this block's matrix (`matrix`) in the operand's buffer.
   Value getBase(const ProductFactor &factor);
-  /// Finds the rows of experts that a tile has, and the end of the sum.
+  /// Finds the rows of experts that a tile has, and goes on in the branch of the blocks whose tile has one.
   void findRowsOfExpert(Value tile, int64_t tileRows);
   /// Goes on with the result of a block. The rows of all experts are one matrix of it.
   void startResult();

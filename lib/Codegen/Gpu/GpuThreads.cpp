@@ -41,14 +41,14 @@ Value emitItem(Builder &b, int64_t blocks, int64_t threads) {
 }
 
 void emitForItem(Builder &b, int64_t items, int64_t blocks, int64_t threads,
-                 llvm::function_ref<void(Value)> body) {
+                 llvm::function_ref<void(Value)> body, Value existing) {
   if (items <= 0)
     return;
   OpBuilder::InsertionGuard guard(b);
   Value item = emitItem(b, blocks, threads);
-  if (items < blocks * threads) {
-    Value exists =
-        arith::CmpIOp::create(b, arith::CmpIPredicate::ult, item, emitIndex(b, items));
+  if (existing || items < blocks * threads) {
+    Value end = existing ? existing : emitIndex(b, items);
+    Value exists = arith::CmpIOp::create(b, arith::CmpIPredicate::ult, item, end);
     b.setInsertionPointToStart(scf::IfOp::create(b, exists).thenBlock());
   }
   body(item);

@@ -22,9 +22,10 @@ mlir::Value emitBlock(Builder &builder, int64_t count);
 mlir::Value emitOpaque(Builder &builder, mlir::Value value);
 /// The number of this thread in the grid.
 mlir::Value emitItem(Builder &builder, int64_t blocks, int64_t threads);
-/// Emits `body` for the item of the thread's number in the grid, if that is below `items`.
+/// Emits `body` for the item of the thread's number in the grid, if that is below `items`, and below the number
+/// `existing` unless it is null.
 void emitForItem(Builder &builder, int64_t items, int64_t blocks, int64_t threads,
-                 llvm::function_ref<void(mlir::Value)> body);
+                 llvm::function_ref<void(mlir::Value)> body, mlir::Value existing = {});
 /// Divides `value`, and returns the remainder.
 mlir::Value emitSplit(Builder &builder, mlir::Value &value, int64_t size);
 /// Orders the shared memory of the threads of a block. All of them have to execute it.

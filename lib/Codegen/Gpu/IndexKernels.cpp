@@ -14,6 +14,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Codegen/Gpu/ExpertRows.h"
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/GpuMatrix.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
@@ -140,10 +141,18 @@ std::optional<KernelInfo> GpuKernelBuilder::buildIndices(rt::KernelOp launch) {
   info.grain = threads;
   info.bytes = 2 * getBytes(result) + getBytes(gather->indices);
   info.checksIndices = true;
+  if (items > 0)
+    addCounter(info, launch);
   func::FuncOp kernel = begin(launch, info.inputs, /*sharedBytes=*/0, threads, /*hasFault=*/true);
   Builder b = Builder::atBlockEnd(kernel.getLoc(), &kernel.getBody().front());
-  emitForItem(b, items, info.items, threads,
-              [&](Value item) { emitGather(b, *gather, item, width, kernel.getArguments()); });
+  Value existing;
+  if (info.rows) {
+    Value offsets = kernel.getArgument(info.counter);
+    existing = emitExistingItems(b, emitExistingRows(b, offsets, info.rows), info.rows, items);
+  }
+  emitForItem(
+      b, items, info.items, threads,
+      [&](Value item) { emitGather(b, *gather, item, width, kernel.getArguments()); }, existing);
   info.name = writer.finish(kernel, launch, info.inputs);
   return info;
 }

@@ -446,6 +446,12 @@ std::optional<KernelInfo> GpuKernelBuilder::buildProduct(rt::KernelOp launch) {
         info.inputs.push_back(input);
     llvm::append_range(info.inputs, region.getPositions());
   }
+  // The kernel reads the offsets in any case.
+  if (product->hasRowsOfExperts()) {
+    info.rows = product->m;
+    info.counter = info.inputs.size() - 1;
+    info.numOffsets = product->getNumMatrices() + 1;
+  }
   info.items = emitter->getNumBlocks();
   info.grain = emitter->getNumThreads();
   info.flops = 2 * product->m * product->n * product->k;

@@ -17,6 +17,7 @@
 //   memory once. Longer rows are read again, from the caches.
 // - Threads beyond the end repeat the last chunk, and do not store. So all threads of a warp take
 //   part in shuffles, and all threads of a block in barriers.
+// - If numbers count the rows, the end is behind those that exist, and blocks behind it do nothing.
 //
 // Outline: the constructor assigns ranges of blocks to shares, and `RowKernel::emit` emits each.
 // `emitList` is a piece without statistics, `emitRows` one with statistics: a sequence of passes
@@ -24,6 +25,7 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/lib/Codegen/Gpu/ExpertRows.h"
 #include "meshwright/lib/Codegen/Gpu/GpuKernelBuilder.h"
 #include "meshwright/lib/Codegen/Gpu/GpuThreads.h"
 #include "meshwright/lib/Codegen/RowEmitter.h"
@@ -103,8 +105,8 @@ public:
   int64_t getSharedBytes() const { return sharedBytes; }
 
   /// Emits all shares. `arguments` are the buffers of inputs and outputs, and the shared memory
-  /// if there is any.
-  void emit(Builder &builder, ValueRange arguments);
+  /// if there is any. With `rows` the last input counts those that exist of so many rows of the outputs.
+  void emit(Builder &builder, ValueRange arguments, int64_t rows);
 
 private:
   /// A chunk of this thread: its first column, and whether the thread has it (null: all have).
@@ -112,9 +114,10 @@ private:
     Value column, exists;
   };
 
-  void emitShare(const Share &share, Value block);
   void emitList(const Share &share, Value block);
   void emitRows(const Share &share, Value block);
+  Value countItems(const Share &share, int64_t items);
+  Value limitItem(const Share &share, Value first, Value item, int64_t items, int64_t most, Value &exists);
   void emitPass(const Share &share, int64_t pass, int64_t columns);
   SmallVector<Value> emitChunk(const RowPiece &piece, int64_t pass, int64_t columns,
                                const Chunk &chunk);
@@ -138,6 +141,9 @@ private:
   RowEmitter *row = nullptr;
   SmallVector<Value> outputs;
   Value thread, shared;
+  /// Of `room` rows, those that exist; null if all do.
+  Value existing;
+  int64_t room = 0;
   /// In a share with statistics: the number of the thread in its group, and whether the group has
   /// a row (null: all have).
   Value lane, hasRow;
@@ -195,7 +201,7 @@ RowKernel::RowKernel(const KernelRegion &region, const RowPlan &plan)
   }
 }
 
-void RowKernel::emit(Builder &builder, ValueRange arguments) {
+void RowKernel::emit(Builder &builder, ValueRange arguments, int64_t rows) {
   RowEmitter emitter(builder, region);
   b = &builder;
   row = &emitter;
@@ -203,10 +209,14 @@ void RowKernel::emit(Builder &builder, ValueRange arguments) {
   llvm::append_range(read, region.getPositions());
   for (auto [i, input] : llvm::enumerate(read))
     emitter.setBuffer(input, arguments[i]);
-  ValueRange written = arguments.drop_front(read.size()).take_front(region.outputs.size());
+  ValueRange written = arguments.drop_front(read.size() + (rows ? 1 : 0)).take_front(region.outputs.size());
   outputs.assign(written.begin(), written.end());
   if (sharedBytes)
     shared = arguments.back();
+  room = rows;
+  // One piece goes over the rows of all outputs in their order. Several pieces compute all rows.
+  if (rows && plan.pieces.size() == 1)
+    existing = emitExistingRows(builder, arguments[read.size()], rows);
   thread = emitThread(builder, threads);
   Value block = emitBlock(builder, getNumBlocks());
   for (const Share &share : shares) {
@@ -239,6 +249,34 @@ static Value clamp(Builder &b, Value number, int64_t count, int64_t most, Value 
   return arith::MinUIOp::create(b, number, emitIndex(b, count - 1));
 }
 
+/// The number of items of a share that are of rows that exist, of `items` of all rows.
+Value RowKernel::countItems(const Share &share, int64_t items) {
+  if (share.group || !share.piece->loops.empty())
+    return emitExistingItems(*b, existing, room, items);
+  // The columns go on over all rows, and the share has a range of them.
+  Value end = emitExistingItems(*b, existing, room, share.piece->getNumColumns()), begin = emitIndex(*b, share.begin);
+  end = arith::MaxUIOp::create(*b, arith::MinUIOp::create(*b, end, emitIndex(*b, share.end)), begin);
+  Value columns = arith::SubIOp::create(*b, end, begin);
+  columns = arith::AddIOp::create(*b, columns, emitIndex(*b, width - 1));
+  return arith::DivUIOp::create(*b, columns, emitIndex(*b, width));
+}
+
+/// The item of a thread, or the last one if the thread has none: `exists` says which, null that it has. There are
+/// `items`, and at most `most` numbers. Where rows are counted, goes on in the branch of blocks that have an item, the
+/// first of which is `first`.
+Value RowKernel::limitItem(const Share &share, Value first, Value item, int64_t items, int64_t most, Value &exists) {
+  if (!existing)
+    return clamp(*b, item, items, most, exists);
+  Value end = countItems(share, items);
+  auto isBelow = [&](Value value) -> Value {
+    return arith::CmpIOp::create(*b, arith::CmpIPredicate::ult, value, end);
+  };
+  auto choice = scf::IfOp::create(*b, isBelow(first));
+  b->setInsertionPointToStart(choice.thenBlock());
+  exists = first == item ? Value() : isBelow(item);
+  return exists ? arith::MinUIOp::create(*b, item, arith::SubIOp::create(*b, end, emitIndex(*b, 1))) : item;
+}
+
 void RowKernel::startRow(const RowPiece &piece, Value item) {
   SmallVector<Value> indices(piece.space.rows.size());
   for (size_t i = piece.loops.size(); i-- > 0;)
@@ -268,10 +306,9 @@ void RowKernel::store(const Store &store, Value element, Value exists) {
 void RowKernel::emitList(const Share &share, Value block) {
   const RowPiece &piece = *share.piece;
   int64_t chunks = (share.end - share.begin) / width, count = piece.getNumRows() * chunks;
-  Value item = arith::MulIOp::create(*b, block, emitIndex(*b, threads));
-  item = arith::AddIOp::create(*b, item, thread);
-  Value exists;
-  item = clamp(*b, item, count, share.blocks * threads, exists);
+  Value first = arith::MulIOp::create(*b, block, emitIndex(*b, threads));
+  Value item = arith::AddIOp::create(*b, first, thread), exists;
+  item = limitItem(share, first, item, count, share.blocks * threads, exists);
   Value number = piece.loops.empty() ? item : emitSplit(*b, item, chunks);
   startRow(piece, item);
   Chunk chunk = getChunk(share.begin, share.end, number, chunks);
@@ -285,15 +322,15 @@ void RowKernel::emitList(const Share &share, Value block) {
 void RowKernel::emitRows(const Share &share, Value block) {
   const RowPiece &piece = *share.piece;
   int64_t rows = piece.getNumRows(), perBlock = threads / share.group;
-  Value item = block;
+  Value first = block, item = block;
   lane = thread;
   if (perBlock > 1) {
     Value group = thread;
     lane = emitSplit(*b, group, share.group);
-    item = arith::MulIOp::create(*b, block, emitIndex(*b, perBlock));
-    item = arith::AddIOp::create(*b, item, group);
+    first = arith::MulIOp::create(*b, block, emitIndex(*b, perBlock));
+    item = arith::AddIOp::create(*b, first, group);
   }
-  item = clamp(*b, item, rows, share.blocks * perBlock, hasRow);
+  item = limitItem(share, first, item, rows, share.blocks * perBlock, hasRow);
   startRow(piece, item);
   for (int64_t pass = 0; pass < piece.numPasses; ++pass) {
     // Outputs may be in the place of inputs, so all elements come before the first store.
@@ -460,10 +497,12 @@ std::optional<KernelInfo> GpuKernelBuilder::buildRows(rt::KernelOp launch) {
   }
   info.kind = onlyMoves ? MW_RT_MOVE : MW_RT_ROWS;
   info.flops = onlyMoves ? 0 : info.flops;
+  if (info.items > 0)
+    addCounter(info, launch);
   func::FuncOp kernel =
       begin(launch, info.inputs, emitter.getSharedBytes(), emitter.getNumThreads());
   Builder builder = Builder::atBlockEnd(kernel.getLoc(), &kernel.getBody().front());
-  emitter.emit(builder, kernel.getArguments());
+  emitter.emit(builder, kernel.getArguments(), info.rows);
   info.name = writer.finish(kernel, launch, info.inputs);
   return info;
 }

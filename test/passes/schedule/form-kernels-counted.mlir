@@ -1,4 +1,5 @@
 // RUN: sharding-opt %s --form-kernels=target=cpu:x86-64-v3 -split-input-file | FileCheck %s
+// RUN: sharding-opt %s --form-kernels=target=gpu:sm_90 -split-input-file | FileCheck %s
 
 // Rows of experts, and what is computed of them row by row, are counted by the offsets of their routing. Sums over
 // features keep rows. Sums of a token's rows do not.
