@@ -140,13 +140,6 @@ void ShardingPropagation::reportConflicts(Operation *op, OpGroups opGroups) {
 // Rounds
 //===----------------------------------------------------------------------===//
 
-/// Returns true if axes may shard an occurrence: an axis shards one factor of a value. The first one keeps it.
-bool ShardingPropagation::mayTake(const Occurrence &occurrence, ArrayRef<Axis> free) const {
-  return !free.empty() && !anyOverlap(lists[entries[occurrence.entry].unreduced], free) &&
-         llvm::none_of(getLists(occurrence.entry),
-                       [&](unsigned list) { return anyOverlap(lists[list], free); });
-}
-
 void ShardingPropagation::visit(Operation *op, OpGroups opGroups, const FactorAnalysis &factors, int round,
                                 llvm::function_ref<void(const Occurrence &)> changed) {
   // The axes before this visit changes any. Computed on demand, as most visits change none.
@@ -178,8 +171,8 @@ void ShardingPropagation::visit(Operation *op, OpGroups opGroups, const FactorAn
       // Tokens of rows are those of other rows.
       if (round == Interior && isRows && occurrence.dim > 0 && entries[source->entry].tokens == 0)
         continue;
-      AxisList free = getFreeAxes(entry, occurrence.dim, getAxes(*source));
-      if (!mayTake(occurrence, free))
+      AxisList free = getFreeAxes(occurrence, getAxes(*source));
+      if (free.empty())
         continue;
       axes[occurrence.cls] = getNumber(free);
       entry.round = std::min<int>(entry.round, round);
@@ -220,17 +213,23 @@ void ShardingPropagation::connectRows(ArrayRef<func::FuncOp> functions) {
   }
 }
 
-/// The first axes of a list that may shard a dimension of a value: all of them, but of tokens of rows the first
-/// ones that shard neither experts nor features of the rows that ops connect.
-AxisList ShardingPropagation::getFreeAxes(const ValueEntry &entry, int dim, ArrayRef<Axis> axes) const {
-  if (dim == 0 || dim > entry.tokens)
+/// The first axes of a list that may shard an occurrence. An axis shards one factor of a value, and the first one keeps
+/// it. Of tokens of rows, the axes shard neither experts nor features of the rows that ops connect.
+AxisList ShardingPropagation::getFreeAxes(const Occurrence &occurrence, ArrayRef<Axis> axes) const {
+  auto leave = [&](const AxisList &taken) {
+    axes = axes.take_while([&](const Axis &axis) { return !anyOverlap(taken, axis); });
+  };
+  const ValueEntry &entry = entries[occurrence.entry];
+  leave(lists[entry.unreduced]);
+  for (unsigned list : getLists(occurrence.entry))
+    leave(lists[list]);
+  if (occurrence.dim == 0 || occurrence.dim > entry.tokens)
     return AxisList(axes);
   for (unsigned rows : routings[entry.routing]) {
     ValueSharding sharding = getSharding(rows);
     for (auto [i, classes] : llvm::enumerate(sharding.dims))
       if (i == 0 || int(i) > entries[rows].tokens)
-        for (const AxisList &taken : classes)
-          axes = axes.take_while([&](const Axis &axis) { return !anyOverlap(taken, axis); });
+        llvm::for_each(classes, leave);
   }
   return AxisList(axes);
 }

@@ -110,8 +110,7 @@ private:
   void addWrites();
   void addGroups(mlir::Operation *op, const FactorAnalysis &factors);
   void connectRows(mlir::ArrayRef<mlir::func::FuncOp> functions);
-  dist::AxisList getFreeAxes(const ValueEntry &entry, int dim, mlir::ArrayRef<dist::Axis> axes) const;
-  bool mayTake(const Occurrence &occurrence, mlir::ArrayRef<dist::Axis> free) const;
+  dist::AxisList getFreeAxes(const Occurrence &occurrence, mlir::ArrayRef<dist::Axis> axes) const;
   void visitNeighbours(const Occurrence &occurrence,
                        llvm::function_ref<void(mlir::Operation *)> visit) const;
   void propagate(mlir::ArrayRef<mlir::func::FuncOp> functions, const FactorAnalysis &factors);
