@@ -11,7 +11,8 @@
 //   is. Some of these ops are products of a token's features and a matrix.
 // - `layOut` replaces the columns of some products by the features that the products read. The rest
 //   are copies. The columns of a cache are the features, each once.
-// - Of all choices of products the one with the fewest columns wins.
+// - Of all choices of products the one of the least `CacheCost` wins, if it is below that of the kv
+//   heads.
 // - `Absorber` writes it: queries times matrices, attention to one kv head, results times matrices.
 //
 //===----------------------------------------------------------------------===//
@@ -62,6 +63,25 @@ struct Layout {
   int64_t valueColumns = 0;
 };
 
+/// The cost of a cached key for a decoded token, by the columns of the cache.
+struct CacheCost {
+  /// Elements that a rank stores and reads.
+  int64_t elements = 0;
+  /// Products of numbers that a query head adds: for the score, and for the result.
+  int64_t operations = 0;
+
+  static CacheCost ofHeads(nn::AttentionOp op, int64_t ranks) {
+    return {getCachedElements(op, ranks), shapeOf(op.getKey())[3] + shapeOf(op.getValue())[3]};
+  }
+  static CacheCost of(const Layout &layout) {
+    int64_t columns = layout.columns.size();
+    return {columns, columns + layout.valueColumns};
+  }
+  /// Lower if elements fall by a larger factor than operations grow. So no device and no mesh decides.
+  double getProduct() const { return double(elements) * operations; }
+  bool operator<(const CacheCost &other) const { return getProduct() < other.getProduct(); }
+};
+
 /// The features of keys or values, by head and column.
 using HeadFeatures = SmallVector<ArrayRef<Feature>>;
 
@@ -70,7 +90,7 @@ class Chooser {
 public:
   Chooser(nn::AttentionOp op, TokenFeatures &features) : op(op), features(features) {}
 
-  /// The layout with the fewest columns that absorbs a product. Nothing if there is none.
+  /// The layout of the least cost that absorbs a product. Nothing if there is none.
   std::optional<Layout> choose();
 
 private:
@@ -235,7 +255,7 @@ std::optional<Layout> Chooser::choose() {
       if (chosen >> i & 1)
         products.push_back(product);
     std::optional<Layout> layout = layOut(products);
-    if (layout && (!best || layout->columns.size() < best->columns.size()))
+    if (layout && (!best || CacheCost::of(*layout) < CacheCost::of(*best)))
       best = std::move(layout);
   }
   return best;
@@ -459,6 +479,7 @@ struct AbsorbLatentKeysPass : meshwright::impl::AbsorbLatentKeysPassBase<AbsorbL
 private:
   /// Returns true if an attention was changed.
   FailureOr<bool> absorb(func::FuncOp func, bool isFirst);
+  void logChoice(nn::AttentionOp op, const CacheCost &heads, const CacheCost &latent, bool wins);
 };
 } // namespace
 
@@ -470,11 +491,32 @@ static bool isCausalSelfAttention(nn::AttentionOp op, const FactorAnalysis &fact
          shapeOf(op.getKey())[0] == 1 && keys.size() == 1 && queries == keys;
 }
 
+void AbsorbLatentKeysPass::logChoice(nn::AttentionOp op, const CacheCost &heads,
+                                     const CacheCost &latent, bool wins) {
+  int64_t numHeads = shapeOf(op.getKey())[1];
+  using Numbers = std::vector<std::pair<std::string, double>>;
+  auto numbersOf = [](const CacheCost &cost) -> Numbers {
+    return {{"cached_elements", double(cost.elements)}, {"operations", double(cost.operations)}};
+  };
+  std::string message =
+      llvm::formatv(wins ? "{0} columns are cached for a token in place of {1} kv heads"
+                         : "{0} columns for a token would be cached in place of {1} kv heads",
+                    latent.elements, numHeads)
+          .str();
+  message += llvm::formatv(": {0:f2} times the elements, {1:f2} times the arithmetic",
+                           double(latent.elements) / heads.elements,
+                           double(latent.operations) / heads.operations)
+                 .str();
+  dist::DistDialect::getDecisionLog(&getContext())
+      .add("absorb-latent-keys", wins ? Outcome::Applied : Outcome::Declined, op.getLoc(), message,
+           {{"kv_heads", double(numHeads)}, {"ranks", double(ranks)}},
+           {{"heads", numbersOf(heads), "", !wins}, {"latent", numbersOf(latent), "", wins}});
+}
+
 FailureOr<bool> AbsorbLatentKeysPass::absorb(func::FuncOp func, bool isFirst) {
   FailureOr<FactorAnalysis> factors = FactorAnalysis::run(func);
   if (failed(factors))
     return failure();
-  DecisionLog &log = dist::DistDialect::getDecisionLog(&getContext());
   bool changed = false;
   for (auto op : llvm::to_vector(func.getOps<nn::AttentionOp>())) {
     if (!isCausalSelfAttention(op, *factors))
@@ -485,20 +527,11 @@ FailureOr<bool> AbsorbLatentKeysPass::absorb(func::FuncOp func, bool isFirst) {
     std::optional<Layout> layout = Chooser(op, features).choose();
     if (!layout)
       continue;
-    int64_t heads = shapeOf(op.getKey())[1], before = getCachedElements(op, ranks);
-    int64_t after = layout->columns.size();
-    bool narrows = after < before;
-    if (narrows || isFirst)
-      log.add("absorb-latent-keys", narrows ? Outcome::Applied : Outcome::Declined, op.getLoc(),
-              llvm::formatv(
-                  narrows ? "{0} columns are cached for a token in place of {1} kv heads"
-                          : "{0} columns for a token would be cached in place of {1} kv heads",
-                  after, heads)
-                  .str(),
-              {{"kv_heads", double(heads)}, {"ranks", double(ranks)}},
-              {{"heads", {{"cached_elements", double(before)}}, "", !narrows},
-               {"latent", {{"cached_elements", double(after)}}, "", narrows}});
-    if (!narrows)
+    CacheCost before = CacheCost::ofHeads(op, ranks), after = CacheCost::of(*layout);
+    bool wins = after < before;
+    if (wins || isFirst)
+      logChoice(op, before, after, wins);
+    if (!wins)
       continue;
     Absorber(op, *layout, features).write();
     changed = true;

@@ -26,8 +26,9 @@ def AbsorbLatentKeysPass : Pass<"absorb-latent-keys", "::mlir::ModuleOp"> {
       of the values is added to the result.
     - Norms, rotary positions and all other ops stay before the cache.
 
-    The pass applies where the new attention has fewer elements a token than the kv heads on one of
-    `ranks` ranks. A decision states both numbers.
+    The pass applies where the elements of a token fall by a larger factor, from those of the kv heads
+    on one of `ranks` ranks, than the multiplications of a query head for a key grow. A decision
+    states these numbers.
 
     Before:
     ```mlir

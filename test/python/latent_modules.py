@@ -31,9 +31,11 @@ class Choice:
 
     @property
     def cached(self) -> int:
-        """Elements of the narrowest cache, of a token and layer."""
-        expanded = self.heads * (self.keys + self.rotary + self.values)
-        return min(expanded, self.latents * self.latent + self.rotary)
+        """Elements of the cache, of a token and layer: those of the latent, if they are fewer by a larger factor than
+        its arithmetic is more."""
+        own = self.keys + self.rotary + self.values
+        expanded, narrow = self.heads * own, self.latents * self.latent + self.rotary
+        return narrow if narrow * (narrow + self.latent) < expanded * own else expanded
 
 
 def draw(seed: int) -> Choice:

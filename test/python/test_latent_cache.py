@@ -1,6 +1,6 @@
 # Part of Meshwright, under the Apache License v2.0 with LLVM Exceptions.
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-"""Models with latent keys cache the latent, and give the tokens of PyTorch.
+"""Models with latent keys cache the latent where that costs less, and give the tokens of PyTorch.
 
 A longer run draws more models: `python test/python/test_latent_cache.py --long 200`.
 """
@@ -12,6 +12,7 @@ import meshwright as mw
 import numpy as np
 import pytest
 import torch
+import transformers as tf
 
 PAGE, LENGTH, REQUESTS, NEW = 4, 24, 2, 4
 
@@ -64,6 +65,35 @@ def test_drawn_models_cache_the_latent(seed):
 @pytest.mark.parametrize("seed", range(8, 12))
 def test_ranks_hold_pages_of_the_latent(seed):
     check(seed, {"tp": 2 + seed % 3}, "sequence")
+
+
+DEEPSEEK = tf.DeepseekV3Config(
+    hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4,
+    vocab_size=203, max_position_embeddings=128, pad_token_id=0, bos_token_id=1, eos_token_id=2, q_lora_rank=24,
+    kv_lora_rank=20, qk_rope_head_dim=8, qk_nope_head_dim=16, v_head_dim=12, first_k_dense_replace=2)
+#: Elements of a token, layer and head, and the number of kv heads.
+CACHES = {
+    "gpt2": (tf.GPT2LMHeadModel, tf.GPT2Config(n_embd=64, n_layer=2, n_head=4, vocab_size=203, n_positions=128,
+                                               bos_token_id=1, eos_token_id=2), 32, 4),
+    "bloom": (tf.BloomForCausalLM, tf.BloomConfig(hidden_size=64, n_layer=2, n_head=4, vocab_size=203), 32, 4),
+    "opt": (tf.OPTForCausalLM, tf.OPTConfig(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, ffn_dim=96,
+                                            vocab_size=203, max_position_embeddings=128, word_embed_proj_dim=64), 32, 4),
+    "deepseek": (tf.DeepseekV3ForCausalLM, DEEPSEEK, 28, 1),
+}
+
+
+@pytest.mark.parametrize("name", CACHES)
+def test_multi_head_models_cache_heads(name):
+    """A hidden state is half as wide as keys and values, but attention to it takes `heads` times the arithmetic."""
+    kind, config, elements, heads = CACHES[name]
+    model = mw.from_torch(kind(config).eval(), (torch.zeros(1, 8, dtype=torch.long),))
+    served = model.serve(max_length=LENGTH, page_size=PAGE, max_requests=REQUESTS, buckets=(2, 16))
+    for tp in (1, 4):
+        report = served.parallelize(mesh={"tp": tp}, cache_sharding="heads").report(format="json")
+        of_token = 2 * 4 * elements * -(-heads // tp)
+        assert report["serving"]["cache_bytes_per_token"] == of_token
+        assert report["memory_per_rank"]["cache"] == of_token * LENGTH * REQUESTS
+        assert report["serving"]["cache"] == "heads"
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 
 // Four heads of 6 + 2 columns of keys and 5 of values: 52 elements. The latent of 7 and the shared
 // part of 2 are 9.
-// LOG: remark: [absorb-latent-keys] applied: 9 columns are cached for a token in place of 4 kv heads
+// LOG: remark: [absorb-latent-keys] applied: 9 columns are cached for a token in place of 4 kv heads: 0.69 times the elements, 1.23 times the arithmetic
 // CHECK-LABEL: func.func @shared
 // CHECK-SAME: %[[C:.*]]: tensor<1x9x7xf32>, %[[R:.*]]: tensor<1x1x9x2xf32>, %[[Q:.*]]: tensor<32x7xf32>, %[[W:.*]]: tensor<44x7xf32>
 func.func @shared(%c: tensor<1x9x7xf32>, %r: tensor<1x1x9x2xf32>, %wq: tensor<32x7xf32>, %w: tensor<44x7xf32>) -> tensor<1x4x9x5xf32> {
@@ -38,7 +38,7 @@ func.func @shared(%c: tensor<1x9x7xf32>, %r: tensor<1x1x9x2xf32>, %wq: tensor<32
 // -----
 
 // One of four ranks has one head of 3 + 3 columns, no more than the latent of 7 would take.
-// LOG: remark: [absorb-latent-keys] declined: 7 columns for a token would be cached in place of 4 kv heads
+// LOG: remark: [absorb-latent-keys] declined: 7 columns for a token would be cached in place of 4 kv heads: 1.17 times the elements, 2.33 times the arithmetic
 // The heads' rows of the matrix are interleaved. Query heads share kv heads. The bias of the keys is
 // dropped, that of the values added.
 // CHECK-LABEL: func.func @interleaved
@@ -60,6 +60,24 @@ func.func @interleaved(%c: tensor<1x9x7xf32>, %w: tensor<24x7xf32>, %b: tensor<2
   %v = nn.reshape %6 : (tensor<1x1x4x9x3xf32>) -> tensor<1x4x9x3xf32>
   %o = nn.attention %q, %k, %v scale 0.25 {causal} : (tensor<1x8x9x3xf32>, tensor<1x4x9x3xf32>, tensor<1x4x9x3xf32>) -> tensor<1x8x9x3xf32>
   return %o : tensor<1x8x9x3xf32>
+}
+
+// -----
+
+// Multi-head attention without positions. The hidden state of 8 columns is half of the elements of four
+// heads of 2 + 2, but each head would work in all 8 columns.
+// LOG: remark: [absorb-latent-keys] declined: 8 columns for a token would be cached in place of 4 kv heads
+// CHECK-LABEL: func.func @wide
+// CHECK: nn.attention {{.*}} : (tensor<1x4x9x2xf32>, tensor<1x4x9x2xf32>, tensor<1x4x9x2xf32>)
+func.func @wide(%c: tensor<1x9x8xf32>, %wk: tensor<8x8xf32>, %wv: tensor<8x8xf32>) -> tensor<1x4x9x2xf32> {
+  %0 = nn.linear %c, %wk : (tensor<1x9x8xf32>, tensor<8x8xf32>) -> tensor<1x9x8xf32>
+  %1 = nn.reshape %0 : (tensor<1x9x8xf32>) -> tensor<1x9x4x2xf32>
+  %k = nn.transpose %1 [0, 2, 1, 3] : (tensor<1x9x4x2xf32>) -> tensor<1x4x9x2xf32>
+  %2 = nn.linear %c, %wv : (tensor<1x9x8xf32>, tensor<8x8xf32>) -> tensor<1x9x8xf32>
+  %3 = nn.reshape %2 : (tensor<1x9x8xf32>) -> tensor<1x9x4x2xf32>
+  %v = nn.transpose %3 [0, 2, 1, 3] : (tensor<1x9x4x2xf32>) -> tensor<1x4x9x2xf32>
+  %o = nn.attention %k, %k, %v scale 0.25 {causal} : (tensor<1x4x9x2xf32>, tensor<1x4x9x2xf32>, tensor<1x4x9x2xf32>) -> tensor<1x4x9x2xf32>
+  return %o : tensor<1x4x9x2xf32>
 }
 
 // -----
