@@ -131,17 +131,32 @@ def deep(layers, batch):
 LAYERS = list(itertools.product((4, 8), (2, 4), ("auto", 1), ("on", "off", "auto")))
 
 
+@pytest.mark.parametrize("dp", [1, 2])
 @pytest.mark.parametrize(("tp", "groups", "dense", "mode"), LAYERS)
-def test_bytes_of_a_layer(tp, groups, dense, mode):
-    plans = [deep(n, 2 * groups).parallelize(mesh={"tp": tp}, data_parallel_attention=groups, dense_tp=dense,
-                                             sequence_parallel=mode).report(format="json") for n in (1, 2)]
+def test_bytes_of_a_layer(dp, tp, groups, dense, mode):
+    """Ranks of data parallelism exchange nothing."""
+    plans = [deep(n, 2 * groups * dp).parallelize(mesh={"dp": dp, "tp": tp}, data_parallel_attention=groups, dense_tp=dense,
+                                                  sequence_parallel=mode).report(format="json") for n in (1, 2)]
     sent, launches = (plans[1][k] - plans[0][k] for k in ("bytes_per_rank", "launches_per_rank"))
-    ranks, tokens = tp // groups, 4096 // groups
+    ranks, tokens = tp // groups, 4096 // groups // dp
     rows = tokens * (ranks - 1) / ranks
     if dense != 1:
         rows += tokens * groups * (tp - 1) / tp
     assert sent <= 2 * rows * 2048 * 4
     assert launches <= (2 if ranks > 1 else 0) + (0 if dense == 1 else 2)
+
+
+@pytest.mark.parametrize("gather", ["max", "sum"])
+@pytest.mark.parametrize("options", [{}, {"sequence_parallel": "on"}, {"dense_tp": 1}, {"dp_lm_head": "off"}], ids=str)
+def test_experts_of_groups_beside_data_parallelism(gather, options):
+    """Tokens of each rank of dp stay there, also where the true ones of its groups meet."""
+    served = mw.from_torch(experts("mixtral"), (torch.zeros(1, 8, dtype=torch.long),)).serve(
+        max_length=24, page_size=4, max_requests=2, buckets=[4])
+    plan = served.parallelize(mesh={"dp": 2, "tp": 4}, data_parallel_attention=2, token_gather=gather, **options)
+    assert not any("dp" in entry["axes"] for entry in plan.report(format="json")["collectives"])
+    prompts = [[1, 2, 3], [4, 5, 6, 7, 8], [9], [10, 11]]
+    with plan.start() as session, served.parallelize(mesh={"tp": 1}).start() as plain:
+        assert session.generate(prompts, max_new_tokens=5) == plain.generate(prompts, max_new_tokens=5)
 
 
 @pytest.mark.parametrize(("options", "message"), [

@@ -71,3 +71,17 @@ func.func @routed_tokens(%x: tensor<8x6xf32> {nn.input = "x", dist.sharding = #d
   %y = nn.combine %p, %i : (tensor<3x8x6xf32, #nn.routed<1>>, tensor<8x1xi64>) -> tensor<8x6xf32>
   return %y : tensor<8x6xf32>
 }
+
+// -----
+
+// An axis shards one factor of a value. Tokens over two axes keep the first one where features have a part of the second.
+
+// CHECK-LABEL: func.func @first_axes
+// CHECK: nn.linear {{.*}}dist.sharding = #dist.sharding<@mesh, [{"dp"}, {"tp"}]>
+dist.mesh @mesh = <["dp"=2, "tp"=4]>
+func.func @first_axes(%x: tensor<8x6xf32> {nn.input = "x", dist.sharding = #dist.sharding<@mesh, [{"dp", "tp":(1)2}, {}]>},
+    %w: tensor<12x6xf32> {nn.parameter = "w", dist.sharding = #dist.sharding<@mesh, [{"tp"}, {}]>})
+    -> (tensor<8x12xf32> {nn.output = "y"}) {
+  %y = nn.linear %x, %w : (tensor<8x6xf32>, tensor<12x6xf32>) -> tensor<8x12xf32>
+  return %y : tensor<8x12xf32>
+}
