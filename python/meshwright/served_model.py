@@ -53,21 +53,67 @@ def _at_length(model, max_length) -> Model:
 
 
 def _imported_at(imported, name, max_length) -> Model:
-    import torch
-
     from .importer import ImportFailed
     from .importer.torch.program import import_module
 
-    device = imported.around.device or "cpu"
-    ids = torch.zeros(1, max_length, dtype=torch.long, device=device)
-    args, kwargs = imported.unflatten({name: ids})
     try:
         program = import_module(
-            imported.module, args, kwargs, around=imported.around, weights=imported.weights
+            imported.module,
+            *_arguments(imported, name, max_length),
+            around=imported.around,
+            weights=imported.weights,
+            inspect=lambda graph: _check_length(imported, name, max_length, graph),
         )
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
     return _model_of(program, type(imported.module).__name__)
+
+
+def _arguments(imported, name, length):
+    import torch
+
+    ids = torch.zeros(1, length, dtype=torch.long, device=imported.around.device or "cpu")
+    return imported.unflatten({name: ids})
+
+
+def _check_length(imported, name, max_length, graph):
+    """Rejects a model whose results depend on the number of tokens, other than by causal attention."""
+    from .importer.errors import Diagnostic, ImportFailed
+    from .importer.graph.lengths import find_difference, sizes_in
+    from .importer.torch.program import convert_module
+
+    if max_length == 1:
+        return
+    convert = lambda length: convert_module(imported.module, *_arguments(imported, name, length), imported.around)
+    compare = lambda a, b: find_difference(*((a[1], b[1]) if a[0] > b[0] else (b[1], a[1])))
+    length = _other_length(sizes_in(graph), max_length)
+    try:
+        other = convert(length)
+    except ImportFailed:
+        if length < max_length:
+            raise
+        return  # no table has positions above max_length
+    found = compare((max_length, graph), (length, other))
+    if found is not None and max_length in sizes_in(other):
+        # A dimension of another kind has the size of that of tokens, so importing may take one for the other.
+        taken = {*sizes_in(other), length}
+        near = next((n for n in (*range(max_length, 2, -1), *range(max_length, 2 * max_length + 9)) if n not in taken))
+        try:
+            found = compare((near, convert(near)), (length, other))
+        except ImportFailed:
+            pass  # the first comparison stands
+    if found is not None:
+        place = (found.loc.file or None, found.loc.line or None) if found.loc else (None, None)
+        raise ImportFailed([Diagnostic(
+            "the result of a token depends on the number of tokens: expected a causal model, whose first tokens do "
+            f"not depend on how many follow, got other values for {length} tokens than for {max_length}",
+            "error", *place)])
+
+
+def _other_length(taken, max_length) -> int:
+    """A length to compare with: as short as can be, so that a condition on the length is not met by both, and
+    the size of no other dimension."""
+    return next(n for n in range(2, max_length + len(taken) + 2) if n not in taken)
 
 
 class ServedModel(Model):

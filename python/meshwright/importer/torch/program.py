@@ -184,7 +184,7 @@ def _describe(spec) -> str:
 
 def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), training=False,
                   evaluation=False, constants=None, batch_inputs=None, around=None,
-                  joins=None, weights=None, dynamic=None, capacities=None) -> ImportedProgram:
+                  joins=None, weights=None, dynamic=None, capacities=None, inspect=None) -> ImportedProgram:
     """Imports `module` as it computes module(*args, **kwargs) in evaluation mode, or with
     `training` as it is, with the ends of gradients.
 
@@ -198,16 +198,23 @@ def import_module(module: torch.nn.Module, args, kwargs=None, variable=(), train
     settings of PyTorch of an earlier import. `joins`: whether parameters that are only stacked become
     one; without it they do unless gradients will be asked for. `weights` is the checkpoint of which `module`
     is the copy. With `dynamic` the sizes that it names change from call to call, and the program is
-    that of the bucket `capacities`. Raises ImportFailed, which lists everything that is not covered.
+    that of the bucket `capacities`. `inspect` gets the graph before it is rewritten. Raises ImportFailed,
+    which lists everything that is not covered.
     """
     around = around or surroundings.read(module, args, kwargs)
     with surroundings.plain(around.dtype):
         return _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs,
-                       around, not training if joins is None else joins, weights, dynamic, capacities)
+                       around, not training if joins is None else joins, weights, dynamic, capacities, inspect)
+
+
+def convert_module(module, args, kwargs, around) -> Graph:
+    """The graph of `import_module` in evaluation mode, before it is rewritten."""
+    with surroundings.plain(around.dtype):
+        return Convert(_exported(module, args, kwargs, frozenset(), False, False, around, None)).run()
 
 
 def _import(module, args, kwargs, variable, training, evaluation, constants, batch_inputs, around,
-            joins, weights, dynamic, capacities):
+            joins, weights, dynamic, capacities, inspect):
     def repeat(*arguments, **options):
         if dynamic is not None:
             dynamic.forget(exported)  # the module may be another one now
@@ -219,6 +226,8 @@ def _import(module, args, kwargs, variable, training, evaluation, constants, bat
     bucket = Bucket(exported.symbols, capacities) if dynamic else None
     with part("converting"):
         graph = Convert(exported, bucket).run()
+        if inspect is not None:
+            inspect(graph)
     graph.sizes = list(capacities or ())
     layouts = [output.shape for output in graph.outputs]
     _state_batch(graph.inputs, batch_inputs)
