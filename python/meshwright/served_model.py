@@ -10,6 +10,7 @@ from .plan import Plan
 from .serving_choices import Copies, choose
 
 _EXPECTED = "a causal language model of ids of tokens [1, t]"
+_STATE = "state '{}': expected a model without state, since requests share steps, got one that its forward pass writes"
 
 
 def serve(model, max_length, page_size, pages, max_requests, buckets, prefix_cache) -> "ServedModel":
@@ -43,6 +44,8 @@ def _at_length(model, max_length) -> Model:
         raise Error(f"serve: expected {_EXPECTED}, got one of {given or 'no input'}")
     imported = next(iter(model._imported.values()), None)
     if imported is None or getattr(imported, "module", None) is None:
+        if model._program.states:
+            raise Error(_STATE.format(model._program.states[0].name))
         if shape == (1, max_length):
             return model
         raise Error(
@@ -62,7 +65,7 @@ def _imported_at(imported, name, max_length) -> Model:
             *_arguments(imported, name, max_length),
             around=imported.around,
             weights=imported.weights,
-            inspect=lambda graph: _check_length(imported, name, max_length, graph),
+            inspect=lambda graph: _check_graph(imported, name, max_length, graph),
         )
     except ImportFailed as error:
         raise Error(_convert(error.diagnostics)) from error
@@ -74,6 +77,21 @@ def _arguments(imported, name, length):
 
     ids = torch.zeros(1, length, dtype=torch.long, device=imported.around.device or "cpu")
     return imported.unflatten({name: ids})
+
+
+def _check_graph(imported, name, max_length, graph):
+    from .importer.errors import Diagnostic, ImportFailed
+
+    if graph.writes:
+        raise ImportFailed([
+            Diagnostic(_STATE.format(write.state.attrs["key"]), "error", *_place(write.loc))
+            for write in graph.writes
+        ])
+    _check_length(imported, name, max_length, graph)
+
+
+def _place(loc):
+    return (loc.file or None, loc.line or None) if loc else (None, None)
 
 
 def _check_length(imported, name, max_length, graph):
@@ -103,11 +121,10 @@ def _check_length(imported, name, max_length, graph):
         except ImportFailed:
             pass  # the first comparison stands
     if found is not None:
-        place = (found.loc.file or None, found.loc.line or None) if found.loc else (None, None)
         raise ImportFailed([Diagnostic(
             "the result of a token depends on the number of tokens: expected a causal model, whose first tokens do "
             f"not depend on how many follow, got other values for {length} tokens than for {max_length}",
-            "error", *place)])
+            "error", *_place(found.loc))])
 
 
 def _other_length(taken, max_length) -> int:

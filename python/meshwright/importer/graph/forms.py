@@ -134,6 +134,7 @@ def written_out(form: Form, shape) -> np.ndarray | None:
     """The value itself, if it is known and small enough to write out."""
     if not affordable(shape) or isinstance(form, Dense) and not form.known:
         return None
+    shape = tuple(map(int, shape))  # NumPy divides sizes, of which those of a call make no number
     if isinstance(form, Dense):
         return np.broadcast_to(form.values, shape)
     index = np.full(shape, -form.low, dtype=np.int64)
