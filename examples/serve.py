@@ -8,8 +8,9 @@
     curl -N localhost:8000/v1/completions -d '{"prompt": "The statement", "max_tokens": 40, "stream": true}'
 
 The ranks are those of data-parallel attention: in each of the groups they attend to requests of their
-own, and together they compute the other layers. Each second with requests a line says how many tokens
-were computed and how many pages are in use.
+own, and together they compute the other layers. For each second of steps a line says how many tokens
+were computed and how many pages are in use. A request may have "max_tokens", "temperature", "seed", "stop"
+(tokens or characters, which end the text) and "stream".
 """
 
 import argparse
@@ -65,10 +66,11 @@ class Engine:
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self):
-        computed, since = 0, time.monotonic()
+        computed, busy = 0, 0.0
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.session.requests)
+                began = time.monotonic()
                 try:
                     computed += self.session.step()
                 except mw.Error as error:
@@ -77,23 +79,36 @@ class Engine:
                 if self.failure:
                     return
                 pages = self.session.stats()["pages"]
-            now = time.monotonic()
-            if now - since >= 1:
+            busy += time.monotonic() - began
+            if busy >= 1:
                 used = pages["total"] - pages["free"]
-                print(f"{computed / (now - since):.0f} tokens/s, {used} of {pages['total']} pages in use", flush=True)
-                computed, since = 0, now
+                print(f"{computed / busy:.0f} tokens/s, {used} of {pages['total']} pages in use", flush=True)
+                computed, busy = 0, 0.0
+
+    def tokens(self, name, text):
+        """The tokens of a text; tokens stay as they are."""
+        if not isinstance(text, str):
+            return text
+        unknown = sorted(set(text) - set(self.letters))
+        if unknown:
+            raise mw.InputError(f"{name}: expected characters of the model's text, got {''.join(unknown)!r}")
+        return [self.letters.index(letter) for letter in text]
 
     def submit(self, body):
-        prompt = body.get("prompt", "")
-        if isinstance(prompt, str):
-            unknown = sorted(set(prompt) - set(self.letters))
-            if unknown:
-                raise mw.InputError(f"prompt: expected characters of the model's text, got {''.join(unknown)!r}")
-            prompt = [self.letters.index(letter) for letter in prompt]
+        prompt = self.tokens("prompt", body.get("prompt", ""))
+        stop = body.get("stop")
+        stop = [] if stop is None else stop if isinstance(stop, list) else [stop]
+        for end in stop:
+            if isinstance(end, str) and len(end) != 1:
+                raise mw.InputError(f"stop: expected tokens, or texts of one character, got {end!r}")
+        stop = [token for end in stop for token in (self.tokens("stop", end) if isinstance(end, str) else [end])]
+        if body.get("n", 1) != 1:
+            raise mw.InputError(f"n: expected 1, the completions of a request, got {body['n']!r}")
         with self.changed:
             request = self.session.submit(
                 prompt,
                 max_new_tokens=body.get("max_tokens", 16),
+                stop=stop,
                 temperature=body.get("temperature", 0),
                 seed=body.get("seed", 0),
             )

@@ -62,7 +62,9 @@ def integer(name, value, least=None, error=Error) -> int:
     expected = "an integer" if least is None else f"an integer from {least} on"
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
         fail(name, value, expected, error)
-    if (least is not None and value < least) or abs(int(value)) >= 2**63:
+    if abs(int(value)) >= 2**63:
+        fail(name, value, f"an integer from {-2**63 + 1 if least is None else least} to {2**63 - 1}", error)
+    if least is not None and value < least:
         fail(name, value, expected, error)
     return int(value)
 

@@ -8,6 +8,7 @@ call's own sizes, which the entry has as arguments behind its inputs.
 
 import functools
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,11 @@ from . import arguments
 from .devices import on_gpu
 from .errors import Diagnostic, Error, InputError
 from .tensors import as_numpy, dense, is_meta, is_torch, torch_names
+
+
+def memory_of_machine() -> int:
+    """The bytes of this machine's memory."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def checked(buckets) -> dict[str, list[int]]:

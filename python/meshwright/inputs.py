@@ -13,6 +13,10 @@ from .errors import Diagnostic, Error, InputError
 from .tensors import NUMPY_TYPES, Dense, dense, is_meta
 
 
+#: Inputs that a step of serving has, and the host computes.
+_SERVING = {"tokens", "positions", "slots", "tables", "starts", "lengths"}
+
+
 class Prepared(NamedTuple):
     """A call of an entry."""
 
@@ -101,5 +105,8 @@ def by_name(ports, args, kwargs) -> list:
         if port.name not in values and not port.has_default
     ]
     if problems:
+        if _SERVING <= set(names):
+            problems = ["an entry of a model that serves: expected requests by `start()` and `generate` or `submit`, got "
+                        "a call without " + ", ".join(f"'{n}'" for n in names if n not in values)]
         raise InputError([Diagnostic(problem) for problem in problems])
     return [values.get(name) for name in names]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 """Requests of sessions that serve: prompts, and the tokens that a model continues them with."""
 
-from numbers import Real
+from numbers import Integral, Real
 
 from . import _core, arguments
 from .errors import Error, InputError, unwrap
@@ -104,11 +104,15 @@ class Serving:
 
         An InputError names the argument that does not fit.
         """
+        return self._submit("prompt", prompt, max_new_tokens, stop, temperature, seed, logits, group)
+
+    def _submit(self, name, prompt, max_new_tokens, stop, temperature, seed, logits=False, group=None) -> Request:
+        """As `submit`, with the name of the prompt in errors."""
         server = self._server
         options = _core.RequestOptions()
-        tokens = _tokens("prompt", prompt)
+        tokens = _tokens(name, prompt)
         options.max_new_tokens = arguments.integer("max_new_tokens", max_new_tokens, error=InputError)
-        options.stop = _tokens("stop", [stop] if isinstance(stop, int) else stop)
+        options.stop = _tokens("stop", [stop] if isinstance(stop, Integral) else stop)
         arguments.instance("temperature", temperature, Real, "a number", InputError)
         options.temperature = float(temperature)
         options.seed = arguments.integer("seed", seed, error=InputError)
@@ -118,7 +122,10 @@ class Serving:
         try:
             return self._request(unwrap(server.submit(tokens, options)))
         except Error as error:
-            raise InputError(error.diagnostics) from None
+            raise InputError([
+                d._replace(message=name + d.message.removeprefix("prompt")) if d.message.startswith("prompt") else d
+                for d in error.diagnostics
+            ]) from None
 
     def generate(
         self,
@@ -133,10 +140,12 @@ class Serving:
         Requests that were submitted before go on meanwhile. If a call fails, the requests of these prompts
         are cancelled.
         """
+        if isinstance(prompts, str | bytes) or not hasattr(prompts, "__iter__"):
+            arguments.fail("prompts", prompts, "a sequence of prompts, each of which is a sequence of tokens", InputError)
         requests = []
         try:
-            for prompt in prompts:
-                requests.append(self.submit(prompt, max_new_tokens, stop, temperature, seed))
+            for i, prompt in enumerate(prompts):
+                requests.append(self._submit(f"prompts[{i}]", prompt, max_new_tokens, stop, temperature, seed))
             while not all(request.done for request in requests):
                 self.step()
         except BaseException:
@@ -194,4 +203,7 @@ def _tokens(name, value) -> list[int]:
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
         arguments.fail(name, value, "a sequence of tokens", InputError)
+    value = list(value)
+    if value and hasattr(value[0], "__iter__") and getattr(value[0], "ndim", 1):
+        raise InputError(f"{name}: expected a flat sequence of tokens, got one of sequences")
     return [arguments.integer(f"{name}[{i}]", token, error=InputError) for i, token in enumerate(value)]

@@ -3,21 +3,24 @@
 """Causal language models that serve requests: what `Model.serve` returns."""
 
 from . import _core, arguments, serving_plans
-from .errors import Error, unwrap
+from .buckets import memory_of_machine
+from .errors import Diagnostic, Error, unwrap
 from .model import Model, _convert, _model_of
 from .options import spell
 from .plan import Plan
 from .serving_choices import Copies, choose
 
 _EXPECTED = "a causal language model of ids of tokens [1, t]"
+#: Bytes of the tables of a token, at least: its position, sines and cosines, slots.
+_ROW = 2048
 _STATE = "state '{}': expected a model without state, since requests share steps, got one that its forward pass writes"
 
 
 def serve(model, max_length, page_size, pages, max_requests, buckets, prefix_cache) -> "ServedModel":
     options = _core.ServeOptions()
-    max_length = arguments.integer("max_length", max_length, 1)
+    max_length = _fits("max_length", arguments.integer("max_length", max_length, 1))
     options.page_size = arguments.integer("page_size", page_size, 1)
-    options.max_requests = arguments.integer("max_requests", max_requests, 1)
+    options.max_requests = _fits("max_requests", arguments.integer("max_requests", max_requests, 1))
     if pages is not None:
         options.pages = arguments.integer("pages", pages, 1)
     options.buckets = _buckets(buckets, options.max_requests)
@@ -25,11 +28,19 @@ def serve(model, max_length, page_size, pages, max_requests, buckets, prefix_cac
     return ServedModel(_at_length(model, max_length), max_length, options)
 
 
+def _fits(name, rows) -> int:
+    """Rejects more tokens or requests than this machine has memory for, since there are tables with a row of each."""
+    most = memory_of_machine() // _ROW
+    if rows > most:
+        arguments.fail(name, rows, f"at most {most}, for which this machine has memory")
+    return rows
+
+
 def _buckets(buckets, max_requests) -> list[int]:
     if buckets is None:
         return _core.default_buckets(max_requests)
     arguments.instance("buckets", buckets, (list, tuple), "numbers of tokens, ascending, or None")
-    found = [arguments.integer(f"buckets[{i}]", tokens, 1) for i, tokens in enumerate(buckets)]
+    found = [_fits(f"buckets[{i}]", arguments.integer(f"buckets[{i}]", n, 1)) for i, n in enumerate(buckets)]
     if not found or sorted(set(found)) != found:
         raise Error(f"buckets: expected at least one number of tokens, ascending, got {list(buckets)}")
     return found
@@ -41,7 +52,7 @@ def _at_length(model, max_length) -> Model:
     shape = tuple(ports[0].shape) if len(ports) == 1 else ()
     if len(model.entries) != 1 or len(shape) != 2 or ports[0].dtype != "i64":
         given = ", ".join(f"'{port.name}' {port.dtype}{list(port.shape)}" for port in ports)
-        raise Error(f"serve: expected {_EXPECTED}, got one of {given or 'no input'}")
+        raise Error(f"serve: expected {_EXPECTED}, of type i64, got one of {given or 'no input'}")
     imported = next(iter(model._imported.values()), None)
     if imported is None or getattr(imported, "module", None) is None:
         if model._program.states:
@@ -68,7 +79,10 @@ def _imported_at(imported, name, max_length) -> Model:
             inspect=lambda graph: _check_graph(imported, name, max_length, graph),
         )
     except ImportFailed as error:
-        raise Error(_convert(error.diagnostics)) from error
+        raise Error([
+            d._replace(message=f"max_length: expected a length that the model takes, got {max_length}: {d.message}")
+            for d in _convert(error.diagnostics)
+        ]) from error
     return _model_of(program, type(imported.module).__name__)
 
 
@@ -80,10 +94,8 @@ def _arguments(imported, name, length):
 
 
 def _check_graph(imported, name, max_length, graph):
-    from .importer.errors import Diagnostic, ImportFailed
-
     if graph.writes:
-        raise ImportFailed([
+        raise Error([
             Diagnostic(_STATE.format(write.state.attrs["key"]), "error", *_place(write.loc))
             for write in graph.writes
         ])
@@ -96,7 +108,7 @@ def _place(loc):
 
 def _check_length(imported, name, max_length, graph):
     """Rejects a model whose results depend on the number of tokens, other than by causal attention."""
-    from .importer.errors import Diagnostic, ImportFailed
+    from .importer import ImportFailed
     from .importer.graph.lengths import find_difference, sizes_in
     from .importer.torch.program import convert_module
 
@@ -107,9 +119,9 @@ def _check_length(imported, name, max_length, graph):
     length = _other_length(sizes_in(graph), max_length)
     try:
         other = convert(length)
-    except ImportFailed:
+    except ImportFailed as error:
         if length < max_length:
-            raise
+            raise Error(_convert(error.diagnostics)) from error
         return  # no table has positions above max_length
     found = compare((max_length, graph), (length, other))
     if found is not None and max_length in sizes_in(other):
@@ -121,7 +133,7 @@ def _check_length(imported, name, max_length, graph):
         except ImportFailed:
             pass  # the first comparison stands
     if found is not None:
-        raise ImportFailed([Diagnostic(
+        raise Error([Diagnostic(
             "the result of a token depends on the number of tokens: expected a causal model, whose first tokens do "
             f"not depend on how many follow, got other values for {length} tokens than for {max_length}",
             "error", *_place(found.loc))])

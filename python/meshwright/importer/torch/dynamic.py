@@ -10,6 +10,7 @@ torch.export takes a size of 1 for a static one, so the trace has sizes of its o
 """
 import inspect
 import itertools
+import math
 import os
 import re
 import sys
@@ -24,6 +25,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, symbol_is_type
 from torch.utils import _pytree as pytree
 from torch.utils._sympy.symbol import SymT
 
+from ...buckets import memory_of_machine
 from ..errors import Diagnostic, ImportFailed
 from ..graph.sizes import quantity, size
 from .locations import calling_line, is_in_torch, is_model_file
@@ -40,6 +42,10 @@ _RANGE = re.compile(r"(\w+) = Dim\('\w+'(?:, min=(\d+))?(?:, max=(\d+))?\)")
 _ONE_SIZE = re.compile(r"^  (\w+) = (\d+)$|guards generated for (\w+) = .* specialized value of (\d+)", re.M)
 #: Symbols of numbers that depend on values.
 _UNBACKED = (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)
+
+
+#: The largest size of a trace, whose inputs are in memory.
+_LARGEST_TRACE = 1 << 20
 
 
 def symbol(name: str) -> sympy.Symbol:
@@ -176,13 +182,22 @@ class Dynamic:
             names[at], shape[at] = name, self._trace[name]
             if self._trace[name] > 1:
                 dims[at] = self._dim(name)
-        if shape != list(value.shape):
+        needed = value.element_size() * math.prod(
+            self.buckets[names[at]][-1] if at in names else size for at, size in enumerate(value.shape))
+        if needed > memory_of_machine() and value.device.type != "meta":
+            self._problems.append(f"buckets: expected input '{where}' to fit the memory of this machine, "
+                                  f"{memory_of_machine():,} bytes, got {needed:,} bytes in the largest bucket")
+        elif shape != list(value.shape):
             value = value.new_zeros(shape)
         return value, names, dims or None
 
     def _name(self, entry, where, at):
         if isinstance(entry, str):
-            return entry
+            if entry.isidentifier():
+                return entry
+            self._problems.append(f"dynamic_shapes of '{where}': expected a name of letters, digits and underscores "
+                                  f"for dimension {at}, got '{entry}'")
+            return None
         if entry is None or isinstance(entry, int) or entry is Dim.STATIC:
             return None
         if type(entry) is Dim or isinstance(entry, type) or hasattr(entry, "__name__"):
@@ -310,8 +325,8 @@ def _trace_sizes(buckets) -> dict[str, int]:
     result = {}
     for name, sizes in buckets.items():
         largest, taken = sizes[-1], set(result.values())
-        wanted = [n for n in range(largest - 1, 1, -1) if n not in taken] or [largest]
-        result[name] = min(largest, wanted[0])
+        wanted = next((n for n in range(min(largest - 1, _LARGEST_TRACE), 1, -1) if n not in taken), largest)
+        result[name] = min(largest, wanted)
     return result
 
 
