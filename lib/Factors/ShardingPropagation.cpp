@@ -168,9 +168,8 @@ void ShardingPropagation::visit(Operation *op, OpGroups opGroups, const FactorAn
       bool isRows = occurrence.dim < entry.tokens + (entry.tokens > 0);
       if (!occurrence.isResult && round == Interior && !occurrence.value.hasOneUse() && !isRows)
         continue;
-      // Tokens of rows are those from which they were made, or of other rows.
-      bool isOfRows = occurrence.isResult || entries[source->entry].tokens > 0;
-      if (round == Interior && isRows && occurrence.dim > 0 && !isOfRows)
+      // Tokens of rows are those of other rows.
+      if (round == Interior && isRows && occurrence.dim > 0 && entries[source->entry].tokens == 0)
         continue;
       AxisList free = getFreeAxes(occurrence, getAxes(*source));
       if (free.empty())

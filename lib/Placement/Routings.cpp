@@ -266,29 +266,91 @@ size_t RoutingProof::getOrderBehind(Operation *send, const nn::RoutingUse &use) 
   return getSentOrder(tokens, dist::getAxes(use.sentAlong, layouts->getMesh()));
 }
 
+/// Lets tokens have none of the axes along which their rows go, and returns these in the order of the tokens. They are
+/// the first ones of their factors. None if those of a rank are no product of tokens.
+static std::optional<AxisList> leaveTokens(MutableArrayRef<DimLayout> tokens, ArrayRef<Axis> along, MeshAttr mesh) {
+  AxisList gone;
+  auto isGone = [&](const Axis &axis) {
+    return llvm::any_of(along, [&](const Axis &whole) {
+      return whole.axis == axis.axis && whole.pre <= axis.pre && axis.pre * axis.size <= whole.pre * whole.size;
+    });
+  };
+  for (DimLayout &dim : tokens) {
+    SmallVector<LayoutFactor, 1> factors;
+    for (LayoutFactor factor : dim.factors) {
+      ArrayRef<Axis> lead = ArrayRef(factor.axes).take_while(isGone);
+      gone.append(lead.begin(), lead.end());
+      if (!lead.empty() && lead.size() < factor.axes.size()) {
+        LayoutFactor upper, lower;
+        if (!splitFactor(factor, factor.padded / getNumShards(lead), mesh, upper, lower))
+          return std::nullopt;
+        upper.axes.clear();
+        factors.push_back(upper);
+        factor = lower;
+      } else if (!lead.empty()) {
+        factor.axes.clear();
+      }
+      factors.push_back(factor);
+    }
+    dim.factors = std::move(factors);
+  }
+  return gone;
+}
+
+/// Returns true if dimensions are sharded alike. Padding may differ.
+static bool areShardedAlike(ArrayRef<DimLayout> dims, ArrayRef<DimLayout> others, MeshAttr mesh) {
+  Layout first, second;
+  first.dims.assign(dims.begin(), dims.end());
+  second.dims.assign(others.begin(), others.end());
+  canonicalize(first, mesh);
+  canonicalize(second, mesh);
+  return llvm::equal(first.dims, second.dims, [](const DimLayout &a, const DimLayout &b) {
+    return llvm::equal(a.factors, b.factors, [](const LayoutFactor &x, const LayoutFactor &y) {
+      return x.size == y.size && x.axes == y.axes;
+    });
+  });
+}
+
 /// Rows that leave their tokens, or that return to them, in the order in which they came.
 LogicalResult RoutingProof::visitMove(CollectiveOpInterface op) {
+  MeshAttr mesh = layouts->getMesh();
   for (auto [i, operand, result] : llvm::enumerate(op->getOperands(), op->getResults())) {
     const Layout *from = layouts->lookup(operand), *to = layouts->lookup(result);
     if (!isRouted(operand) || !from || !to)
       continue;
     AxisList have = from->dims.front().getAxes(), want = to->dims.front().getAxes();
-    auto sent = [&](const Layout &atTokens, const AxisList &axes) {
-      SmallVector<LayoutFactor> tokens;
-      for (const DimLayout &dim : ArrayRef(atTokens.dims).drop_front())
-        tokens.append(dim.factors.begin(), dim.factors.end());
-      return getSentOrder(tokens, axes);
-    };
-    size_t order = getOrder(operand);
-    if (have.size() < want.size()) {
-      if (size_t moved = sent(*from, want))
-        orders[result] = moved;
-    } else if (have.size() > want.size()) {
-      if (order != sent(*to, have))
-        return op->emitOpError() << "expected rows of operand " << i
-                                 << " to return in the order in which ranks sent them, got another order";
-      orders[result] = 0;
-    }
+    bool leaves = getNumShards(have) < getNumShards(want);
+    if (have == want)
+      continue;
+    // The rows at their tokens, and those that are with experts.
+    const Layout &home = leaves ? *from : *to, &away = leaves ? *to : *from;
+    const AxisList &all = leaves ? want : have, &before = leaves ? have : want;
+    std::optional<AxisList> along = subtract(all, before);
+    int64_t count = nn::getNumTokenDims(operand);
+    SmallVector<DimLayout> tokens(ArrayRef(home.dims).slice(1, count));
+    std::optional<AxisList> gone = along ? leaveTokens(tokens, *along, mesh) : std::nullopt;
+    // A rank may also take the rows of some of its experts.
+    if (gone && gone->empty())
+      continue;
+    AxisList order = before;
+    if (gone)
+      order.append(*gone);
+    canonicalizeAxes(order, mesh);
+    if (!gone || order != all || !areShardedAlike(tokens, ArrayRef(away.dims).slice(1, count), mesh))
+      return op->emitOpError() << "expected the tokens of operand " << i << " to have axes that the experts "
+                               << (leaves ? "take" : "leave") << ", got rows of layout " << toString(*from, mesh)
+                               << " that become " << toString(*to, mesh);
+    SmallVector<LayoutFactor> factors;
+    for (const DimLayout &dim : ArrayRef(home.dims).slice(1, count))
+      factors.append(dim.factors.begin(), dim.factors.end());
+    size_t sent = getSentOrder(factors, *gone), now = getOrder(operand);
+    if (leaves && now != 0)
+      return op->emitOpError() << "expected rows of operand " << i
+                               << " in the order of their tokens, got rows in the order of ranks that sent them";
+    if (!leaves && now != sent)
+      return op->emitOpError() << "expected rows of operand " << i
+                               << " to return in the order in which ranks sent them, got another order";
+    orders[result] = leaves ? sent : 0;
   }
   return success();
 }
@@ -390,8 +452,11 @@ LogicalResult RoutingProof::visitRouted(nn::RoutedOpInterface op) {
   if (!use.givesRouted || !first)
     return success();
   size_t order = returns ? getOrder(op->getOperand(use.operands.back())) : first->order;
-  if (use.sentAlong && layouts)
+  if (use.sentAlong && layouts) {
+    if (order != 0)
+      return op->emitOpError("expected rows in the order of their tokens, got rows in the order of ranks that sent them");
     order = getOrderBehind(op, use);
+  }
   for (Value result : op->getResults()) {
     routings[result] = first->routing;
     orders[result] = order;

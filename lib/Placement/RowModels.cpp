@@ -435,9 +435,13 @@ private:
     int row = getFactor(rule.operands[0].front()), group = getFactor(rule.results[0].front());
     offsets = take(getFactor(rule.operands.back().front()));
     rows = asRows(pieces[row], mesh).factors;
+    // The first axes shard experts, and the others tokens.
+    AxisList axes;
+    for (const LayoutFactor &factor : rows)
+      axes.append(factor.axes);
     int64_t local = rule.factors[group].size, shards = 1;
     auto total = op->getAttrOfType<IntegerAttr>("total");
-    for (size_t leading = 0; leading <= rows.size() && !isSplit; ++leading) {
+    for (size_t leading = 0; leading <= axes.size() && !isSplit; ++leading) {
       Pieces experts, tokens;
       isSplit = splitRows(rows, local * shards, mesh, experts, tokens);
       DimLayout own = asRows(experts, mesh);
@@ -445,8 +449,8 @@ private:
       if (isSplit) {
         pieces[group] = own.factors;
         pieces[row] = asRows(tokens, mesh).factors;
-      } else if (leading < rows.size()) {
-        shards *= getNumShards(rows[leading].axes);
+      } else if (leading < axes.size()) {
+        shards *= axes[leading].size;
       }
     }
   }

@@ -351,13 +351,20 @@ void ScatterModes::annotate() {
     setShardingAttr(value, writeSharding(scatter(value, tokens), value, factors, mesh, symbol));
   // Behind the stream tokens are whole, even for users that could take shards: one gather
   // serves all users.
+  auto keepWhole = [&](Operation *user) {
+    if (user->getNumResults() == 1 && !stream.count(user->getResult(0)) && !getShardingAttr(user->getResult(0)))
+      setShardingAttr(user->getResult(0), writeSharding(shardings.get(user->getResult(0)), user->getResult(0),
+                                                        factors, mesh, symbol));
+  };
   for (auto [value, tokens] : stream)
-    for (Operation *user : value.getUsers())
-      if (user->getNumResults() == 1 && !stream.count(user->getResult(0)) &&
-          !getShardingAttr(user->getResult(0)))
-        setShardingAttr(user->getResult(0),
-                        writeSharding(shardings.get(user->getResult(0)), user->getResult(0),
-                                      factors, mesh, symbol));
+    for (Operation *user : value.getUsers()) {
+      keepWhole(user);
+      // Rows of experts are made of the tokens that exist.
+      if (isa<CompactOp>(user))
+        for (Operation *reader : user->getUsers())
+          if (reader->getNumResults() == 1 && isRouted(reader->getResult(0)))
+            keepWhole(reader);
+    }
   // Results of the model have whole tokens.
   Operation *terminator = func.getBody().front().getTerminator();
   SignatureAttrs signatures;

@@ -110,16 +110,15 @@ bool CutFinder::addSize(Operation *op) {
 
 /// The sharding of `part` of each rank's tokens, along a dimension of which it has `whole`. Null if the sharding states
 /// sizes of which these are no factor.
-static ShardingAttr cutSharding(ShardingAttr sharding, int64_t dim, int64_t whole, int64_t part) {
+static ShardingAttr cutSharding(ShardingAttr sharding, int64_t dim, int64_t whole, int64_t part, MeshAttr mesh) {
   SmallVector<DimShardingAttr> dims(sharding.getDims());
   SmallVector<FactorShardingAttr> factors(dims[dim].getFactors());
   // Sizes that are not stated follow from the types.
   if (factors.empty() || factors.back().getSize() == 0)
     return sharding;
   FactorShardingAttr last = factors.back();
-  bool isCut = last.getSize() == last.getPadded() && last.getSize() % whole == 0 && !last.getRuntimeSize() &&
-               last.getOrder() == TokenOrder::Contiguous;
-  if (!isCut)
+  LayoutFactor own = getFactor(last, mesh);
+  if (own.isPadded() || own.size % whole != 0 || !own.isContiguous())
     return nullptr;
   int64_t size = last.getSize() / whole * part;
   factors.back() = FactorShardingAttr::get(last.getContext(), size, size, last.getOrder(), last.getOrderRanks(),
@@ -169,8 +168,9 @@ bool CutFinder::addMove(Operation *op) {
     cut.operands.push_back(component.dim);
     cut.results.push_back(component.dim);
     auto shardings = collective ? collective.getShardings(i) : std::nullopt;
-    if (shardings && (!cutSharding(shardings->first, component.dim, component.size, 1) ||
-                      !cutSharding(shardings->second, component.dim, component.size, 1)))
+    MeshAttr mesh = placement.getMesh();
+    if (shardings && (!cutSharding(shardings->first, component.dim, component.size, 1, mesh) ||
+                      !cutSharding(shardings->second, component.dim, component.size, 1, mesh)))
       return false;
     bool isSame = shapeOf(from)[component.dim] == shapeOf(to)[component.dim];
     if (!collective && !isSame)
@@ -360,7 +360,7 @@ void ChunkWriter::write(const OpCut &cut, int64_t chunk) {
     int64_t part = getStart(chunk + 1) - getStart(chunk);
     auto cutAll = [&](ArrayAttr shardings) {
       return builder.getArrayAttr(llvm::map_to_vector(shardings.getAsRange<ShardingAttr>(), [&](ShardingAttr whole) {
-        return Attribute(cutSharding(whole, component.dim, component.size, part));
+        return Attribute(cutSharding(whole, component.dim, component.size, part, placement.getMesh()));
       }));
     };
     move.setFromAttr(cutAll(move.getFrom()));
