@@ -106,7 +106,8 @@ def by_name(ports, args, kwargs) -> list:
     ]
     if problems:
         if _SERVING <= set(names):
-            problems = ["an entry of a model that serves: expected requests by `start()` and `generate` or `submit`, got "
-                        "a call without " + ", ".join(f"'{n}'" for n in names if n not in values)]
+            missing = ", ".join(f"'{name}'" for name in names if name not in values)
+            problems = ["an entry of a model that serves: expected requests by `start()` and `generate` or "
+                        f"`submit`, got a call without {missing}"]
         raise InputError([Diagnostic(problem) for problem in problems])
     return [values.get(name) for name in names]

@@ -141,7 +141,8 @@ class Serving:
         are cancelled.
         """
         if isinstance(prompts, str | bytes) or not hasattr(prompts, "__iter__"):
-            arguments.fail("prompts", prompts, "a sequence of prompts, each of which is a sequence of tokens", InputError)
+            expected = "a sequence of prompts, each of which is a sequence of tokens"
+            arguments.fail("prompts", prompts, expected, InputError)
         requests = []
         try:
             for i, prompt in enumerate(prompts):

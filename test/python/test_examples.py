@@ -147,6 +147,11 @@ def test_serve(tmp_path):
             assert end == "data: [DONE]" and "".join(texts) == whole["choices"][0]["text"]
             assert "expected characters of the model's text" in post(400, prompt="@")
             assert "at most max_length = 32" in post(400, prompt="a mesh", max_tokens=90)
+            text = whole["choices"][0]["text"]
+            stopped = json.loads(post(prompt="a mesh", max_tokens=9, stop=text[2]))["choices"][0]
+            assert (stopped["text"], stopped["finish_reason"]) == (text[:text.index(text[2]) + 1], "stop")
+            assert "stop: expected tokens, or texts of one character" in post(400, prompt="a", stop=["ab"])
+            assert "n: expected 1" in post(400, prompt="a", n=2)
         finally:
             server.terminate()
 

@@ -70,7 +70,15 @@ def x_of(*shape):
     return torch.randn(*shape, 16, generator=torch.Generator().manual_seed(sum(shape)))
 
 
+def distances(m, x):
+    """A table [tokens, tokens] that is a function of the distance, merged and taken apart again."""
+    tokens = x.shape[1]
+    at = torch.arange(tokens)
+    return x + ((at[:, None] - at) * 0.5).reshape(-1).view(tokens, tokens).sum(1)[:, None]
+
+
 FUNCTIONS = {
+    "distances": distances,
     "means": lambda m, x: (x.mean(1), x.mean((0, 1)), x.mean(), x.mean(2), (x @ m.w).mean(-2, keepdim=True)),
     "variances": lambda m, x: (x.var(1, unbiased=False), x.std((0, 1)), torch.var_mean(x, 2)[0]),
     "norms": lambda m, x: (x / x.norm(dim=1, keepdim=True), F.layer_norm(x, (16,)), F.normalize(x, dim=1)),

@@ -19,8 +19,9 @@ class Decoder(nn.Module):
         self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
         self.positions = nn.Parameter(torch.randn(64, width))
 
-    def attend(self, x, scale=1.0, at=0):
-        return self.head(x + at + F.scaled_dot_product_attention(self.q(x) * scale, self.k(x), self.v(x), is_causal=True))
+    def attend(self, x, at=0):
+        q, k, v = self.q(x), self.k(x), self.v(x)
+        return self.head(x + at + F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
     def forward(self, ids):
         return self.attend(self.table(ids))
@@ -70,7 +71,10 @@ class Branches(Decoder):
         return -y  # here
 
 
-@pytest.mark.parametrize("kind", [ScaledScores, ScaledLogits, Reversed, FromTheEnd, LastRows, MeanOfPositions, Branches])
+KINDS = [ScaledScores, ScaledLogits, Reversed, FromTheEnd, LastRows, MeanOfPositions, Branches]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_numbers_that_depend_on_the_length(kind):
     lines, first = inspect.getsourcelines(kind)
     here = first + next(i for i, line in enumerate(lines) if "# here" in line)

@@ -279,8 +279,9 @@ def _keeps_first(x: Node, y: Node, operands: list[_Pair]) -> bool:
     if x.op == "reshape":
         return _keeps_major(operands[0], made)
     if x.op == "slice":
-        return all(x.attrs[k][d] == y.attrs[k][d] for k in ("starts", "strides") for d in range(x.rank)) and \
-            all(d in tokens[0] or x.attrs["limits"][d] == y.attrs["limits"][d] or d in made.along for d in range(x.rank))
+        ends_alike = lambda d: x.attrs["limits"][d] == y.attrs["limits"][d] or d in (*tokens[0], *made.along)
+        return x.attrs["starts"] == y.attrs["starts"] and x.attrs["strides"] == y.attrs["strides"] and \
+            all(map(ends_alike, range(x.rank)))
     if x.op == "concat":
         return not any(x.attrs["dim"] in t for t in tokens[:-1])
     if x.op in ("gather", "take_along"):
