@@ -92,10 +92,8 @@ static void printServing(const ServingReport &serving, json::OStream &json) {
   json.attribute("pages", serving.sizes.pages);
   json.attribute("cache_bytes_per_token", serving.bytesPerToken);
   json.attribute("cache", serving.getCacheSharding());
-  if (serving.denseTp)
-    json.attribute("dense_tp", *serving.denseTp);
-  if (serving.hasOwnHead)
-    json.attribute("dp_lm_head", *serving.hasOwnHead ? "on" : "off");
+  json.attribute("dense_tp", serving.denseTp);
+  json.attribute("dp_lm_head", serving.hasOwnHead ? "on" : "off");
   json.attributeArray("entries", [&] {
     for (const ServingReport::Entry &entry : serving.entries)
       json.object([&] {

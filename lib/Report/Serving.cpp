@@ -46,6 +46,9 @@ std::optional<ServingReport> meshwright::buildServingReport(FunctionOpInterface 
     if (std::optional<dist::DpAttention> groups = dist::getDpAttention(meshOp)) {
       report.denseTp = groups->denseTp;
       report.hasOwnHead = groups->hasOwnHead;
+    } else {
+      // Each group is one of data parallelism, whose ranks share all layers.
+      report.denseTp = meshOp.getMesh().getNumRanks() / sizes->groups;
     }
   for (FunctionOpInterface entry : nn::getEntries(module)) {
     ArrayRef<int64_t> tokens = getInputShape(entry, "tokens");

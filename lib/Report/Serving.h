@@ -36,10 +36,10 @@ struct ServingReport {
   ServingSizes sizes;
   /// Bytes that a rank stores for each token of a group's caches.
   int64_t bytesPerToken = 0;
-  /// The ranks that share a dense layer, and whether a group computes the logits of its own requests
-  /// alone. None if no ranks share attention.
-  std::optional<int64_t> denseTp;
-  std::optional<bool> hasOwnHead;
+  /// The ranks that share a dense layer, and whether a group of data-parallel attention computes the
+  /// logits of its own requests alone.
+  int64_t denseTp = 1;
+  bool hasOwnHead = false;
   std::vector<Entry> entries;
 
   /// How ranks of a group share its caches: each has some heads, or some pages.
