@@ -17,8 +17,8 @@
 //   y = combine(r, i)                      g = combine(r, j) : E/n, shared = n    moves back
 //                                          y = combine(g, i)
 //
-// Slower links are crossed by themselves if that takes less time: the row goes to a rank of each group behind such
-// a link, and that one sends it on to the ranks of its group. So these two lines stand once for each step.
+// A step of its own crosses slower links if that takes less time: the row goes to a rank of each group behind such a
+// link, and that rank sends it on to the ranks of its group. So these two lines stand once for each step.
 //
 //===----------------------------------------------------------------------===//
 

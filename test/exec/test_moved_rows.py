@@ -265,6 +265,21 @@ def test_rows_return_as_they_came(mesh, width):
     assert "all_to_all_v" in kinds_of(plan)
 
 
+def test_an_expert_for_each_rank():
+    """Experts on tp, and tokens on dp and tp: the rows of one expert, and of some tokens, are one block of all rows."""
+    rng = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    net = LayerLoss(Layer(64, 2)).train()
+    given = (torch.randn(8, 4, 64, generator=rng), chosen_experts("random", (8, 4), 2, 1, rng))
+    model = mw.from_torch(net, given, training=True).differentiate()
+    plan = model.parallelize(mesh={"dp": 2, "tp": 2}, expert_parallel="tp", sequence_parallel="on")
+    got = dict(zip(model.outputs, plan.run(*given), strict=True))
+    net(*given).backward()
+    largest = max(p.grad.abs().max() for p in net.parameters())
+    for name, parameter in net.named_parameters():
+        assert (torch.as_tensor(got[f"grad.{name}"]) - parameter.grad).abs().max() <= 1e-5 * largest, name
+
+
 @pytest.mark.parametrize("kind", ["random", "skewed"])
 def test_capacity(kind):
     """Choices that an expert does not take have no row; the choices that are left go with the rows."""

@@ -130,21 +130,22 @@ def test_processes_have_the_bits_of_threads(tmp_path, module, kind):
     assert_same_bits(files.mpi(4), files.local())
 
 
-@pytest.mark.parametrize("mesh,batch_on", [({"host": 2, "ep": 2}, ["host", "ep"]), ({"host": 2, "tp": 2}, ["host"]),
-                                           ({"dp": 2, "tp": 2}, ["dp"])], ids=str)
-def test_chunks(mesh, batch_on):
+@pytest.mark.parametrize("mesh,batch_on,shape", [
+    ({"host": 2, "ep": 2}, ["host", "ep"], (16, 64)), ({"host": 2, "ep": 2}, ["host", "ep"], (1024, 1)),
+    ({"host": 2, "tp": 2}, ["host"], (16, 64)), ({"dp": 2, "tp": 2}, ["dp"], (16, 64))], ids=str)
+def test_chunks(mesh, batch_on, shape):
     """Under a ceiling the layer runs for one chunk of tokens after the other, also along several dimensions of them."""
     torch.manual_seed(0)
     rng = torch.Generator().manual_seed(0)
     layer = Layer(64, EXPERTS).eval()
-    given = (torch.randn(16, 64, 64, generator=rng), chosen_experts("random", (16, 64), EXPERTS, 3, rng))
+    given = (torch.randn(*shape, 64, generator=rng), chosen_experts("random", shape, EXPERTS, 3, rng))
     model = mw.from_torch(layer, given)
     options = dict(mesh=mesh, data_parallel=batch_on, expert_parallel=[*mesh], device=SLOW)
     if "tp" in mesh:
         options["sequence_parallel"] = "on"
     whole = model.parallelize(**options).report(format="json")["memory_per_rank"]
-    plan = model.parallelize(memory_ceiling=whole["weights"] + whole["activations_peak"] * 6 // 10, **options)
-    assert plan.report(format="json")["memory_per_rank"]["activations_peak"] <= 0.6 * whole["activations_peak"]
+    plan = model.parallelize(memory_ceiling=whole["weights"] + whole["activations_peak"] * 7 // 10, **options)
+    assert plan.report(format="json")["memory_per_rank"]["activations_peak"] <= 0.7 * whole["activations_peak"]
     with torch.no_grad():
         torch.testing.assert_close(torch.as_tensor(plan.run(*given)[0]), layer(*given), rtol=1e-5, atol=1e-5)
 

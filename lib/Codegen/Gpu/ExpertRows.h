@@ -31,7 +31,7 @@ struct ExpertTile {
   /// The first row, and the end of the expert's rows. There may be more rows between them than a
   /// tile has.
   mlir::Value firstRow, endOfExpert;
-  /// Whether the tile has a row. Otherwise the numbers above mean nothing.
+  /// True if the tile has a row. The other numbers are those of such a tile alone.
   mlir::Value exists;
 };
 /// How many tiles of `tileRows` rows contain all rows that may exist in a tensor of `capacity` rows, each those of
