@@ -26,15 +26,27 @@ int64_t drawToken(DType type, const void *logits, int64_t vocabulary, double tem
                   int64_t seed, int64_t position) {
   constexpr uint64_t kStep = 0x9e3779b97f4a7c15;
   uint64_t key = mix(mix(uint64_t(seed) + kStep) + kStep * (uint64_t(position) + 1));
-  int64_t best = -1;
-  double largest = -std::numeric_limits<double>::infinity();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  int64_t likeliest = -1;
+  double most = -kInfinity;
   for (int64_t token = 0; token < vocabulary; ++token) {
     double logit = loadAsDouble(type, logits, token);
     if (std::isnan(logit))
       return -1;
+    if (logit > most) {
+      most = logit;
+      likeliest = token;
+    }
+  }
+  if (likeliest < 0 || most == kInfinity)
+    return likeliest;
+  int64_t best = -1;
+  double largest = -kInfinity;
+  for (int64_t token = 0; token < vocabulary; ++token) {
     // A largest of sums with Gumbel noise has the probabilities of the softmax.
     double noise = -std::log(-std::log(toUnit(mix(key + kStep * (uint64_t(token) + 1)))));
-    double sum = logit / temperature + noise;
+    // The difference to the largest logit. A temperature that is too small for the quotient leaves that one.
+    double sum = (loadAsDouble(type, logits, token) - most) / temperature + noise;
     if (sum > largest) {
       largest = sum;
       best = token;
