@@ -34,6 +34,7 @@
 #include "meshwright/passes/schedule/Passes.h"
 #include "meshwright/passes/schedule/PlannedMemory.h"
 #include "meshwright/passes/schedule/ReportSchedule.h"
+#include "meshwright/passes/serve/ModelHash.h"
 #include "meshwright/passes/serve/Passes.h"
 #include "meshwright/passes/train/Passes.h"
 #include "meshwright/passes/verify/Passes.h"
@@ -111,6 +112,7 @@ LogicalResult meshwright::buildServing(ModuleOp module, const ServeOptions &opti
   const std::vector<int64_t> buckets =
       options.buckets.empty() ? getDefaultBuckets(options.maxRequests) : options.buckets;
   steps.buckets.assign(buckets.begin(), buckets.end());
+  nn::setModelHash(module, hashModel(module));
   PassManager manager(module.getContext());
   manager.addPass(createAbsorbLatentKeysPass());
   manager.addPass(createServePass(steps));

@@ -89,7 +89,7 @@ static LogicalResult verifyName(Operation *op, NamedAttribute attribute, const l
 ///  - nn.whole_keys is a unit attribute on an nn.attention or nn.attention_grad;
 ///  - nn.backward is a unit attribute on an operation inside a function;
 ///  - nn.call is on a function, and its last step is that function (`verifyCallAttr`);
-///  - nn.serving is on a module (`verifyServingAttr`);
+///  - nn.model is on a module (`verifyModelAttr`), and so is nn.serving (`verifyServingAttr`);
 ///  - attributes of arguments and results stand on none;
 ///  - no other name begins with "nn.".
 LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute attribute) {
@@ -110,6 +110,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
   }
   if (attribute.getName() == kCallAttr)
     return verifyCallAttr(op, attribute.getValue());
+  if (attribute.getName() == kModelAttr)
+    return verifyModelAttr(op, attribute.getValue());
   if (attribute.getName() == kServingAttr)
     return verifyServingAttr(op, attribute.getValue());
   if (attribute.getName() == kTokenSumAttr)
@@ -145,8 +147,8 @@ LogicalResult NnDialect::verifyOperationAttribute(Operation *op, NamedAttribute 
     return op->emitOpError() << "expected " << name
                              << " on an argument or a result of a function, got it on an operation";
   return op->emitOpError() << "unknown attribute '" << attribute.getName().strref()
-                           << "': expected nn.backward, nn.call, nn.expected_rows, nn.id, nn.serving, nn.stage, "
-                              "nn.table_rows or nn.whole_keys";
+                           << "': expected nn.backward, nn.call, nn.expected_rows, nn.id, nn.model, nn.serving, "
+                              "nn.stage, nn.table_rows or nn.whole_keys";
 }
 
 double nn::getParameterMagnitude(DictionaryAttr attributes) {

@@ -13,9 +13,13 @@
 
 using namespace mlir;
 using namespace meshwright;
+using nn::kModelAttr;
 using nn::kServingAttr;
 
 static constexpr StringLiteral kSharesBeginnings = "prefix_cache";
+
+static constexpr std::pair<StringLiteral, std::string nn::ModelHash::*> kHashes[] = {
+    {"parameters", &nn::ModelHash::parameters}, {"operations", &nn::ModelHash::operations}};
 
 static constexpr std::pair<StringLiteral, int64_t ServingSizes::*> kNumbers[] = {
     {"groups", &ServingSizes::groups},
@@ -61,6 +65,35 @@ LogicalResult nn::verifyServingAttr(Operation *op, Attribute attribute) {
                                << "' from 1 on, got " << attribute;
   }
   return success();
+}
+
+std::optional<nn::ModelHash> nn::getModelHash(ModuleOp module) {
+  auto attr = module->getAttrOfType<DictionaryAttr>(kModelAttr);
+  if (!attr)
+    return std::nullopt;
+  ModelHash hash;
+  for (auto [name, member] : kHashes)
+    hash.*member = attr.getAs<StringAttr>(name).str();
+  return hash;
+}
+
+void nn::setModelHash(ModuleOp module, const ModelHash &hash) {
+  Builder builder(module.getContext());
+  NamedAttrList attrs;
+  for (auto [name, member] : kHashes)
+    attrs.set(name, builder.getStringAttr(hash.*member));
+  module->setAttr(kModelAttr, attrs.getDictionary(module.getContext()));
+}
+
+LogicalResult nn::verifyModelAttr(Operation *op, Attribute attribute) {
+  auto hash = dyn_cast<DictionaryAttr>(attribute);
+  if (isa<ModuleOp>(op) && hash && llvm::all_of(kHashes, [&](const auto &entry) {
+        return hash.getAs<StringAttr>(entry.first);
+      }))
+    return success();
+  return op->emitOpError() << "expected " << kModelAttr
+                           << " on a module, a dictionary with strings 'parameters' and 'operations', got "
+                           << attribute;
 }
 
 std::optional<int64_t> nn::getTokenSum(func::FuncOp func) {

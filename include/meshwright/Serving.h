@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 namespace meshwright {
@@ -66,6 +67,14 @@ struct ServingSizes {
 /// The buckets of tokens that `serve` has by default: 1, 4, 16, ... below the requests of a group,
 /// these, and 512; ascending.
 std::vector<int64_t> getDefaultBuckets(int64_t maxRequests);
+
+/// Returns true for a parameter that is no weight of the model, but a table that the import computed, such as
+/// rotary positions: "constant.0". Its shape may depend on the most tokens of a request.
+inline bool isComputedTable(std::string_view name) {
+  constexpr std::string_view prefix = "constant.";
+  return name.size() > prefix.size() && name.substr(0, prefix.size()) == prefix &&
+         name.find_first_not_of("0123456789", prefix.size()) == name.npos;
+}
 
 /// Numbers since the scheduler was created.
 struct ServingStats {

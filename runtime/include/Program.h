@@ -237,6 +237,17 @@ struct WeightTensor {
   int64_t indexBound = 0;
 };
 
+/// The model of a program that serves, by hashes. A saved session has them, and another one starts from it
+/// only if they are equal. An empty one is not known, and is not compared.
+struct ModelIdentity {
+  /// Of names and types of the parameters.
+  std::string parameters;
+  /// Of the operations at one `max_length`. They are compared only if that is equal.
+  std::string operations;
+  /// Of a sample of the weights (WeightsHash.h).
+  std::string weights;
+};
+
 /// Everything about a program except its code. Its entries share parameters and states: each is
 /// here once, in one layout.
 struct ProgramDescription {
@@ -262,6 +273,8 @@ struct ProgramDescription {
   std::optional<StateDictLayout> stateDict;
   /// Only a program that serves has them. Its entries that callers run are steps of serving.
   std::optional<ServingSizes> serving;
+  /// Empty for other programs. A program whose weights are given later has no hash of them.
+  ModelIdentity model;
 
   const ProgramValue &getValue(const EntryDescription &entry,
                                const ProgramArgument &argument) const {

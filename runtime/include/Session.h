@@ -71,6 +71,8 @@ public:
   bool setPlaced(int64_t parameter, int64_t rank, Bytes part, std::string &error);
   bool setPrepared(int64_t prepared, int64_t rank, Bytes part, std::string &error);
   void setInitial(int64_t state, int64_t rank, Bytes part);
+  /// Sets the hash of the weights (WeightsHash.h), for a program that serves.
+  void setWeightsHash(std::string hash) { description.model.weights = std::move(hash); }
   /// Sets whether a call that fails leaves the state as it was, which is the default. Without
   /// recovery, calls need neither second buffers nor logs.
   void setRecovery(bool recovers) { this->recovers = recovers; }

@@ -1231,8 +1231,14 @@ func.func @negative_rows(%x: tensor<4x1x8xf32>, %o: tensor<3xi64>) {
 
 // -----
 
+// expected-error@+1 {{expected nn.model on a module, a dictionary with strings 'parameters' and 'operations', got {parameters = "1"}}}
+module attributes {nn.model = {parameters = "1"}} {
+}
+
+// -----
+
 func.func @unknown(%x: tensor<2xf32>) {
-  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.call, nn.expected_rows, nn.id, nn.serving, nn.stage, nn.table_rows or nn.whole_keys}}
+  // expected-error@+1 {{unknown attribute 'nn.stages': expected nn.backward, nn.call, nn.expected_rows, nn.id, nn.model, nn.serving, nn.stage, nn.table_rows or nn.whole_keys}}
   %0 = nn.neg %x {nn.stages = "encoder"} : tensor<2xf32>
   return
 }

@@ -54,6 +54,7 @@ compileBundle(ModuleOp module, StringRef path, FindTensors findTensors,
   if (llvm::Error problem = assembleKernels(program->description))
     return fail(llvm::toString(std::move(problem)));
   program->description.stateDict = options.stateDict;
+  program->description.model.weights = options.weightsHash;
   std::vector<rt::HostTensor> stored;
   if (options.tensors)
     program->description.tensors = *options.tensors;

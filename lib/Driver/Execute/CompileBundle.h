@@ -29,6 +29,8 @@ struct BundleOptions {
   std::string textReport, jsonReport;
   /// The tensors of weights that a bundle without weights is given when it is run.
   std::optional<std::vector<rt::WeightTensor>> tensors;
+  /// The hash of the weights of a program that serves (rt::WeightsHash); empty if it is not known.
+  std::string weightsHash;
   /// The layout of the state of a program that trains, where it is known.
   std::optional<StateDictLayout> stateDict;
 };

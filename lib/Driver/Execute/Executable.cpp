@@ -143,6 +143,8 @@ FailureOr<CompiledProgram> compileProgram(ModuleOp given, const CompileOptions &
   if (failed(signatures.finish()))
     return failure();
   description.serving = nn::getServingSizes(given);
+  if (std::optional<nn::ModelHash> hash = nn::getModelHash(given))
+    description.model = {hash->parameters, hash->operations, ""};
   auto code = compileCode(lowered, *target, &program.statistics);
   if (!code)
     return emitError(entries.front().getLoc()) << llvm::toString(code.takeError());

@@ -5,8 +5,11 @@
 //
 //===----------------------------------------------------------------------===//
 
+#include "meshwright/dialects/Nn/Serving.h"
 #include "meshwright/lib/Driver/Facade/PlanImpl.h"
+#include "meshwright/lib/Driver/Facade/WeightTensors.h"
 #include "meshwright/lib/Driver/Facade/WidenedParameters.h"
+#include "meshwright/runtime/include/WeightsHash.h"
 
 using namespace meshwright;
 
@@ -55,6 +58,15 @@ Result<bool> Plan::setParameter(std::string_view name, const HostArray &array) {
   return true;
 }
 
+std::string Plan::Impl::hashWeights() const {
+  rt::WeightsHash hash;
+  if (nn::getServingSizes(*program->module))
+    for (const rt::WeightTensor &tensor : getWeightTensors(*program))
+      if (auto given = parameters.find(tensor.name); given != parameters.end())
+        hash.add(tensor.name, toHostTensor(given->second));
+  return hash.get();
+}
+
 std::unique_ptr<rt::Session> Plan::Impl::start(Executable &executable, const std::string &backend,
                                                 std::vector<Diagnostic> &diagnostics) const {
   std::string error;
@@ -78,8 +90,10 @@ std::unique_ptr<rt::Session> Plan::Impl::start(Executable &executable, const std
     return nullptr;
   }
   std::vector<std::string> missing = session->getMissingParameters();
-  if (missing.empty())
+  if (missing.empty()) {
+    session->setWeightsHash(hashWeights());
     return session;
+  }
   diagnostics.push_back(
       makeError("parameter '" + missing.front() + "' has no value" +
                 (missing.size() > 1

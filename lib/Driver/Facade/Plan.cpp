@@ -424,6 +424,8 @@ Result<CompileSummary> Plan::compile(std::string_view path, std::string_view tar
   options.stateDict = stateDict;
   if (!withWeights)
     options.tensors = getWeightTensors(*impl->program);
+  else
+    options.weightsHash = impl->hashWeights();
   if (failed(impl->completeReportLocked(diagnostics)))
     return diagnostics;
   // A bundle's report describes the plan, not a run of this process.

@@ -136,6 +136,9 @@ struct Plan::Impl {
   bool getTensors(const rt::ProgramDescription &description,
                   std::map<std::string, rt::HostTensor, std::less<>> &tensors,
                   std::string &error) const;
+  /// The hash of the parameters that users gave, as rt::WeightsHash has it; empty for a program that does not
+  /// serve.
+  std::string hashWeights() const;
   /// Starts a session with the plan's parameters. Returns null after an error.
   std::unique_ptr<rt::Session> start(Executable &executable, const std::string &backend,
                                      std::vector<Diagnostic> &diagnostics) const;

@@ -11,6 +11,7 @@
 #include "meshwright/runtime/include/Progress.h"
 #include "meshwright/runtime/include/RandomWeights.h"
 #include "meshwright/runtime/include/SafeTensors.h"
+#include "meshwright/runtime/include/WeightsHash.h"
 
 namespace meshwright::rt {
 
@@ -140,6 +141,7 @@ bool giveWeights(Session &session, const BundleWeights &weights, std::string &er
   if (!weights.file.empty() && !(file = SafeTensorsFile::open(weights.file, error)))
     return false;
   std::vector<bool> isRead = program.findReadParameters();
+  WeightsHash hash;
   Progress progress(file ? "loading weights" : "drawing weights", program.tensors.size());
   for (const WeightTensor &needed : program.tensors) {
     Memory drawn;
@@ -157,6 +159,8 @@ bool giveWeights(Session &session, const BundleWeights &weights, std::string &er
       }
       tensor.data = drawn.get();
     }
+    if (program.serving)
+      hash.add(needed.name, tensor);
     Giver giver(session, tensor, error);
     for (size_t i = 0; i < program.parameters.size(); ++i)
       if (program.findTensor(program.parameters[i]) == &needed &&
@@ -169,6 +173,7 @@ bool giveWeights(Session &session, const BundleWeights &weights, std::string &er
           return false;
     progress.step();
   }
+  session.setWeightsHash(hash.get());
   return true;
 }
 

@@ -273,6 +273,10 @@ std::string Manifest::toJson() const {
     json["state_dict"] = write(*description.stateDict, fixed);
   if (description.serving)
     json["serving"] = write(*description.serving);
+  if (const ModelIdentity &model = description.model; description.serving)
+    json["model"] = {{"parameters", model.parameters},
+                     {"operations", model.operations},
+                     {"weights", model.weights}};
   Json &files = json["weights"] = Json::array();
   for (const WeightGroup &group : groups) {
     Json names = Json::array();

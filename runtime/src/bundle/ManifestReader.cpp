@@ -472,6 +472,10 @@ static void read(const Json &json, Manifest &manifest) {
     readStateDict(json["state_dict"], manifest);
   if (json.contains("serving"))
     description.serving = readServing(json["serving"]);
+  if (json.contains("model"))
+    description.model = {json["model"].at("parameters").get<std::string>(),
+                         json["model"].at("operations").get<std::string>(),
+                         json["model"].at("weights").get<std::string>()};
   std::vector<bool> isRead = description.findReadParameters();
   for (size_t i = 0; i < isRead.size(); ++i)
     require(!isRead[i] || !manifest.hasWeights || manifest.parameters[i].group >= 0,

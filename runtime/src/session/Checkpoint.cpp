@@ -182,6 +182,11 @@ bool CheckpointWriter::prepare(const ProgramDescription &description,
     json["learning_rate"] = *extras.learningRate;
   if (!extras.requests.empty())
     json["requests"] = extras.requests;
+  if (const ModelIdentity &model = description.model; description.serving)
+    json["model"] = {{"parameters", model.parameters},
+                     {"operations", model.operations},
+                     {"max_length", description.serving->maxLength},
+                     {"weights", model.weights}};
   for (const FixedTensor &tensor : extras.unread)
     json["unread"][tensor.name] = {
         {"dtype", tensor.type},
@@ -272,6 +277,7 @@ private:
     return false;
   }
   bool parse();
+  bool checkModel();
   bool openFiles();
   bool readStates();
   bool readExtras();
@@ -300,6 +306,25 @@ bool IndexReader::parse() {
   index.erase("hash");
   std::string rest = dump(index);
   return hash == hashOf(rest.data(), rest.size()) || fail("changed since the checkpoint was saved");
+}
+
+/// Compares the model of a session that serves. One that was saved before sessions named their model has none.
+bool IndexReader::checkModel() {
+  if (!description.serving || !index.contains("model"))
+    return true;
+  const ModelIdentity &own = description.model;
+  const Json &saved = index["model"];
+  auto differs = [&](const char *name, const std::string &hash) {
+    auto other = saved.at(name).get<std::string>();
+    return !hash.empty() && !other.empty() && hash != other;
+  };
+  bool isAsLong = saved.at("max_length") == description.serving->maxLength;
+  const char *other = differs("parameters", own.parameters)               ? "parameters"
+                      : isAsLong && differs("operations", own.operations) ? "operations"
+                      : differs("weights", own.weights)                   ? "weights"
+                                                                          : nullptr;
+  return !other || fail("expected the saved state of this model, got that of another model, which has other " +
+                        std::string(other));
 }
 
 /// Opens all files that the index names, before it reads one: a session that saves meanwhile may
@@ -447,7 +472,7 @@ bool IndexReader::readExtras() {
 
 bool IndexReader::read() {
   try {
-    return parse() && openFiles() && readStates() && readExtras();
+    return parse() && checkModel() && openFiles() && readStates() && readExtras();
   } catch (const nlohmann::json::exception &exception) {
     return fail(std::string("damaged: ") + exception.what());
   }
