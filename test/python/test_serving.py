@@ -191,6 +191,61 @@ def test_saved_state_of_another_model(tmp_path):
         other.parallelize(mesh={"tp": 2}).start(state=tmp_path / "state")
 
 
+def forget_model(folder):
+    """Makes a saved state as it was before sessions named their model."""
+    path = folder / "checkpoint.json"
+    index = json.loads(path.read_text())
+    del index["model"], index["hash"]
+    state = 0xCBF29CE484222325
+    text = json.dumps(index, separators=(",", ":"), ensure_ascii=False).encode()
+    for at in range(0, len(text), 8):
+        state = (state ^ int.from_bytes(text[at : at + 8], "little")) * 0x9E3779B97F4A7C15 % 2**64
+        state ^= state >> 32
+    path.write_text(json.dumps({**index, "hash": f"{state:016x}"}))
+
+
+def test_the_model_of_a_saved_state(tmp_path):
+    """Caches of other models may have the same shapes. The model is known on each mesh, in pages of each size, for
+    requests of each length, and in bundles with and without weights."""
+    state, prompt = tmp_path / "state", prompts(1)[0]
+    with plan().start() as session:
+        session.submit(prompt, max_new_tokens=9)
+        session.step()
+        session.save(state)
+    config = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2, "num_attention_heads": 6,
+              "num_key_value_heads": 2, "vocab_size": 151, "max_position_embeddings": 64}
+    torch.manual_seed(8)
+    seed = tf.LlamaForCausalLM(tf.LlamaConfig(**config)).eval()
+    biased = tf.Qwen2ForCausalLM(tf.Qwen2Config(**config)).eval()
+    gelu = tf.LlamaForCausalLM(tf.LlamaConfig(**config, hidden_act="gelu")).eval()
+    gelu.load_state_dict(net().state_dict())
+    others = {}
+    for other, what in ((seed, "weights"), (biased, "parameters"), (gelu, "operations")):
+        model = mw.from_torch(other, (torch.ones(1, 6, dtype=torch.long),)).serve(**SIZES)
+        others[what] = model.parallelize(mesh={"tp": 2})
+        with pytest.raises(mw.Error, match=f"expected the saved state of this model, got that of another model, "
+                                           f"which has other {what}"):
+            others[what].start(state=state)
+    others["weights"].compile(tmp_path / "seed.bundle")
+    with pytest.raises(mw.Error, match="another model, which has other weights"):
+        mw.load_bundle(tmp_path / "seed.bundle").start(state=state)
+    plan(1).compile(tmp_path / "own.bundle")
+    starts = [of.start for of in (plan(1), plan(2, page_size=8), plan(3, max_length=64), plan(2, buckets=(1, 4)))]
+    for start in (*starts, mw.load_bundle(tmp_path / "own.bundle").start):
+        with start(state=state) as session:
+            (request,) = session.requests
+            while session.step():
+                pass
+            assert request.tokens == expected(prompt, 9)
+            session.submit(prompt, max_new_tokens=9)
+            session.save(tmp_path / "again")
+        with plan().start(state=tmp_path / "again") as session:
+            assert len(session.requests) == 1
+    forget_model(state)
+    with others["weights"].start(state=state) as session:
+        assert len(session.requests) == 1
+
+
 def test_shared_beginnings():
     common = list(prompts(1, seed=9)[0]) * 3
     with plan(prefix_cache=True).start() as session:
@@ -343,6 +398,10 @@ def test_shell_errors(tmp_path):
     for text, options, message in (
         ("{}", [], "expected a list of prompts"),
         ("[[3], [200]]", [], "prompt 1: prompt: expected tokens of at least 0 and less than 151"),
+        ("[[3]]", ["--stop=200"], "error: --stop: expected tokens of at least 0 and less than 151, got 200"),
+        ("[[3]]", ["--temperature=-1"], "error: --temperature: expected a finite number from 0 on, got '-1'"),
+        ("[[3]]", ["--temperature=inf"], "error: --temperature: expected a finite number from 0 on, got 'inf'"),
+        ("[[3]]", ["--max-new-tokens=0"], "error: --max-new-tokens: expected a number from 1 on, got '0'"),
         ("[[3]]", ["--stop=a"], "--stop: expected a number, got 'a'"),
         ("[[3]]", ["--report"], "--prompts and --report exclude each other"),
     ):
@@ -350,6 +409,32 @@ def test_shell_errors(tmp_path):
         done = subprocess.run(["sharding-run", tmp_path / "bundle", f"--prompts={tmp_path}/p.json", *options],
                               capture_output=True, text=True)
         assert done.returncode in (1, 2) and message in done.stderr and not done.stdout
+    for options, message in (
+        ([], "sharding-run: error: the bundle serves requests: give --prompts\n"),
+        (["--max-new-tokens=3"], "sharding-run: error: --max-new-tokens needs --prompts\n"),
+        (["--temperature=0.5", "--seed=2"], "sharding-run: error: --temperature needs --prompts\n"),
+        (["--stop=2"], "sharding-run: error: --stop needs --prompts\n"),
+        (["--completions=-"], "sharding-run: error: --completions needs --prompts\n"),
+    ):
+        done = subprocess.run(["sharding-run", tmp_path / "bundle", *options], capture_output=True, text=True)
+        assert done.returncode in (1, 2) and done.stderr.startswith(message) and not done.stdout
+
+
+def test_completions_to_standard_output(tmp_path):
+    plan().compile(tmp_path / "bundle")
+    (tmp_path / "p.json").write_text(json.dumps(prompts(2)))
+    done = subprocess.run(["sharding-run", tmp_path / "bundle", f"--prompts={tmp_path}/p.json", "--max-new-tokens=4",
+                           "--completions=-"], capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert json.loads(done.stdout) == [expected(p, 4) for p in prompts(2)]
+    assert not (tmp_path / "-").exists()
+
+
+def test_small_temperatures():
+    """A temperature by which no logit can be divided takes the largest one."""
+    with plan().start() as session:
+        for temperature in (5e-324, 1e-320, 1e-300, 1e-30):
+            tokens = session.generate(prompts(2), max_new_tokens=9, temperature=temperature)
+            assert tokens == [expected(p, 9) for p in prompts(2)]
 
 
 def test_report():

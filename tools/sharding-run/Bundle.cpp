@@ -22,6 +22,7 @@ public:
     rt::Call call = this->session->getDescription().getCall(entry);
     inputs = std::move(call.inputs.values);
     outputs = std::move(call.outputs.values);
+    isServing = this->session->getDescription().serving.has_value();
   }
 
   Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,

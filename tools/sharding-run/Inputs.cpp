@@ -81,7 +81,8 @@ bool run::readInputs(const Options &options, const Model &model, Inputs &inputs,
     if (!inputs.file)
       return false;
   } else if (!options.randomInputs && needsInputs(model)) {
-    error = "the program has inputs: give --inputs or --random-inputs";
+    error = model.serves() ? "the bundle serves requests: give --prompts"
+                           : "the program has inputs: give --inputs or --random-inputs";
     return false;
   }
   std::mt19937_64 generator(options.randomInputs.value_or(0));

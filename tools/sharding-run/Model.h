@@ -29,6 +29,8 @@ public:
   /// The inputs and outputs of the entry that the options name. Only names, global types and index bounds are set.
   const std::vector<rt::ProgramValue> &getInputs() const { return inputs; }
   const std::vector<rt::ProgramValue> &getOutputs() const { return outputs; }
+  /// Returns true for a bundle whose entries are steps of serving.
+  bool serves() const { return isServing; }
 
   /// Starts from the saved state and saves the state as the options say.
   virtual Status run(const std::vector<rt::HostTensor> &inputs, const std::vector<void *> &outputs,
@@ -41,6 +43,7 @@ public:
 
 protected:
   std::vector<rt::ProgramValue> inputs, outputs;
+  bool isServing = false;
 };
 
 /// Compiles a file of MLIR by the compiler library, which is opened by name.

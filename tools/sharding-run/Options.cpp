@@ -14,6 +14,7 @@
 #include "meshwright/runtime/include/World.h"
 
 #include <charconv>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -21,7 +22,7 @@ namespace meshwright::run {
 
 static bool checkFiles(const Options &options, std::string &error) {
   return rt::checkDistinct({{"--outputs", options.outputs},
-                            {"--completions", options.completions},
+                            {"--completions", options.completions == "-" ? "" : options.completions},
                             {"--trace", options.running.traceFile},
                             {"--save-state", options.saveState},
                             {"--report", options.report == "-" ? "" : options.report.value_or("")}},
@@ -36,8 +37,9 @@ static bool checkFiles(const Options &options, std::string &error) {
 /// Checks the options of prompts against the others.
 static bool checkPrompts(const Options &options, std::string &error) {
   if (options.prompts.empty()) {
-    if (!options.completions.empty())
-      error = "--completions needs --prompts";
+    const std::string &first = options.completions.empty() ? options.requestOption : "--completions";
+    if (!first.empty())
+      error = first + " needs --prompts";
     return error.empty();
   }
   if (!options.isBundle)
@@ -115,20 +117,37 @@ static void addFiles(CommandLine &line, Options &options) {
 
 static void addPrompts(CommandLine &line, Options &options) {
   RequestOptions &request = options.request;
+  auto note = [&options](const char *name) {
+    if (options.requestOption.empty())
+      options.requestOption = name;
+  };
   line.add("--prompts=FILE",
            "prompts for a bundle of a model that serves: a JSON list of lists of tokens", options.prompts);
   line.add("--completions=FILE",
-           "write the new tokens of each prompt, as the prompts are (default: to standard output)",
+           "write the new tokens of each prompt, as the prompts are (default: -, standard output)",
            options.completions);
   line.addNumber<int64_t>("--max-new-tokens=N", "how many new tokens a prompt has, at most (default: 32)",
-                          "a number", nullptr, [&](int64_t count) { request.maxNewTokens = count; });
+                          "a number from 1 on", [](int64_t count) { return count >= 1; }, [&, note](int64_t count) {
+                            request.maxNewTokens = count;
+                            note("--max-new-tokens");
+                          });
   line.addNumber<double>("--temperature=X",
                          "0, the default, takes the likeliest token; above 0 draws one from softmax(logits / X)",
-                         "a number", nullptr, [&](double value) { request.temperature = value; });
+                         "a finite number from 0 on", [](double value) { return value >= 0 && std::isfinite(value); },
+                         [&, note](double value) {
+                           request.temperature = value;
+                           note("--temperature");
+                         });
   line.addNumber<int64_t>("--seed=SEED", "of these draws (default: 0)", "a number", nullptr,
-                          [&](int64_t seed) { request.seed = seed; });
+                          [&, note](int64_t seed) {
+                            request.seed = seed;
+                            note("--seed");
+                          });
   line.add("--stop=TOKEN,...", "tokens that end a prompt's new ones",
-           [&](const std::string &list) { return readStop(list, request.stop); });
+           [&, note](const std::string &list) {
+             note("--stop");
+             return readStop(list, request.stop);
+           });
 }
 
 static void addRun(CommandLine &line, Options &options) {

@@ -31,9 +31,11 @@ struct Options {
   std::optional<std::string> parallelize;
   std::string backend = "local", target;
   double tolerance = -1;
-  /// Files of prompts to serve, and of their new tokens; and how each prompt is served.
+  /// Files of prompts to serve, and of their new tokens ("-" for standard output); and how each prompt is served.
   std::string prompts, completions;
   RequestOptions request;
+  /// The first option that is given of `request`.
+  std::string requestOption;
   /// Threads, timeout, checks and measurements of the run.
   rt::RunOptions running;
   bool check = false;

@@ -76,6 +76,9 @@ Status run::servePrompts(const Options &options) {
   std::vector<rt::ServedRequest> requests;
   for (size_t i = 0; i < prompts.size(); ++i) {
     requests.push_back(server->submit(prompts[i], options.request, error));
+    static const std::string ofStop = "stop: ";
+    if (!requests.back().request && error.rfind(ofStop, 0) == 0)
+      return fail("--" + error);
     if (!requests.back().request)
       return fail(options.prompts + ": prompt " + std::to_string(i) + ": " + error);
   }
@@ -91,7 +94,7 @@ Status run::servePrompts(const Options &options) {
         std::vector<int64_t>(request.getNew(), request.getNew() + request.countNew()));
   }
   std::string text = completions.dump() + "\n";
-  if (options.completions.empty())
+  if (options.completions.empty() || options.completions == "-")
     std::fputs(text.c_str(), stdout);
   else if (!rt::WholeFile::write(options.completions, text, error))
     return fail(error);
