@@ -15,16 +15,20 @@ pytestmark = NEEDS_MPI
 PROMPTS = [[5, 9, 30], [7], list(range(3, 20)), [11, 12], [90, 3, 4, 5, 6]]
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("serving")
-    torch.manual_seed(2)
+def compile_to(folder, seed):
+    torch.manual_seed(seed)
     config = tf.LlamaConfig(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
                             num_key_value_heads=2, vocab_size=97, max_position_embeddings=64)
     net = tf.LlamaForCausalLM(config).eval()
     model = mw.from_torch(net, (torch.ones(1, 4, dtype=torch.long),))
     served = model.serve(max_length=32, page_size=4, max_requests=2, buckets=(2, 8))
     served.parallelize(mesh={"tp": 2}).compile(folder / "b")
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serving")
+    compile_to(folder, seed=2)
     (folder / "p.json").write_text(json.dumps(PROMPTS))
     return folder
 
@@ -49,6 +53,17 @@ def test_saved(bundle):
     assert serve(bundle, f"--save-state={bundle}/state").returncode == 0
     done = serve(bundle, f"--state={bundle}/state")
     assert done.returncode == 0, done.stderr
+
+
+def test_saved_of_another_model(bundle, tmp_path):
+    """All processes refuse it, before one waits for another."""
+    assert serve(bundle, f"--save-state={tmp_path}/state").returncode == 0
+    compile_to(tmp_path, seed=3)
+    (tmp_path / "p.json").write_text(json.dumps(PROMPTS))
+    begin = time.monotonic()
+    done = serve(tmp_path, f"--state={tmp_path}/state")
+    assert done.returncode != 0 and time.monotonic() - begin < 20
+    assert "got that of another model, which has other weights" in done.stderr
 
 
 @pytest.mark.parametrize("fault, words", [("kill 1 o_proj", "rank 1"), ("throw 1 o_proj", "rank 1: .*a fault was asked for")])

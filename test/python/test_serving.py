@@ -229,9 +229,17 @@ def test_the_model_of_a_saved_state(tmp_path):
     others["weights"].compile(tmp_path / "seed.bundle")
     with pytest.raises(mw.Error, match="another model, which has other weights"):
         mw.load_bundle(tmp_path / "seed.bundle").start(state=state)
+    served().save(tmp_path / "m.mlir", tmp_path / "w.safetensors")
     plan(1).compile(tmp_path / "own.bundle")
+    plan(3).compile(tmp_path / "bare.bundle", weights=False)
+    bare = mw.load_bundle(tmp_path / "bare.bundle").start
+    with pytest.raises(mw.Error, match="another model, which has other weights"):
+        bare(random_weights=1, state=state)
+    loaded = mw.load(tmp_path / "m.mlir", tmp_path / "w.safetensors").parallelize(mesh={"tp": 2})
     starts = [of.start for of in (plan(1), plan(2, page_size=8), plan(3, max_length=64), plan(2, buckets=(1, 4)))]
-    for start in (*starts, mw.load_bundle(tmp_path / "own.bundle").start):
+    starts += [mw.load_bundle(tmp_path / "own.bundle").start, loaded.start,
+               lambda **more: bare(weights=tmp_path / "w.safetensors", **more)]
+    for start in starts:
         with start(state=state) as session:
             (request,) = session.requests
             while session.step():
