@@ -127,7 +127,7 @@ def _check_length(imported, name, max_length, graph):
     if found is not None and max_length in sizes_in(other):
         # A dimension of another kind has the size of that of tokens, so importing may take one for the other.
         taken = {*sizes_in(other), length}
-        near = next((n for n in (*range(max_length, 2, -1), *range(max_length, 2 * max_length + 9)) if n not in taken))
+        near = next(n for n in (*range(max_length, 2, -1), *range(max_length, 2 * max_length + 9)) if n not in taken)
         try:
             found = compare((near, convert(near)), (length, other))
         except ImportFailed:

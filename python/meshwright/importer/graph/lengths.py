@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from . import forms
-from .dialect import BINARY, POINTWISE
+from .dialect import POINTWISE
 from .forms import Dense
 from .nodes import Builder, Graph, Location, Node, reshape_groups
 
