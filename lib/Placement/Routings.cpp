@@ -322,7 +322,7 @@ LogicalResult RoutingProof::visitMove(CollectiveOpInterface op) {
     bool leaves = getNumShards(have) < getNumShards(want);
     if (have == want)
       continue;
-    // The rows at their tokens, and those that are with experts.
+    // The layout of the rows at their tokens, and the layout at their experts.
     const Layout &home = leaves ? *from : *to, &away = leaves ? *to : *from;
     const AxisList &all = leaves ? want : have, &before = leaves ? have : want;
     std::optional<AxisList> along = subtract(all, before);
@@ -454,7 +454,8 @@ LogicalResult RoutingProof::visitRouted(nn::RoutedOpInterface op) {
   size_t order = returns ? getOrder(op->getOperand(use.operands.back())) : first->order;
   if (use.sentAlong && layouts) {
     if (order != 0)
-      return op->emitOpError("expected rows in the order of their tokens, got rows in the order of ranks that sent them");
+      return op->emitOpError(
+          "expected rows in the order of their tokens, got rows in the order of ranks that sent them");
     order = getOrderBehind(op, use);
   }
   for (Value result : op->getResults()) {

@@ -65,18 +65,18 @@ static int64_t getPaddedSize(ArrayRef<LayoutFactor> factors) {
 }
 
 /// Splits the layout of rows into the factors of so many experts, padding included, and those of the
-/// tokens. Returns false if it is no such product.
+/// tokens. With `ofRank` the number is that of a rank's experts. Returns false if it is no such product.
 static bool splitRows(ArrayRef<LayoutFactor> rows, int64_t experts, MeshAttr mesh, Pieces &ofExperts,
-                      Pieces &ofTokens) {
+                      Pieces &ofTokens, bool ofRank = false) {
   ofTokens.assign(rows.begin(), rows.end());
   while (experts > 1 && !ofTokens.empty()) {
     LayoutFactor &head = ofTokens.front(), upper, lower;
-    if (experts % head.padded == 0) {
-      experts /= head.padded;
+    int64_t size = ofRank ? head.getLocalSize() : head.padded;
+    if (experts % size == 0) {
+      experts /= size;
       ofExperts.push_back(head);
       ofTokens.erase(ofTokens.begin());
-    } else if (head.padded % experts == 0 &&
-               splitFactor(head, head.padded / experts, mesh, upper, lower)) {
+    } else if (size % experts == 0 && splitFactor(head, size / experts, mesh, upper, lower)) {
       ofExperts.push_back(upper);
       head = lower;
       experts = 1;
@@ -85,28 +85,6 @@ static bool splitRows(ArrayRef<LayoutFactor> rows, int64_t experts, MeshAttr mes
     }
   }
   return experts == 1;
-}
-
-/// Splits the layout of rows into the factors of the experts of which a rank has so many, and those of the tokens.
-/// Returns false if it is no such product.
-static bool splitOwnRows(ArrayRef<LayoutFactor> rows, int64_t own, MeshAttr mesh, Pieces &ofExperts, Pieces &ofTokens) {
-  ofTokens.assign(rows.begin(), rows.end());
-  while (own > 1 && !ofTokens.empty()) {
-    LayoutFactor &head = ofTokens.front(), upper, lower;
-    int64_t local = head.getLocalSize();
-    if (own % local == 0) {
-      own /= local;
-      ofExperts.push_back(head);
-      ofTokens.erase(ofTokens.begin());
-    } else if (local % own == 0 && splitFactor(head, local / own, mesh, upper, lower)) {
-      ofExperts.push_back(upper);
-      head = lower;
-      own = 1;
-    } else {
-      return false;
-    }
-  }
-  return own == 1;
 }
 
 namespace {
@@ -473,7 +451,7 @@ private:
 std::optional<DimLayout> sendRows(ArrayRef<LayoutFactor> rows, int64_t experts, int64_t own,
                                   const AxisList &axes, MeshAttr mesh) {
   Pieces ofExperts, groups, ofTokens;
-  if (!splitOwnRows(rows, experts, mesh, ofExperts, ofTokens))
+  if (!splitRows(rows, experts, mesh, ofExperts, ofTokens, /*ofRank=*/true))
     return std::nullopt;
   // The axes of groups shard the major experts.
   bool isSplit = false;

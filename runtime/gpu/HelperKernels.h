@@ -48,7 +48,7 @@ public:
               int64_t stride, int64_t members, int64_t count);
   /// Writes 4 times the number of the first element that is not finite, plus 0 for NaN, 1 for
   /// -infinity and 2 for infinity, to a word that begins as ones in all bits. Does nothing for
-  /// integers. If `existing` counts rows, looks at those that exist.
+  /// integers. If `existing` counts rows, looks at these rows alone.
   void findNotFinite(cuda::Stream *stream, int64_t dtype, const void *data, int64_t count,
                      const ExistingRows &existing, void *word);
   /// Rows by index: `from` is [outer, size, row bytes], `indices` (i64) [count], `to`

@@ -9,7 +9,7 @@ import meshwright as mw
 import pytest
 import torch
 from mpi_programs import NEEDS_MPI, Files, assert_same_bits
-from test_moved_rows import CHOICES, EXPERTS, Experts, Layer, LayerLoss, chosen_experts, inputs
+from test_moved_rows import CHOICES, EXPERTS, Experts, Layer, check_gradients, chosen_experts, inputs
 
 # Links between hosts are the slowest by far, so that bytes there decide.
 SLOW = "h100 network_bandwidth=1e6 network_latency=0"
@@ -53,16 +53,7 @@ def draw_layer(seed):
 def check_layer(seed):
     """Returns whether rows take two steps."""
     layer, given, options, what = draw_layer(seed)
-    net = LayerLoss(layer).train()
-    model = mw.from_torch(net, given, training=True).differentiate()
-    plan = model.parallelize(**options)
-    got, again = (dict(zip(model.outputs, plan.run(*given), strict=True)) for _ in range(2))
-    net(*given).backward()
-    largest = max(p.grad.abs().max() for p in net.parameters())
-    for name, parameter in net.named_parameters():
-        value = torch.as_tensor(got[f"grad.{name}"])
-        assert (value - parameter.grad).abs().max() <= 1e-5 * largest, f"{what}: {name}"
-        assert torch.equal(value, torch.as_tensor(again[f"grad.{name}"])), f"{what}: {name}"
+    check_gradients(layer, given, options, what)
     forward = mw.from_torch(copy.deepcopy(layer).eval(), given).parallelize(**options)
     with torch.no_grad():
         torch.testing.assert_close(torch.as_tensor(forward.run(*given)[0]), layer(*given), rtol=1e-5, atol=1e-5,

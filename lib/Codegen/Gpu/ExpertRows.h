@@ -15,8 +15,8 @@ namespace meshwright::lower {
 /// The number of rows that exist, an index: the last of the offsets that count them. Other numbers than 0 to `rows`
 /// are those of all rows.
 mlir::Value emitExistingRows(Builder &builder, mlir::Value offsets, int64_t rows);
-/// Of items that go over all `rows` rows in their order, the number of those that are of the first `existing` rows, in
-/// whole or in part.
+/// The number of items that have an element of the first `existing` rows. All `items` items go over all `rows` rows in
+/// their order.
 mlir::Value emitExistingItems(Builder &builder, mlir::Value existing, int64_t rows, int64_t items);
 
 /// The first row of an expert, an index. That of `experts` is the number of all rows.

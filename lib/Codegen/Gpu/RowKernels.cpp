@@ -17,7 +17,7 @@
 //   memory once. Longer rows are read again, from the caches.
 // - Threads beyond the end repeat the last chunk, and do not store. So all threads of a warp take
 //   part in shuffles, and all threads of a block in barriers.
-// - If numbers count the rows, the end is behind those that exist, and blocks behind it do nothing.
+// - If numbers count the rows, the last row that exists is the end, and blocks behind it do nothing.
 //
 // Outline: the constructor assigns ranges of blocks to shares, and `RowKernel::emit` emits each.
 // `emitList` is a piece without statistics, `emitRows` one with statistics: a sequence of passes
@@ -105,7 +105,8 @@ public:
   int64_t getSharedBytes() const { return sharedBytes; }
 
   /// Emits all shares. `arguments` are the buffers of inputs and outputs, and the shared memory
-  /// if there is any. With `rows` the last input counts those that exist of so many rows of the outputs.
+  /// if there is any. If `rows` is not zero, the outputs have so many rows, and the last input counts the
+  /// existing ones.
   void emit(Builder &builder, ValueRange arguments, int64_t rows);
 
 private:
@@ -141,7 +142,7 @@ private:
   RowEmitter *row = nullptr;
   SmallVector<Value> outputs;
   Value thread, shared;
-  /// Of `room` rows, those that exist; null if all do.
+  /// The number of existing rows, at most `room`; null if all exist.
   Value existing;
   int64_t room = 0;
   /// In a share with statistics: the number of the thread in its group, and whether the group has
