@@ -104,7 +104,7 @@ PagedEmitter::PagedEmitter(nn::PagedAttentionOp op, const Processor &processor)
     : VectorEmitter(op.getContext(), PagedPlan(op, processor).lanes, elementOf(op.getQuery()),
                     getComputeType(elementOf(op.getQuery()))),
       op(op), plan(op, processor), processor(processor) {
-  reserve(offsets, kRowKeys + 48, b.getI64Type());
+  reserve(offsets, 2 * kRowKeys + 48, b.getI64Type());
   if (plan.blockHeads < lanes)
     reserveRows();
   if (plan.blockHeads >= lanes || plan.blockTokens > 1)
@@ -275,7 +275,7 @@ void PagedEmitter::emitNothing(Value token) {
     fill(lse, 1, -std::numeric_limits<double>::infinity());
 }
 
-void PagedEmitter::lookUpKeys() {
+void PagedEmitter::lookUpKeys(Value count) {
   constexpr int64_t kStored = 8, kRepeated = 32;
   auto type = getVector(kStored, b.getI64Type());
   SmallVector<int64_t> steps;
@@ -283,7 +283,7 @@ void PagedEmitter::lookUpKeys() {
     steps.push_back(i * plan.keyHeads);
   Value order = arith::ConstantOp::create(b, DenseElementsAttr::get(type, ArrayRef<int64_t>(steps)));
   auto toI64 = [&](Value index) { return arith::IndexCastOp::create(b, b.getI64Type(), index).getResult(); };
-  Value end = add(firstKey, numKeys);
+  Value end = add(firstKey, count);
   loop(div(firstKey, plan.pageSize), div(add(end, plan.pageSize - 1), plan.pageSize), 1, [&](Value block) {
     Value page = add(pageBase, loadNumber(tables, add(tableBase, block)));
     Value origin = mul(block, plan.pageSize);
@@ -298,9 +298,9 @@ void PagedEmitter::lookUpKeys() {
       store(arith::AddIOp::create(b, start, order), offsets.buffer, add(target, i));
     });
   });
-  Value last = loadScalar(offsets.buffer, sub(numKeys, getIndex(1)));
+  Value last = loadScalar(offsets.buffer, sub(count, getIndex(1)));
   for (int64_t i = 0; i < kRepeated; i += kStored)
-    store(splatOf(last, kStored), offsets.buffer, add(numKeys, i));
+    store(splatOf(last, kStored), offsets.buffer, add(count, i));
 }
 
 //===----------------------------------------------------------------------===//

@@ -390,7 +390,7 @@ void PagedEmitter::emitBlockUnit() {
   loop(firstOfUnit, lastOfUnit, kBlockKeys, [&](Value key) {
     firstKey = key;
     numKeys = min(sub(lastOfUnit, key), kBlockKeys);
-    lookUpKeys();
+    lookUpKeys(numKeys);
     if (copiesKeys)
       copyRows(keys, plan.features, plan.features, keyBlock);
     if (plan.usesDot)

@@ -88,9 +88,9 @@ private:
   Value toLocal(Value count);
   /// The position of a key of the table.
   Value toPosition(Value key);
-  /// Stores the rows of pages that have the present block of keys: all rows of all heads are counted.
-  /// Behind the last key are at least 32 that repeat it.
-  void lookUpKeys();
+  /// Stores the rows of pages that have the `count` keys from the first one of the block on: all rows of all heads
+  /// are counted. Behind the last key are at least 32 that repeat it.
+  void lookUpKeys(Value count);
   /// The first element of the row of a key of the block.
   Value getKeyRow(Value key) { return mul(loadNumber(offsets.buffer, key), plan.features); }
   Value getValueRow(Value key) { return mul(loadNumber(offsets.buffer, key), plan.valueStride); }
@@ -125,6 +125,8 @@ private:
   void reserveRows();
   void emitRowUnit();
   void packRowQueries();
+  /// Fetches the line of the cache that has an element of a buffer, ahead of its use.
+  void prefetch(Value buffer, Value index);
   void emitScoreTile(Value firstRow, Value first);
   /// The positions of the keys from `key` on.
   Value getPositions(Value key);
@@ -191,8 +193,8 @@ private:
   // The present unit: rows of the query and of the result, the table, pages and the residue of blocks.
   Value firstHead, headOfKeys, residue, tableBase, pageBase, queryBase, resultBase;
   Value firstOfUnit, lastOfUnit;
-  // The present block of keys.
-  Value firstKey, numKeys;
+  // The present block of keys, and the keys from its first one on whose rows are looked up.
+  Value firstKey, numKeys, numKnown;
 };
 
 } // namespace meshwright::lower

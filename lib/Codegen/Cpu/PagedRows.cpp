@@ -55,20 +55,27 @@ void PagedEmitter::packRowQueries() {
   });
 }
 
+void PagedEmitter::prefetch(Value buffer, Value index) {
+  memref::PrefetchOp::create(b, buffer, index, /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
+}
+
 void PagedEmitter::emitScoreTile(Value firstRow, Value first) {
   constexpr int64_t kAhead = 16;
-  SmallVector<Value> keyRows, rowsAhead;
+  SmallVector<Value> keyRows, rowsAhead, valueRows;
   for (int64_t j = 0; j < keyTile; ++j)
     keyRows.push_back(getKeyRow(add(first, j)));
   for (int64_t j = 0; j < keyTile; ++j)
     rowsAhead.push_back(getKeyRow(add(first, j + kAhead)));
+  for (int64_t j = 0; j < keyTile && !plan.sharesPages; ++j)
+    valueRows.push_back(getValueRow(add(first, j)));
   auto emitStep = [&](Value column, int64_t size, ValueRange before) {
     SmallVector<Value> rows, products;
     for (int64_t i = 0; i < rowTile; ++i)
       rows.push_back(load(rowQueries.buffer, atRow(add(firstRow, i), queryStride, column), step));
     for (int64_t j = 0; j < keyTile; ++j) {
-      memref::PrefetchOp::create(b, keys, ValueRange{add(rowsAhead[j], column)}, /*isWrite=*/false,
-                                 /*localityHint=*/3, /*isDataCache=*/true);
+      prefetch(keys, add(rowsAhead[j], column));
+      if (!plan.sharesPages)
+        prefetch(values, add(valueRows[j], column));
       Value elements = load(keys, add(keyRows[j], column), size);
       elements = resize(plan.usesDot ? elements : widen(elements), step);
       for (int64_t i = 0; i < rowTile; ++i) {
@@ -172,16 +179,21 @@ void PagedEmitter::emitRowProbabilities(Value row) {
 }
 
 void PagedEmitter::emitProductTile(Value firstRow, Value column, int64_t full, int64_t tail) {
-  constexpr int64_t kAhead = 8;
   int64_t numVectors = full + (tail ? 1 : 0);
+  int64_t line = 64 / (element.getIntOrFloatBitWidth() / 8);
+  // The rows of keys that are read next: of the next block, or, where the unit has one block, of the next head.
+  Value isOnly = arith::AndIOp::create(b, isEqual(firstKey, firstOfUnit), isEqual(numKnown, numKeys));
+  Value toNextHead = arith::SelectOp::create(b, isOnly, getIndex(plan.features), getIndex(0));
   // Each block is summed separately and then added, which keeps long sums exact.
   SmallVector<Value> init(rowTile * numVectors, getSplat(0));
   SmallVector<Value> added = loop(getIndex(0), numKeys, 1, init, [&](Value k, ValueRange known) {
     SmallVector<Value> vectors, sums;
-    Value start = add(getValueRow(k), column), ahead = add(getValueRow(add(k, kAhead)), column);
+    Value start = add(getValueRow(k), column);
+    Value next = arith::SelectOp::create(b, isOnly, k, min(add(k, kRowKeys), sub(numKnown, getIndex(1))));
+    Value ahead = add(add(getKeyRow(next), toNextHead), column);
     for (int64_t v = 0; v < numVectors; ++v) {
-      memref::PrefetchOp::create(b, values, ValueRange{add(ahead, v * lanes)}, /*isWrite=*/false,
-                                 /*localityHint=*/3, /*isDataCache=*/true);
+      if (v * lanes % line == 0)
+        prefetch(keys, add(ahead, v * lanes));
       Value elements = load(values, add(start, v * lanes), v < full ? lanes : tail);
       vectors.push_back(resize(widen(elements), lanes));
     }
@@ -241,8 +253,9 @@ void PagedEmitter::emitRowUnit() {
   fill(rowMaxima, getIndex(paddedRows), -std::numeric_limits<double>::infinity());
   loop(firstOfUnit, lastOfUnit, kRowKeys, [&](Value key) {
     firstKey = key;
-    numKeys = min(sub(lastOfUnit, key), kRowKeys);
-    lookUpKeys();
+    numKnown = min(sub(lastOfUnit, key), 2 * kRowKeys);
+    numKeys = min(numKnown, kRowKeys);
+    lookUpKeys(numKnown);
     loop(getIndex(0), numKeys, keyTile, [&](Value first) {
       loop(getIndex(0), getIndex(paddedRows), rowTile, [&](Value row) { emitScoreTile(row, first); });
     });
