@@ -43,6 +43,13 @@ FailureOr<int64_t> CausalForward::getTokenDim(Value value) const {
   return found;
 }
 
+bool CausalForward::mixesTokens(Operation *op) const {
+  const FactorAnalysis::OpFactors &own = factors.getFactors(op);
+  return llvm::any_of(llvm::zip_equal(own.rule.factors, own.classes), [&](const auto &pair) {
+    return std::get<0>(pair).kind != dist::FactorKind::Parallel && llvm::is_contained(std::get<1>(pair), tokens);
+  });
+}
+
 StringRef CausalForward::getCacheName(Operation *op) const {
   auto it = cacheNames.find(op);
   return it == cacheNames.end() ? StringRef() : StringRef(it->second);
@@ -152,11 +159,8 @@ void CausalForward::findHead() {
 
 /// Checks that an op computes each token by itself.
 LogicalResult CausalForward::checkParallel(Operation *op) {
-  const FactorAnalysis::OpFactors &own = factors.getFactors(op);
-  for (auto [i, factor] : llvm::enumerate(own.rule.factors))
-    if (llvm::is_contained(own.classes[i], tokens) && factor.kind != dist::FactorKind::Parallel)
-      return op->emitOpError()
-             << "mixes tokens: a model that serves does so in causal attention only";
+  if (mixesTokens(op))
+    return op->emitOpError() << "mixes tokens: a model that serves does so in causal attention only";
   for (Value value : op->getResults())
     if (failed(getTokenDim(value)))
       return op->emitOpError() << "has a result whose dimension of tokens is taken apart, or twice";

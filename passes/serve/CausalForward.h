@@ -39,6 +39,8 @@ public:
   /// The dimension of a value that is the tokens; -1 if it has none. Fails if several are, or a
   /// product with other factors is.
   mlir::FailureOr<int64_t> getTokenDim(mlir::Value value) const;
+  /// Returns true if an op does not compute each token by itself.
+  bool mixesTokens(mlir::Operation *op) const;
   /// Returns true if the op's results are computed for the last token of each request alone.
   bool isHead(mlir::Operation *op) const { return head.contains(op); }
   /// The name that the states of a cached attention begin with; empty for another op.

@@ -51,6 +51,8 @@ private:
   }
   FailureOr<RankedTensorType> getType(Value value, int64_t rows) const;
   FailureOr<Value> use(Value value, bool isHead, Operation *user);
+  FailureOr<Value> useOfPositions(OpResult value, int64_t dim, bool isHead);
+  FailureOr<Operation *> copyRows(Operation *op, bool isHead);
   LogicalResult copy(Operation *op);
   LogicalResult writeAttention(nn::AttentionOp op);
   Value takeRows(Value table, int64_t dim, Value rows, Location loc);
@@ -69,7 +71,7 @@ private:
   /// The last tokens of the requests [groups, requests], counted within their group.
   Value lastTokens;
   IRMapping known;
-  /// Values of all tokens, cut to the last ones; and tables, cut to the rows of tokens.
+  /// Values of all tokens, cut to the last ones; and values of positions, for the rows of tokens.
   ProgramMap<Value, Value> atHead, rowsOf, headRowsOf;
 };
 
@@ -192,9 +194,14 @@ FailureOr<Value> EntryBuilder::use(Value value, bool isHead, Operation *user) {
   if (*dim < 0)
     return own;
   if (!forward.dependsOnIds(value)) {
-    Value &rows = (isHead ? headRowsOf : rowsOf)[value];
-    if (!rows)
-      rows = takeRows(own, *dim, isHead ? lastPositions : positions, user->getLoc());
+    ProgramMap<Value, Value> &found = isHead ? headRowsOf : rowsOf;
+    if (Value rows = found.lookup(value))
+      return rows;
+    auto result = dyn_cast<OpResult>(value);
+    FailureOr<Value> rows = result ? useOfPositions(result, *dim, isHead)
+                                   : takeRows(own, *dim, isHead ? lastPositions : positions, user->getLoc());
+    if (succeeded(rows))
+      found[value] = *rows;
     return rows;
   }
   Operation *op = value.getDefiningOp();
@@ -204,6 +211,28 @@ FailureOr<Value> EntryBuilder::use(Value value, bool isHead, Operation *user) {
   if (!rows)
     rows = takeLast(own, *dim, user->getLoc());
   return rows;
+}
+
+/// The rows of a value that depends on the position alone. An op that computes each position by itself computes those
+/// of the tokens; of another one, and where a step has more tokens than there are positions, rows are taken.
+FailureOr<Value> EntryBuilder::useOfPositions(OpResult value, int64_t dim, bool isHead) {
+  Operation *op = value.getDefiningOp();
+  Value own = isHead ? lastPositions : positions;
+  bool isFewer = getNumRows(isHead) / sizes.groups < forward.getLength();
+  if (auto iota = dyn_cast<nn::IotaOp>(op); iota && isFewer && iota.getDim() == dim) {
+    Writer w(builder, op->getLoc());
+    SmallVector<int64_t> column(typeOf(value).getRank(), 1), shape(shapeOf(value));
+    column[dim] = shape[dim] = getNumRows(isHead);
+    return w.broadcast(w.reshape(w.cast(own, elementOf(value)), column), shape);
+  }
+  auto hasNoDim = [&](Value one) { return failed(forward.getTokenDim(one)); };
+  if (!isFewer || op->hasTrait<dist::Generates>() || !isMemoryEffectFree(op) || forward.mixesTokens(op) ||
+      llvm::any_of(op->getOperands(), hasNoDim) || llvm::any_of(op->getResults(), hasNoDim))
+    return takeRows(known.lookup(value), dim, own, op->getLoc());
+  FailureOr<Operation *> made = copyRows(op, isHead);
+  if (failed(made))
+    return failure();
+  return Value((*made)->getResult(value.getResultNumber()));
 }
 
 //===----------------------------------------------------------------------===//
@@ -216,7 +245,13 @@ LogicalResult EntryBuilder::copy(Operation *op) {
     builder.clone(*op, known);
     return success();
   }
-  bool isHead = forward.isHead(op);
+  FailureOr<Operation *> made = copyRows(op, forward.isHead(op));
+  if (succeeded(made))
+    known.map(op->getResults(), (*made)->getResults());
+  return LogicalResult(made);
+}
+
+FailureOr<Operation *> EntryBuilder::copyRows(Operation *op, bool isHead) {
   OperationState state(op->getLoc(), op->getName());
   for (Value operand : op->getOperands()) {
     FailureOr<Value> own = use(operand, isHead, op);
@@ -240,8 +275,7 @@ LogicalResult EntryBuilder::copy(Operation *op) {
       limits[*dim] = getNumRows(isHead);
     slice.setLimits(limits);
   }
-  known.map(op->getResults(), made->getResults());
-  return success();
+  return made;
 }
 
 LogicalResult EntryBuilder::writeAttention(nn::AttentionOp op) {
