@@ -7,7 +7,8 @@ Runs a Llama of transformers with random weights (hidden 2048, 8 layers, 16 head
 5632, vocabulary 32000) in f32 and bf16:
 
 - decode: a step of one request at 512 keys, and of 8 requests at 2,000 keys, with two threads, beside
-  PyTorch eager and `torch.compile` with a StaticCache of the same lengths;
+  PyTorch eager and `torch.compile` with a StaticCache of the same lengths; and the share of the bandwidth
+  of two cores that read an array at which a step reads its weights and its cache;
 - requests: 64 requests with prompts of 16 to 512 tokens and 16 to 128 new ones, all at once, beside
   `net.generate` with left padding in batches of 8; tokens a second;
 - ranks: a prompt of 512 tokens and a step of 8 requests, on tp = 2 beside one rank, a thread each; and
@@ -82,21 +83,48 @@ def in_pytorch(net, forward, count, keys, length):
     return step
 
 
+def reader():
+    """A call by which two cores read an array, as fast as they can, and its bytes."""
+    halves = [np.ones(1 << 26, np.float32) for _ in range(2)]
+
+    def read():
+        threads = [threading.Thread(target=np.dot, args=(half, half)) for half in halves]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    return read, sum(half.nbytes for half in halves)
+
+
+def bytes_of_step(net, count, keys):
+    """The bytes of the weights and of the keys and values that a step reads."""
+    config, embedding = net.config, net.get_input_embeddings().weight
+    weights = sum(p.nbytes for p in net.parameters() if p is not embedding)
+    of_token = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * embedding.element_size()
+    return weights + count * keys * of_token
+
+
 def decode(net, dtype, options):
     rows = []
+    read, size = reader()
     for count, keys in ((1, 512), (8, 2000)):
         length = keys + 64
         plan = serving(net, length, count, (count, 512)).parallelize(mesh={"tp": 1}, device="cpu", overlap="off")
         with plan.start(threads_per_rank=2) as session, torch.inference_mode():
             decoding(session, count, keys, 64)
-            runs = {"ours": session.step, "eager": in_pytorch(net, net, count, keys, length)}
+            runs = {"ours": session.step, "eager": in_pytorch(net, net, count, keys, length), "read": read}
             if options.compile:
                 runs["compile"] = in_pytorch(net, torch.compile(net, dynamic=False), count, keys, length)
             seconds = take_turns(runs, min(3 * options.repeats, 48))
-        times = medians(seconds)
-        best = min((name for name in runs if name != "ours"), key=times.get)
-        row = {"dtype": dtype, "rows": count, "keys": keys, "ratio": ratio(seconds, best, "ours"), **times}
-        print(f"{dtype:<5} {count} rows at {keys} keys  {spell(times)}  ratio {row['ratio']:.2f}", flush=True)
+        reads, times = seconds.pop("read"), medians(seconds)
+        best = min((name for name in times if name != "ours"), key=times.get)
+        own = bytes_of_step(net, count, keys)
+        row = {"dtype": dtype, "rows": count, "keys": keys, "ratio": ratio(seconds, best, "ours"), **times,
+               "bandwidth": size / statistics.median(reads),
+               "share": statistics.median(own / a / (size / b) for a, b in zip(seconds["ours"], reads, strict=True))}
+        print(f"{dtype:<5} {count} rows at {keys} keys  {spell(times)}  ratio {row['ratio']:.2f}, at {row['share']:.0%} of "
+              f"the {row['bandwidth'] / 1e9:.0f} GB/s that two cores read", flush=True)
         rows.append(row)
     return rows
 

@@ -26,7 +26,7 @@ class Choice:
     parallel: bool  # attention and MLP read one norm
     gated: bool
     tied: bool
-    spelling: str  # of attention: "flag", "mask", "product", "einsum", "baddbmm"
+    spelling: str  # of attention: "flag", "mask", "product", "einsum", "baddbmm", "scores", "values" (by baddbmm, bmm)
     cap: float  # of the scores; 0: none
     sinks: bool
     final_cap: float
@@ -43,11 +43,11 @@ class Choice:
 def draw(seed: int) -> Choice:
     r = random.Random(seed)
     kv_heads = r.choice((1, 2, 3))
-    spelling = r.choice(("flag", "mask", "product", "einsum", "baddbmm"))
+    spelling = r.choice(("flag", "mask", "product", "einsum", "baddbmm", "scores", "values"))
     positions = r.choice(("halves", "neighbours", "learned", "keys", "distances", "none"))
     if spelling == "baddbmm" and positions not in ("keys", "distances"):
         spelling = "product"
-    by_hand = spelling in ("product", "einsum")
+    by_hand = spelling in ("product", "einsum", "values")
     return Choice(
         heads=kv_heads * r.choice((1, 2, 3)),
         kv_heads=kv_heads,
@@ -145,13 +145,13 @@ class Attention(nn.Module):
         c, t = self.c, q.shape[2]
         k, v = (x.repeat_interleave(c.heads // c.kv_heads, 1) for x in (k, v))
         scale = c.size ** -0.5
-        if c.spelling == "baddbmm":
+        flat = lambda x: x.flatten(0, 1)
+        if c.spelling in ("baddbmm", "scores"):
             zero = torch.zeros(1, 1, 1, dtype=q.dtype) if bias is None else bias
-            flat = lambda x: x.flatten(0, 1)
             z = zero.expand(q.shape[0] * c.heads, -1, t) if q.shape[0] == 1 else zero.repeat(q.shape[0], 1, 1)
             z = z.baddbmm(flat(q), flat(k).mT, beta=1.0, alpha=scale).view(q.shape[0], c.heads, t, t)
             z = z.masked_fill(~self.seen(t), torch.finfo(q.dtype).min).softmax(-1)
-            return torch.bmm(flat(z), flat(v)).view(q.shape)
+            return z @ v if c.spelling == "scores" else torch.bmm(flat(z), flat(v)).view(q.shape)
         z = torch.einsum("bhqd,bhkd->bhqk", q, k) if c.spelling == "einsum" else q @ k.mT
         z = z * scale
         if c.cap:
@@ -164,6 +164,8 @@ class Attention(nn.Module):
             z = z.softmax(-1)[..., :-1]
         else:
             z = z.softmax(-1)
+        if c.spelling == "values":
+            return torch.bmm(flat(z), flat(v)).view(q.shape)
         return torch.einsum("bhqk,bhkd->bhqd", z, v) if c.spelling == "einsum" else z @ v
 
 

@@ -101,9 +101,11 @@ def test_tables(kind, spelling, plan):
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2])
-def test_baddbmm_without_a_bias(kv_heads):
-    """Keys of one head serve all heads of a query, whose scores are written over zeros."""
-    choice = dataclasses.replace(random_serving.draw(1), spelling="baddbmm", positions="none", heads=2, layers=1,
+@pytest.mark.parametrize("spelling", ["baddbmm", "scores", "values"])
+def test_products_of_joint_heads(spelling, kv_heads):
+    """Both products, or one of them, have batch and heads in one dimension. Keys of one head serve all heads of a query,
+    whose scores are written over zeros."""
+    choice = dataclasses.replace(random_serving.draw(1), spelling=spelling, positions="none", heads=2, layers=1,
                                  kv_heads=kv_heads, repeats=1, sinks=False, cap=0.0)
     net = random_serving.build(choice, LENGTH, 4)
     check(net, (9, 1), {"mesh": {"tp": 2}})

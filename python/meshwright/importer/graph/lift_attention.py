@@ -253,18 +253,17 @@ def _from_softmax(build: Builder, graph: Graph, node: Node, uses) -> Node | None
         k = swap(k)
     if node.attrs["transpose_rhs"]:
         v = swap(v)
-    if len({q.rank, k.rank, v.rank, node.rank}) > 1 or q.shape[:-2] != product.shape[:-2] or \
-            product.shape[:-2] != node.shape[:-2]:
+    if q.shape[:-2] != product.shape[:-2]:
         return None
-    lead = weights.shape[:-2]
-    if node.rank == 3 and len(lead) == 2:
-        # The leading dimension is batch and heads, which the scores have apart. Keys of one head may serve all.
-        if not {x.shape[0] for x in (q, k, v)} <= {1, node.shape[0]}:
-            return None
-        q, k, v = (build.reshape(x, (*(lead if x.shape[0] == node.shape[0] else (1, 1)), *x.shape[1:]))
-                   for x in (q, k, v))
+    inner, outer, own = product.shape[:-2], node.shape[:-2], weights.shape[:-2]
+    leads = [own, inner] if inner != outer or (len(outer), len(own)) == (1, 2) else [outer]
+    for lead in leads:
+        operands = [_regrouped_operand(build, x, its, lead) for x, its in ((q, inner), (k, inner), (v, outer))]
+        if None not in operands:
+            break
     else:
-        lead = node.shape[:-2]
+        return None
+    q, k, v = operands
     terms = [(kind, _regrouped(build, term, lead)) for kind, term in terms]
     four = _four_dimensions(build, q, k, v, q.rank)
     if four is None:
@@ -326,6 +325,23 @@ def _regroups(node: Node) -> bool:
     """Whether the leading dimensions alone have another shape."""
     return node.op == "reshape" and min(node.rank, node.operands[0].rank) > 2 and \
         node.shape[-2:] == node.operands[0].shape[-2:]
+
+
+def _regrouped_operand(build: Builder, x: Node, own, lead) -> Node | None:
+    """An operand of a product of leading dimensions `own`, for the leading dimensions of the scores, which have batch
+    and heads apart. Keys of one head may serve all."""
+    shape = x.shape[:-2]
+    if len(shape) != len(own):
+        return None
+    if own == lead:
+        return x
+    if len(own) == 1 and numel(own) == numel(lead):
+        target = lead if shape == own else (1,) * len(lead)
+    elif (1,) * (len(lead) - len(own)) + own == lead:
+        target = (1,) * (len(lead) - len(own)) + shape
+    else:
+        return None
+    return build.reshape(x, (*target, *x.shape[-2:]))
 
 
 def _regrouped(build: Builder, term: Node, lead) -> Node:
