@@ -28,7 +28,6 @@ import os
 import random
 import statistics
 import threading
-import time
 
 import meshwright as mw
 import numpy as np

@@ -12,7 +12,6 @@ from .devices import on_gpu
 from .errors import Diagnostic, Error, InputError
 from .tensors import NUMPY_TYPES, Dense, dense, is_meta
 
-
 #: Inputs that a step of serving has, and the host computes.
 _SERVING = {"tokens", "positions", "slots", "tables", "starts", "lengths"}
 

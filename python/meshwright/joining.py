@@ -11,6 +11,7 @@ from .errors import Diagnostic, Error, unwrap
 from .model import Model, _convert, _model_of, check_models
 from .tensors import Joined, as_numpy
 
+
 def join(models) -> Model:
     """Makes one model of several: its entries.
 

@@ -12,7 +12,17 @@ from .inputs import Prepared, by_name, check_inputs, find_entry, names_inputs
 from .options import spell
 from .plan import Plan
 from .progress import Phase, part
-from .tensors import Dense, as_codes, as_numpy, dense, is_meta, is_trained, kind_of, state_of, unjoined
+from .tensors import (
+    Dense,
+    as_codes,
+    as_numpy,
+    dense,
+    is_meta,
+    is_trained,
+    kind_of,
+    state_of,
+    unjoined,
+)
 
 
 class Model:

@@ -14,7 +14,17 @@ from .errors import Diagnostic, Error, unwrap
 from .inputs import prepare_by_name
 from .progress import Phase
 from .requests import Serving
-from .tensors import Dense, dense, empty, finished, is_jax, is_meta, is_torch, kind_of_inputs, unjoined
+from .tensors import (
+    Dense,
+    dense,
+    empty,
+    finished,
+    is_jax,
+    is_meta,
+    is_torch,
+    kind_of_inputs,
+    unjoined,
+)
 
 
 class Session(Serving):

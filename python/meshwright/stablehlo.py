@@ -9,7 +9,6 @@ from .errors import Error, InputError
 from .model import Model, _convert, _model_of
 from .progress import Phase
 
-
 #: The parts of an import: that of `Call`, those of `import_module`, and "parsing".
 _PARTS = 5
 

@@ -15,9 +15,8 @@ import re
 import numpy as np
 
 from ..errors import Diagnostic, Error
-from . import attention, collectives, elementwise, layers, shapes  # noqa: F401: their functions register
-from .collectives import all_reduce, global_sharding, own_chunk, sdy_sharding
 from ..importer.graph.layouts import Mesh, Sharding, read_mesh, read_sharding
+from .collectives import all_reduce, global_sharding, own_chunk, sdy_sharding
 from .ops import EXPANSIONS, Op, Refused, shape_of
 from .text import Value, Writer, tensor
 

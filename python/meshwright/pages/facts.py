@@ -10,7 +10,6 @@ from ..errors import Error
 from ..importer.graph.layouts import Mesh, Sharding, read_sharding
 from ..tensors import ELEMENT_TYPES
 
-
 #: The layer of launches that no module has, as the report names it.
 OUTSIDE = "outside modules"
 #: Places in an arena begin at multiples of so many bytes, and the last of them are padding.

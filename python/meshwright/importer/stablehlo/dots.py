@@ -10,6 +10,7 @@ from ..graph.dialect import POINTWISE
 from ..graph.nodes import Builder, Graph, Node, numel, ones_are_chunks
 from .weights import is_weight
 
+
 def arrange_dots(graph: Graph):
     _squeeze(graph)
     build, uses = Builder(), graph.uses()

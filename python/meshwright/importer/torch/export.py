@@ -33,7 +33,6 @@ from .surroundings import plain
 from .trace_state import difference, refusing_seeds, traced
 from .writes import remove_writes
 
-
 #: Where a config of transformers says how its experts are computed.
 _EXPERTS = "_experts_implementation_internal"
 

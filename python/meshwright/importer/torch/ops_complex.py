@@ -13,8 +13,8 @@ from .derivatives import with_derivative
 from .handlers import HANDLERS, Context
 from .ops_layers import product
 from .ops_shape import select_index
-from .size_rules import rule
 from .ops_trigonometric import atan2, hypot
+from .size_rules import rule
 from .values import TORCH_DTYPES, dense
 
 

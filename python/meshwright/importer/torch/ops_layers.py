@@ -17,7 +17,6 @@ from .ops_elementwise import binary, binary_scalar, wide
 from .ops_reduce import norm_of, variance
 from .ops_shape import diagonal_of
 from .random_numbers import next_stream
-from .values import TORCH_DTYPES
 
 _VIEWS = {"reshape", "transpose", "cast", "slice", "broadcast"}
 

@@ -21,8 +21,8 @@ from ...tensors import Joined
 from ..errors import Diagnostic, ImportFailed
 from ..graph.emit import emit, used_sizes
 from ..graph.forms import Dense
-from ..graph.nodes import Graph
 from ..graph.mark_sizes import mark_sizes
+from ..graph.nodes import Graph
 from ..graph.rewrites import rewrite
 from . import (  # noqa: F401 (they register handlers and derivatives)
     derivatives_elementwise,

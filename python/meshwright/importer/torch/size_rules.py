@@ -14,9 +14,8 @@ import torch
 
 from ..errors import Uncovered
 from ..graph.forms import Dense
-from ..graph.nodes import Node, broadcast_shapes
+from ..graph.nodes import Node
 from ..graph.sizes import Size, dynamic_dims, expression, is_dynamic, merged
-from .handlers import permutation_of
 from .names import operation_name
 
 #: They treat all elements along a dimension alike, or combine them in any order.

@@ -10,7 +10,7 @@ from ...tensors import ELEMENT_TYPES, Joined, elements_per_byte, torch_names
 from ..graph.join_parameters import joined_name
 from ..graph.supply import Concatenated, Stored
 from .released import Made
-from .units import CODES, Unit
+from .units import CODES
 from .values import largest
 
 #: The magnitudes of FP4's codes.
