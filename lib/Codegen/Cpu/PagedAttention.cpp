@@ -84,6 +84,21 @@ PagedPlan::PagedPlan(nn::PagedAttentionOp op, const Processor &processor) : Page
   while (getGroup() % blockHeads)
     --blockHeads;
   blockTokens = std::clamp<int64_t>(kMostRows / blockHeads, 1, std::max<int64_t>(tokens, 1));
+  unitBlocks = chooseUnitBlocks();
+}
+
+/// Rows of one head are short pieces of a page, and reading such pieces takes longer than reading memory in its order. So a
+/// unit has several heads where a step has about one token of each request, as long as there are units for many threads.
+int64_t PagedPlan::chooseUnitBlocks() const {
+  constexpr int64_t kUnits = 32, kBytes = 1024;
+  if (tokens > requests || blockHeads != getGroup() || blockHeads >= lanes)
+    return 1;
+  int64_t units = groups * tokens * keyHeads * getNumParts();
+  int64_t bytes = std::max(features, valueStride) * element.getIntOrFloatBitWidth() / 8;
+  int64_t most = std::clamp<int64_t>(std::min(units / kUnits, kBytes / bytes), 1, keyHeads);
+  while (keyHeads % most)
+    --most;
+  return most;
 }
 
 int64_t PagedPlan::getBlockRows() const {
@@ -229,17 +244,17 @@ Value PagedEmitter::toPosition(Value key) {
 }
 
 void PagedEmitter::emitUnit(Value unit) {
-  int64_t headBlocks = plan.queryHeads / plan.blockHeads;
-  firstHead = mul(rem(unit, headBlocks), plan.blockHeads);
-  headOfKeys = div(firstHead, plan.getGroup());
-  Value partOfAll = div(unit, headBlocks);
+  int64_t unitHeads = plan.blockHeads * plan.unitBlocks, headUnits = plan.queryHeads / unitHeads;
+  firstHeadOfUnit = mul(rem(unit, headUnits), unitHeads);
+  headOfKeys = div(firstHeadOfUnit, plan.getGroup());
+  Value partOfAll = div(unit, headUnits);
   Value part = rem(partOfAll, plan.parts), rank = div(partOfAll, plan.parts);
   residue = deals ? loadNumber(deals, rank) : getIndex(0);
   tableBase = mul(add(mul(add(mul(group, plan.ranks), rank), plan.requests), request), plan.blocks);
   pageBase = add(mul(group, plan.pages), mul(rank, plan.pages / plan.ranks));
-  queryBase = add(mul(add(mul(group, plan.tokens), firstToken), plan.queryHeads), firstHead);
+  queryOfUnit = add(mul(add(mul(group, plan.tokens), firstToken), plan.queryHeads), firstHeadOfUnit);
   Value plane = add(mul(group, plan.getNumParts()), partOfAll);
-  resultBase = add(mul(add(mul(plane, plan.tokens), firstToken), plan.queryHeads), firstHead);
+  resultOfUnit = add(mul(add(mul(plane, plan.tokens), firstToken), plan.queryHeads), firstHeadOfUnit);
 
   Value first = toLocal(getFirstSeen(getSeen(firstToken)));
   Value last = min(toLocal(getSeen(add(firstToken, sub(numTokens, getIndex(1))))), plan.getKeys());
@@ -252,11 +267,32 @@ void PagedEmitter::emitUnit(Value unit) {
     firstOfUnit = add(first, arith::MulIOp::create(b, part, size));
     lastOfUnit = min(last, add(firstOfUnit, size));
   }
+  setHeadBlock(getIndex(0));
+  auto emitBlocks = [&] { forEachHeadBlock([&] { emitBlockUnit(); }); };
   if (plan.blockHeads >= lanes)
-    return emitBlockUnit();
+    return emitBlocks();
   if (plan.blockTokens == 1)
     return emitRowUnit();
-  when(isEqual(numTokens, getIndex(1)), [&] { emitRowUnit(); }, [&] { emitBlockUnit(); });
+  when(isEqual(numTokens, getIndex(1)), [&] { emitRowUnit(); }, emitBlocks);
+}
+
+void PagedEmitter::setHeadBlock(Value index) {
+  headBlock = index;
+  Value heads = mul(index, plan.blockHeads);
+  firstHead = add(firstHeadOfUnit, heads);
+  queryBase = add(queryOfUnit, heads);
+  resultBase = add(resultOfUnit, heads);
+}
+
+void PagedEmitter::forEachHeadBlock(function_ref<void()> emitBody) {
+  if (plan.unitBlocks == 1) {
+    setHeadBlock(getIndex(0));
+    return emitBody();
+  }
+  loop(getIndex(0), getIndex(plan.unitBlocks), 1, [&](Value index) {
+    setHeadBlock(index);
+    emitBody();
+  });
 }
 
 void PagedEmitter::emitNothing(Value token) {

@@ -120,7 +120,7 @@ void PagedEmitter::copyRows(Value source, int64_t stride, int64_t columns, const
   Type type = target.type;
   int64_t size = plan.usesDot ? 2 * lanes : lanes, present = std::min(columns, size);
   loop(getIndex(0), numKeys, 1, [&](Value key) {
-    Value row = mul(loadNumber(offsets.buffer, key), stride), place = mul(key, columns);
+    Value row = mul(getRow(key), stride), place = mul(key, columns);
     auto copy = [&](Value column) {
       Value elements = load(source, add(row, column), present);
       store(emitCast(b, elements, type), target.buffer, add(place, column));

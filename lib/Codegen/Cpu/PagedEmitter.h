@@ -5,14 +5,15 @@
 //
 //===----------------------------------------------------------------------===//
 //
-// A unit is a block of tokens of one request, some query heads of one key head, the table of one rank
-// and one part of the keys. Sizes at run time decide the units, and no number of threads does.
+// A unit is a block of tokens of one request, the query heads of one or several key heads, the table of one
+// rank and one part of the keys. Sizes at run time decide the units, and no number of threads does.
 //
 // - Units are in one order. Each has a weight, its keys times its rows. Item i of n computes the
 //   units that begin in the i-th n-th of all weights, so equal shares of the items are equal work.
 // - A block of one token is computed with features as lanes (PagedRows.cpp), a longer one, and one
 //   of many heads, with rows as lanes (PagedBlocks.cpp), as kernels of nn.attention are.
-// - Keys of a table are counted in its own order. A row of a block sees the keys of a range. No row behind the keys that a block sees is read.
+// - Keys of a table are counted in its own order. A row of a block sees the keys of a range. No row behind
+//   the keys that a block sees is read.
 // - Offsets of rows of pages are looked up once for a block of keys.
 //
 //===----------------------------------------------------------------------===//
@@ -40,13 +41,16 @@ struct PagedPlan : PagedShape {
   int64_t lanes;
   /// Instructions multiply pairs of bf16.
   bool usesDot;
-  /// Heads and tokens of a block.
-  int64_t blockHeads, blockTokens;
+  /// Heads and tokens of a block, and the blocks of heads of a unit.
+  int64_t blockHeads, blockTokens, unitBlocks;
 
   /// The units of a block of tokens.
-  int64_t getInner() const { return getNumParts() * queryHeads / blockHeads; }
+  int64_t getInner() const { return getNumParts() * queryHeads / (blockHeads * unitBlocks); }
   int64_t getBlockRows() const;
   int64_t getItems() const;
+
+private:
+  int64_t chooseUnitBlocks() const;
 };
 
 /// Emits the kernel.
@@ -82,6 +86,9 @@ private:
   /// The weight of a unit of the block of tokens.
   Value getWeight();
   void emitUnit(Value unit);
+  void setHeadBlock(Value index);
+  /// Calls `emitBody` for each block of heads of the unit, in their order.
+  void forEachHeadBlock(function_ref<void()> emitBody);
   /// Emits the results of a token of no request.
   void emitNothing(Value token);
   /// The number of the first `count` keys of a request that are in the unit's table.
@@ -92,8 +99,9 @@ private:
   /// are counted. Behind the last key are at least 32 that repeat it.
   void lookUpKeys(Value count);
   /// The first element of the row of a key of the block.
-  Value getKeyRow(Value key) { return mul(loadNumber(offsets.buffer, key), plan.features); }
-  Value getValueRow(Value key) { return mul(loadNumber(offsets.buffer, key), plan.valueStride); }
+  Value getKeyRow(Value key) { return mul(getRow(key), plan.features); }
+  Value getValueRow(Value key) { return mul(getRow(key), plan.valueStride); }
+  Value getRow(Value key) { return add(loadNumber(offsets.buffer, key), headBlock); }
   /// The row of the query of a row of the unit, behind the first one.
   Value getQueryRow(Value row) {
     return add(mul(div(row, plan.blockHeads), plan.queryHeads), rem(row, plan.blockHeads));
@@ -125,8 +133,13 @@ private:
   void reserveRows();
   void emitRowUnit();
   void packRowQueries();
+  /// The row of a head of the present block in the buffers of the unit.
+  Value ofUnit(Value row) { return add(mul(headBlock, paddedRows), row); }
   /// Fetches the line of the cache that has an element of a buffer, ahead of its use.
   void prefetch(Value buffer, Value index);
+  /// The row of pages to fetch at a key of the present block of heads. Key for key, the blocks of heads of a unit fetch
+  /// the rows of all of its heads, in the order of memory, from the key `first` on up to `last`.
+  Value getRowAhead(Value key, Value first, Value last);
   void emitScoreTile(Value firstRow, Value first);
   /// The positions of the keys from `key` on.
   Value getPositions(Value key);
@@ -190,8 +203,10 @@ private:
 
   // The present block of tokens: its request, the request's length and the token behind it.
   Value group, request, length, endOfTokens, firstToken, numTokens;
-  // The present unit: rows of the query and of the result, the table, pages and the residue of blocks.
-  Value firstHead, headOfKeys, residue, tableBase, pageBase, queryBase, resultBase;
+  // The present unit: its first head, and its rows of the query and of the result, the table, pages and the residue of
+  // blocks. The same of its present block of heads.
+  Value firstHeadOfUnit, headOfKeys, residue, tableBase, pageBase, queryOfUnit, resultOfUnit;
+  Value headBlock, firstHead, queryBase, resultBase;
   Value firstOfUnit, lastOfUnit;
   // The present block of keys, and the keys from its first one on whose rows are looked up.
   Value firstKey, numKeys, numKnown;

@@ -31,12 +31,13 @@ void PagedEmitter::reserveRows() {
   queryStride = llvm::alignTo(plan.features, step);
   scoreStride = kRowKeys + lanes;
   resultStride = llvm::alignTo(plan.valueFeatures, lanes);
-  reserve(rowQueries, paddedRows * queryStride, plan.usesDot ? element : compute);
-  reserve(rowScores, paddedRows * scoreStride, compute);
-  reserve(rowResults, paddedRows * resultStride, compute);
-  reserve(rowMaxima, llvm::alignTo(paddedRows, lanes), compute);
-  reserve(rowSums, llvm::alignTo(paddedRows, lanes), compute);
-  reserve(rowScales, llvm::alignTo(paddedRows, lanes), compute);
+  int64_t rowsOfUnit = plan.unitBlocks * paddedRows, padded = llvm::alignTo(rowsOfUnit, lanes);
+  reserve(rowQueries, rowsOfUnit * queryStride, plan.usesDot ? element : compute);
+  reserve(rowScores, rowsOfUnit * scoreStride, compute);
+  reserve(rowResults, rowsOfUnit * resultStride, compute);
+  reserve(rowMaxima, padded, compute);
+  reserve(rowSums, padded, compute);
+  reserve(rowScales, padded, compute);
 }
 
 void PagedEmitter::packRowQueries() {
@@ -47,7 +48,7 @@ void PagedEmitter::packRowQueries() {
     auto copy = [&](Value column, int64_t size) {
       Value elements = load(query, add(base, column), size);
       elements = resize(plan.usesDot ? elements : widen(elements), step);
-      store(elements, rowQueries.buffer, atRow(row, queryStride, column));
+      store(elements, rowQueries.buffer, atRow(ofUnit(row), queryStride, column));
     };
     loop(getIndex(0), getIndex(whole), step, [&](Value column) { copy(column, step); });
     if (rest)
@@ -59,6 +60,12 @@ void PagedEmitter::prefetch(Value buffer, Value index) {
   memref::PrefetchOp::create(b, buffer, index, /*isWrite=*/false, /*localityHint=*/2, /*isDataCache=*/true);
 }
 
+Value PagedEmitter::getRowAhead(Value key, Value first, Value last) {
+  Value count = add(arith::MulIOp::create(b, headBlock, numKeys), key);
+  Value row = min(add(first, div(count, plan.unitBlocks)), last);
+  return add(loadNumber(offsets.buffer, row), rem(count, plan.unitBlocks));
+}
+
 void PagedEmitter::emitScoreTile(Value firstRow, Value first) {
   constexpr int64_t kAhead = 16;
   SmallVector<Value> keyRows, rowsAhead, valueRows;
@@ -67,11 +74,11 @@ void PagedEmitter::emitScoreTile(Value firstRow, Value first) {
   for (int64_t j = 0; j < keyTile; ++j)
     rowsAhead.push_back(getKeyRow(add(first, j + kAhead)));
   for (int64_t j = 0; j < keyTile && !plan.sharesPages; ++j)
-    valueRows.push_back(getValueRow(add(first, j)));
+    valueRows.push_back(mul(getRowAhead(add(first, j), getIndex(0), sub(numKeys, getIndex(1))), plan.valueStride));
   auto emitStep = [&](Value column, int64_t size, ValueRange before) {
     SmallVector<Value> rows, products;
     for (int64_t i = 0; i < rowTile; ++i)
-      rows.push_back(load(rowQueries.buffer, atRow(add(firstRow, i), queryStride, column), step));
+      rows.push_back(load(rowQueries.buffer, atRow(ofUnit(add(firstRow, i)), queryStride, column), step));
     for (int64_t j = 0; j < keyTile; ++j) {
       prefetch(keys, add(rowsAhead[j], column));
       if (!plan.sharesPages)
@@ -102,7 +109,7 @@ void PagedEmitter::emitScoreTile(Value firstRow, Value first) {
     SmallVector<int64_t> row(keyTile);
     std::iota(row.begin(), row.end(), i * keyTile);
     store(rowTile == 1 ? tile : shuffle(tile, tile, row), rowScores.buffer,
-          atRow(add(firstRow, i), scoreStride, first));
+          atRow(ofUnit(add(firstRow, i)), scoreStride, first));
   }
 }
 
@@ -130,7 +137,7 @@ Value PagedEmitter::getDistances(Value positions) {
 }
 
 void PagedEmitter::emitRowProbabilities(Value row) {
-  Value start = mul(row, scoreStride), slope = slopes ? splat(loadPerHead(slopes, row)) : Value();
+  Value own = ofUnit(row), start = mul(own, scoreStride), slope = slopes ? splat(loadPerHead(slopes, row)) : Value();
   auto type = getVector(lanes, b.getI32Type());
   Value origin = distances ? splat(getBiasOrigin(row)) : Value();
   SmallVector<int32_t> lane(lanes);
@@ -161,12 +168,12 @@ void PagedEmitter::emitRowProbabilities(Value row) {
   found = loop(whole, numKeys, lanes, ValueRange{found}, [&](Value i, ValueRange known) {
             return SmallVector<Value>{visit(i, known[0], true)};
           }).front();
-  Value before = loadScalar(rowMaxima.buffer, row);
+  Value before = loadScalar(rowMaxima.buffer, own);
   Value maximum = vector::ReductionOp::create(b, vector::CombiningKind::MAXIMUMF, found, before);
-  memref::StoreOp::create(b, maximum, rowMaxima.buffer, row);
+  memref::StoreOp::create(b, maximum, rowMaxima.buffer, own);
   Value guarded = guard(splat(maximum));
   Value scale = vector::ExtractOp::create(b, exponentiate(splat(before), guarded), 0);
-  memref::StoreOp::create(b, scale, rowScales.buffer, row);
+  memref::StoreOp::create(b, scale, rowScales.buffer, own);
   Value added = loop(getIndex(0), numKeys, lanes, ValueRange{getSplat(0)}, [&](Value i, ValueRange known) {
                   Value index = add(start, i);
                   Value share = exponentiate(load(rowScores.buffer, index), guarded);
@@ -175,22 +182,25 @@ void PagedEmitter::emitRowProbabilities(Value row) {
                 }).front();
   Value sum =
       vector::ReductionOp::create(b, vector::CombiningKind::ADD, added, arith::FastMathFlags::reassoc);
-  memref::StoreOp::create(b, fma(loadScalar(rowSums.buffer, row), scale, sum), rowSums.buffer, row);
+  memref::StoreOp::create(b, fma(loadScalar(rowSums.buffer, own), scale, sum), rowSums.buffer, own);
 }
 
 void PagedEmitter::emitProductTile(Value firstRow, Value column, int64_t full, int64_t tail) {
   int64_t numVectors = full + (tail ? 1 : 0);
   int64_t line = 64 / (element.getIntOrFloatBitWidth() / 8);
-  // The rows of keys that are read next: of the next block, or, where the unit has one block, of the next head.
+  // The rows of keys that are read next: of the next block, or, where the unit has one block, of the next unit's heads.
   Value isOnly = arith::AndIOp::create(b, isEqual(firstKey, firstOfUnit), isEqual(numKnown, numKeys));
-  Value toNextHead = arith::SelectOp::create(b, isOnly, getIndex(plan.features), getIndex(0));
+  auto choose = [&](int64_t only, int64_t other) -> Value {
+    return arith::SelectOp::create(b, isOnly, getIndex(only), getIndex(other));
+  };
+  Value toNext = choose(0, kRowKeys), toNextHeads = choose(plan.unitBlocks * plan.features, 0);
   // Each block is summed separately and then added, which keeps long sums exact.
   SmallVector<Value> init(rowTile * numVectors, getSplat(0));
   SmallVector<Value> added = loop(getIndex(0), numKeys, 1, init, [&](Value k, ValueRange known) {
     SmallVector<Value> vectors, sums;
     Value start = add(getValueRow(k), column);
-    Value next = arith::SelectOp::create(b, isOnly, k, min(add(k, kRowKeys), sub(numKnown, getIndex(1))));
-    Value ahead = add(add(getKeyRow(next), toNextHead), column);
+    Value next = getRowAhead(k, toNext, sub(numKnown, getIndex(1)));
+    Value ahead = add(add(mul(next, plan.features), toNextHeads), column);
     for (int64_t v = 0; v < numVectors; ++v) {
       if (v * lanes % line == 0)
         prefetch(keys, add(ahead, v * lanes));
@@ -198,16 +208,16 @@ void PagedEmitter::emitProductTile(Value firstRow, Value column, int64_t full, i
       vectors.push_back(resize(widen(elements), lanes));
     }
     for (int64_t i = 0; i < rowTile; ++i) {
-      Value share = splat(loadScalar(rowScores.buffer, atRow(add(firstRow, i), scoreStride, k)));
+      Value share = splat(loadScalar(rowScores.buffer, atRow(ofUnit(add(firstRow, i)), scoreStride, k)));
       for (int64_t v = 0; v < numVectors; ++v)
         sums.push_back(fma(share, vectors[v], known[i * numVectors + v]));
     }
     return sums;
   });
   for (int64_t i = 0; i < rowTile; ++i) {
-    Value scale = splat(loadScalar(rowScales.buffer, add(firstRow, i)));
+    Value scale = splat(loadScalar(rowScales.buffer, ofUnit(add(firstRow, i))));
     for (int64_t v = 0; v < numVectors; ++v) {
-      Value place = atRow(add(firstRow, i), resultStride, add(column, v * lanes));
+      Value place = atRow(ofUnit(add(firstRow, i)), resultStride, add(column, v * lanes));
       store(fma(load(rowResults.buffer, place), scale, added[i * numVectors + v]), rowResults.buffer, place);
     }
   }
@@ -228,13 +238,14 @@ void PagedEmitter::emitRowProducts() {
 void PagedEmitter::emitRowResult() {
   int64_t whole = plan.valueFeatures / lanes * lanes, rest = plan.valueFeatures - whole;
   loop(getIndex(0), getIndex(plan.blockHeads), 1, [&](Value row) {
-    Value sum = splat(loadScalar(rowSums.buffer, row)), maximum = splat(loadScalar(rowMaxima.buffer, row));
+    Value own = ofUnit(row), sum = splat(loadScalar(rowSums.buffer, own));
+    Value maximum = splat(loadScalar(rowMaxima.buffer, own));
     Value factor = getResultFactor(sum, maximum, sinks ? splat(loadPerHead(sinks, row)) : Value());
     Value base = mul(add(resultBase, row), plan.valueFeatures);
     Type type = cast<MemRefType>(result.getType()).getElementType();
     auto emitChunk = [&](Value column, int64_t size) {
       Value scaled =
-          arith::MulFOp::create(b, load(rowResults.buffer, atRow(row, resultStride, column)), factor);
+          arith::MulFOp::create(b, load(rowResults.buffer, atRow(own, resultStride, column)), factor);
       store(emitCast(b, resize(scaled, size), type), result, add(base, column));
     };
     loop(getIndex(0), getIndex(whole), lanes, [&](Value column) { emitChunk(column, lanes); });
@@ -247,22 +258,25 @@ void PagedEmitter::emitRowResult() {
 }
 
 void PagedEmitter::emitRowUnit() {
-  packRowQueries();
-  fill(rowResults, getIndex(paddedRows * resultStride), 0);
-  fill(rowSums, getIndex(paddedRows), 0);
-  fill(rowMaxima, getIndex(paddedRows), -std::numeric_limits<double>::infinity());
+  forEachHeadBlock([&] { packRowQueries(); });
+  Value rows = getIndex(plan.unitBlocks * paddedRows);
+  fill(rowResults, mul(rows, resultStride), 0);
+  fill(rowSums, rows, 0);
+  fill(rowMaxima, rows, -std::numeric_limits<double>::infinity());
   loop(firstOfUnit, lastOfUnit, kRowKeys, [&](Value key) {
     firstKey = key;
     numKnown = min(sub(lastOfUnit, key), 2 * kRowKeys);
     numKeys = min(numKnown, kRowKeys);
     lookUpKeys(numKnown);
-    loop(getIndex(0), numKeys, keyTile, [&](Value first) {
-      loop(getIndex(0), getIndex(paddedRows), rowTile, [&](Value row) { emitScoreTile(row, first); });
+    forEachHeadBlock([&] {
+      loop(getIndex(0), numKeys, keyTile, [&](Value first) {
+        loop(getIndex(0), getIndex(paddedRows), rowTile, [&](Value row) { emitScoreTile(row, first); });
+      });
+      loop(getIndex(0), getIndex(paddedRows), 1, [&](Value row) { emitRowProbabilities(row); });
     });
-    loop(getIndex(0), getIndex(paddedRows), 1, [&](Value row) { emitRowProbabilities(row); });
-    emitRowProducts();
+    forEachHeadBlock([&] { emitRowProducts(); });
   });
-  emitRowResult();
+  forEachHeadBlock([&] { emitRowResult(); });
 }
 
 } // namespace meshwright::lower
