@@ -36,7 +36,8 @@ class Case:
         self.lse = bool(partial) or pick("lse", False, True)
         self.scale = self.features**-0.5
         longest = pick("longest", 3, 40, 300, 700)
-        counts = [[pick("count", 0, 1, 1, 1, 2, 7, 70) for _ in range(self.requests)] for _ in range(self.groups)]
+        few = fixed.get("counts", (0, 1, 1, 1, 2, 7, 70))
+        counts = [[pick("count", *few) for _ in range(self.requests)] for _ in range(self.groups)]
         lengths = [[max(c, draw.randint(0, longest)) if c else 0 for c in row] for row in counts]
         self.tokens = max(1, max(map(sum, counts)) + draw.randint(0, 3))
         self.blocks = max(1, -(-max(map(max, lengths)) // (self.size * self.deal))) + draw.randint(0, 1)
@@ -170,6 +171,15 @@ def test_decoding(tmp_path, dtype):
     for seed, shared in ((0, 1), (1, 2), (2, 4)):
         Case(seed, dtype=dtype, count=1, requests=2, kv=1, shared=shared, longest=1100, window=None, groups=1, deal=1,
              parts=None, latent=False).check(tmp_path, threads=(1, 3))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_heads(tmp_path, seed):
+    """Many key heads and about one token for each request: a unit of work has several heads."""
+    case = Case(seed, requests=24, counts=(0, 0, 0, 1, 1, 2), kv=(4, 6, 8, 10)[seed % 4], shared=1 + seed % 3,
+                features=(16, 40, 64, 128)[seed // 2])
+    assert case.groups * case.tokens * case.kv * case.deal * (case.parts or 1) >= 64 and case.tokens <= case.requests
+    case.check(tmp_path, threads=(1, 2, 3))
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=ELEMENT.get)
