@@ -15,8 +15,8 @@ Runs a Llama of transformers with random weights (hidden 2048, 8 layers, 16 head
   the bandwidth of copies of two cores beside one;
 - host: a step of 8 requests of a model of one layer of width 512, beside a bare call of its entry.
 
-Runs take turns. The results are medians of the times, and of the ratios within a turn. A ratio above 1
-means that ours is faster.
+Two cores are meant: run it under `taskset -c 0,1` on a larger machine. Runs take turns. The results are
+medians of the times, and of the ratios within a turn. A ratio above 1 means that ours is faster.
 
     PYTHONPATH=build/python python bench/serve.py [--only decode,requests,ranks,host] [--dtypes f32,bf16]
         [--layers 8] [--repeats 9] [--requests 64] [--no-compile] [--json FILE]

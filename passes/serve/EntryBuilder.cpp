@@ -213,8 +213,8 @@ FailureOr<Value> EntryBuilder::use(Value value, bool isHead, Operation *user) {
   return rows;
 }
 
-/// The rows of a value that depends on the position alone. An op that computes each position by itself computes those
-/// of the tokens; of another one, and where a step has more tokens than there are positions, rows are taken.
+/// The rows of a value that depends on the position alone. An op that computes each position by itself computes the
+/// positions of the tokens. Rows are taken of other values, and where a step has as many tokens as there are positions.
 FailureOr<Value> EntryBuilder::useOfPositions(OpResult value, int64_t dim, bool isHead) {
   Operation *op = value.getDefiningOp();
   Value own = isHead ? lastPositions : positions;
@@ -225,8 +225,10 @@ FailureOr<Value> EntryBuilder::useOfPositions(OpResult value, int64_t dim, bool 
     column[dim] = shape[dim] = getNumRows(isHead);
     return w.broadcast(w.reshape(w.cast(own, elementOf(value)), column), shape);
   }
+  // Blocks of scales are counted from the first row of a stored weight.
+  bool isStored = op->hasTrait<dist::Combines>() && op->hasTrait<dist::KeepsWeight>();
   auto hasNoDim = [&](Value one) { return failed(forward.getTokenDim(one)); };
-  if (!isFewer || op->hasTrait<dist::Generates>() || !isMemoryEffectFree(op) || forward.mixesTokens(op) ||
+  if (!isFewer || isStored || op->hasTrait<dist::Generates>() || !isMemoryEffectFree(op) || forward.mixesTokens(op) ||
       llvm::any_of(op->getOperands(), hasNoDim) || llvm::any_of(op->getResults(), hasNoDim))
     return takeRows(known.lookup(value), dim, own, op->getLoc());
   FailureOr<Operation *> made = copyRows(op, isHead);

@@ -22,7 +22,7 @@ def ServePass : Pass<"serve", "::mlir::ModuleOp"> {
     - A value along the tokens has a row for each of the groups * T tokens, group by group.
     - A value that depends on the position alone is computed for the positions of the tokens (rotary
       factors), or is a table of all positions, of which each token takes its row (learned positions,
-      slices of parameters, sums over positions).
+      slices of parameters, sums over positions, and all of them in a step of as many tokens as positions).
     - Attention writes its keys and values into pages, the states `cache.PATH.keys` and
       `cache.PATH.values` [groups, pages, page size, heads, features] of the module of that path, and
       reads them through tables (`nn.page_write`, `nn.paged_attention`). The second attention of a

@@ -428,7 +428,6 @@ def _step(taken):
 
 def _tensor(value):
     """A tensor of PyTorch, of its own memory."""
-
     if is_torch(value):
         return value.detach().clone()
     return torch_of(np.array(value))

@@ -137,8 +137,8 @@ private:
   Value ofUnit(Value row) { return add(mul(headBlock, paddedRows), row); }
   /// Fetches the line of the cache that has an element of a buffer, ahead of its use.
   void prefetch(Value buffer, Value index);
-  /// The row of pages to fetch at a key of the present block of heads. Key for key, the blocks of heads of a unit fetch
-  /// the rows of all of its heads, in the order of memory, from the key `first` on up to `last`.
+  /// The row of pages to fetch at a key of the present block of heads. The blocks of heads of a unit fetch the rows of
+  /// all of its heads, in the order of memory, from the key `first` on up to `last`.
   Value getRowAhead(Value key, Value first, Value last);
   void emitScoreTile(Value firstRow, Value first);
   /// The positions of the keys from `key` on.
@@ -204,8 +204,9 @@ private:
   // The present block of tokens: its request, the request's length and the token behind it.
   Value group, request, length, endOfTokens, firstToken, numTokens;
   // The present unit: its first head, and its rows of the query and of the result, the table, pages and the residue of
-  // blocks. The same of its present block of heads.
+  // blocks.
   Value firstHeadOfUnit, headOfKeys, residue, tableBase, pageBase, queryOfUnit, resultOfUnit;
+  // The present block of heads of the unit: its first head, and its rows of the query and of the result.
   Value headBlock, firstHead, queryBase, resultBase;
   Value firstOfUnit, lastOfUnit;
   // The present block of keys, and the keys from its first one on whose rows are looked up.

@@ -16,6 +16,13 @@ import numpy as np
 
 from ..errors import Diagnostic, Error
 from ..importer.graph.layouts import Mesh, Sharding, read_mesh, read_sharding
+from . import (  # noqa: F401 (their functions register)
+    attention,
+    collectives,
+    elementwise,
+    layers,
+    shapes,
+)
 from .collectives import all_reduce, global_sharding, own_chunk, sdy_sharding
 from .ops import EXPANSIONS, Op, Refused, shape_of
 from .text import Value, Writer, tensor
