@@ -90,7 +90,7 @@ PagedPlan::PagedPlan(nn::PagedAttentionOp op, const Processor &processor) : Page
 /// Rows of one head are short pieces of a page, and reading such pieces takes longer than reading memory in its order. So a
 /// unit has several heads where a step has about one token of each request, as long as there are units for many threads.
 int64_t PagedPlan::chooseUnitBlocks() const {
-  constexpr int64_t kUnits = 32, kBytes = 1024;
+  constexpr int64_t kUnits = 32, kBytes = 512;
   if (tokens > requests || blockHeads != getGroup() || blockHeads >= lanes)
     return 1;
   int64_t units = groups * tokens * keyHeads * getNumParts();
